@@ -14,8 +14,8 @@ FEWEST_SIZES = 2
 MOST_RANKS = 1 << 20
 
 
-def parse(text: str) -> tuple[int, ...]:
-    """Return the numbers of ranks, ascending; raise UsageError for anything but whole numbers, or for a single one.
+def parse(text: str, *, fewest: int = FEWEST_SIZES) -> tuple[int, ...]:
+    """Return the numbers of ranks, ascending; raise UsageError for anything but whole numbers, or for too few.
 
     >>> parse("1,4,2")
     (1, 2, 4)
@@ -23,7 +23,7 @@ def parse(text: str) -> tuple[int, ...]:
     numbers = {digits.whole(word.strip()) for word in text.split(",")}
     if not all(0 < number <= MOST_RANKS for number in numbers):
         raise UsageError(f"--ranks {text or repr('')}: give whole numbers of at least 1", hint="--ranks 1,2,4,8")
-    if len(numbers) < FEWEST_SIZES:
+    if len(numbers) < fewest:
         (number,) = numbers
         raise UsageError(
             f"--ranks {text}: scaling compares at least {FEWEST_SIZES} sizes",

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from echelon.cli import bench_scaling
+from echelon.cli import bench_network, bench_scaling
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 
-VERBS = {"scaling": "run a script on several numbers of ranks, and say how well it scales"}
+VERBS = {
+    "scaling": "run a script on several numbers of ranks, and say how well it scales",
+    "network": "measure how fast ranks exchange data, by operation and size",
+}
 HELP = Help(
     command="bench",
-    usage=("scaling [options] SCRIPT [args…]", "scaling --read DIRECTORY"),
-    about="Measure how a script scales.\n"
+    usage=("scaling [options] SCRIPT [args…]", "scaling --read DIRECTORY", "network [options]"),
+    about="Measure how a script scales, and how fast ranks exchange data.\n"
     "Runs are started here, or in the allocation of this command, one after the other.\n"
-    "Exit code 0: all sizes were measured; 1: one failed; 2: an option is wrong.",
+    "Exit code 0: all was measured; 1: a size failed, or a result was wrong; 2: an option is wrong.",
     operands=tuple(
         Option(names=(verb,), choices=tuple(VERBS) if not place else (), help=what)
         for place, (verb, what) in enumerate(VERBS.items())
@@ -25,6 +28,7 @@ HELP = Help(
         ("options of scaling", bench_scaling.OWN),
         ("with --submit, as in echelon submit", bench_scaling.OF_SUBMIT),
         ("as in echelon run", bench_scaling.OF_RUN),
+        ("options of network, beside --plot and --json", bench_network.OPTIONS),
     ),
     example="echelon bench scaling --ranks 1,2,4,8 --plot scaling train.py",
 )

@@ -22,6 +22,7 @@ from echelon.node.survey.nouns import Survey
 from echelon.node.survey.software import search_path
 
 if TYPE_CHECKING:
+    from echelon.checks.reference import Usual
     from echelon.checks.report import Group
     from echelon.machines.machine import Machine, NodeType
     from echelon.slurm.allocation import Allocation
@@ -134,6 +135,27 @@ def _measure(
     if question.keeps:
         _keep(swept.result, more, wanted, host)
     return {**swept.result, "reference": asdict(usual) if usual is not None else None}, more
+
+
+def layout(host: Host) -> tuple[bool, int]:
+    """Say whether the nodes at hand have devices, and how many ranks a node has by default; 0: one for each device."""
+    allocation = _allocation(host)
+    if allocation is not None:
+        return any(allocation.devices), 0 if any(allocation.devices) else 1 if len(allocation.nodes) > 1 else HERE_RANKS
+    asked = take.Asked(
+        is_full=False, search_path=search_path(), checkpoints=os.getcwd(), binds=(), part_seconds=PART_SECONDS["fast"]
+    )
+    has_devices = bool(take.survey(asked, host.environ).devices.visible)
+    return has_devices, 0 if has_devices else HERE_RANKS
+
+
+def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual | None:
+    """Return the reference of the current or the named machine for a measurement; None if it has none."""
+    from echelon.checks import reference as references
+
+    allocation = _allocation(host)
+    machine = _machine(machine_name, host, is_job=allocation is not None)
+    return references.usual(result, _wanted(Question(), machine, allocation, host))
 
 
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:

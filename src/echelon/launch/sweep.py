@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +18,8 @@ ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
 """Bytes; centres publish bus bandwidths for the last size."""
 ON_CORES = (4 << 10, 256 << 10, 4 << 20)
 SECONDS = 0.5
+CURVE_SECONDS = 0.2
+"""For each size of an operation."""
 SLOW_SHARE = {True: 0.7, False: 0.4}
 """A pair of nodes below this share of the faster pairs is slow: with devices; on cores, which other work disturbs."""
 
@@ -37,13 +39,30 @@ def sweep(
 
     Raise UsageError without PyTorch, and RunError if the run fails or takes too long.
     """
+    sizes = ON_DEVICES if has_devices else ON_CORES
+    share = SLOW_SHARE[has_devices]
+    slow_above = sizes[-1] / (share * reference_bytes_per_second) if reference_bytes_per_second else 0.0
+    words = (",".join(map(str, sizes)), f"{SECONDS:g}", f"{share:g}", f"{slow_above:g}")
+    return _measured(words, ranks_per_node, timeout_seconds, host)
+
+
+def curves(
+    *, ranks_per_node: int, sizes: Sequence[int], operations: Sequence[str], timeout_seconds: float, host: Host
+) -> Swept:
+    """Measure operations on all ranks over a range of sizes in bytes.
+
+    Raise UsageError without PyTorch, and RunError if the run fails or takes too long.
+    """
+    words = (",".join(map(str, sizes)), f"{CURVE_SECONDS:g}", "1", "0", *operations)
+    return _measured(words, ranks_per_node, timeout_seconds, host)
+
+
+def _measured(words: Sequence[str], ranks_per_node: int, timeout_seconds: float, host: Host) -> Swept:
+    """Run the program with these words, behind the name of its result."""
     if find_spec("torch") is None:
         raise UsageError(
             "the Python of echelon has no PyTorch, which measures the collectives", hint="pip install torch"
         )
-    sizes = ON_DEVICES if has_devices else ON_CORES
-    share = SLOW_SHARE[has_devices]
-    slow_above = sizes[-1] / (share * reference_bytes_per_second) if reference_bytes_per_second else 0.0
     with shared_folder("check", "the nodes leave their results there") as folder:
         out = os.path.join(folder, "sweep.json")
         command = [
@@ -51,8 +70,7 @@ def sweep(
             "--check", "off", "--show", "none", "--timeout", f"{timeout_seconds:g}", "--env", "NCCL_DEBUG=INFO",
             "--env", "NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH", "--env", f"NCCL_DEBUG_FILE={folder}/nccl.%h.%p",
             *(("-n", str(ranks_per_node), "--share-devices") if ranks_per_node else ()),
-            "-m", PROGRAM, out, ",".join(map(str, sizes)), f"{SECONDS:g}", f"{share:g}",
-            f"{slow_above:g}",
+            "-m", PROGRAM, out, *words,
         ]  # fmt: skip
         done = host.ask(command, timeout_seconds=timeout_seconds + 60)
         if done.exit_code != 0:

@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from .. import device as devices
 from .. import groups, messages, world
+from . import operations
 from .narrow import Group, by_round
 from .routes import libraries, traffic
 
 FORMAT = 1
-LEAST_TURNS, MOST_TURNS = 3, 20
+MOST_TURNS = 20
 NUM_TRIES = 3  # of a group of nodes: what else runs there makes a measurement longer, and never shorter
 PAUSES = (0.0, 0.5, 2.0)  # seconds before each measurement of a group that looked slow: other work may have held it up
 TIMEOUT_SECONDS = 120.0
@@ -32,6 +33,7 @@ class Asked(NamedTuple):
     seconds: float  # for each size
     slow_share: float  # a share of the usual bandwidth: a pair below it is slow
     slow_above: float  # seconds at the usual bus bandwidth; 0: pairs are compared with each other
+    operations: Tuple[str, ...] = ()  # whose curves are measured, in place of the slow nodes
 
 
 class Timing(NamedTuple):
@@ -53,8 +55,8 @@ class Timing(NamedTuple):
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Measure, and write the result into a file on rank 0, completely or not at all."""
-    path, sizes, seconds, slow_share, slow_above = arguments
-    asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above))
+    path, sizes, seconds, slow_share, slow_above, *names = arguments
+    asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above), tuple(names))
     here = world.read(environ)
     groups.form(here.device, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
@@ -71,12 +73,14 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     """Return all timings, the slow nodes by number, and the libraries and interfaces that moved the bytes."""
     nodes = messages.gather(node)
     before = traffic()
-    sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in asked.sizes]
+    curves = {name: operations.curve(name, asked.sizes, device, asked.seconds) for name in asked.operations}
+    sizes = asked.sizes if not asked.operations else ()
+    sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in sizes]
     after = traffic()
     ranks_of = {each: [rank for rank, of in enumerate(nodes) if of == each] for each in sorted(set(nodes))}
     rounds: List[Dict[str, Any]] = []
     narrowed: Dict[str, Any] = {}
-    if len(ranks_of) > 1:
+    if len(ranks_of) > 1 and not asked.operations:
         narrowed, rounds = _narrowed(asked, device, ranks_of)
     moved = {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
     used = messages.gather((node, libraries("/proc/self/maps"), moved))
@@ -86,7 +90,8 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
         "backend": devices.backends(device).rpartition(":")[2],
         "num_ranks": len(nodes),
         "nodes": sorted(ranks_of),
-        "sweep": [_row(timing) for timing in sweep],
+        "sweep": [_row(timing) for timing in sweep] or curves.get(operations.ALL_REDUCE, []),
+        "curves": curves,
         "rounds": rounds,
         "slow": narrowed,
         "libraries": {str(of): _of_node(of, used) for of in ranks_of},
@@ -106,14 +111,8 @@ def time_all_reduce(num_bytes: int, device: torch.device, group: Any, seconds: f
     devices.synchronize(device)
     is_right = bool((values == size * (size + 1) / 2).all())
     values.zero_()  # so that it does not grow from turn to turn
-    first = _timed(values, group, device, 1)
-    longest = torch.tensor([first], dtype=torch.float64, device=device)
-    dist.all_reduce(longest, dist.ReduceOp.MAX, group=group)
-    turns = max(LEAST_TURNS, min(MOST_TURNS, int(seconds / max(float(longest), 1e-6))))
-    taken = torch.tensor([_timed(values, group, device, turns) / turns, float(not is_right)], dtype=torch.float64)
-    taken = taken.to(device)
-    dist.all_reduce(taken, dist.ReduceOp.MAX, group=group)
-    return Timing(values.numel() * 4, float(taken[0]), size, float(taken[1]) == 0.0)
+    taken = operations.time_act(lambda: reduce_once(values, group), device, group, seconds, MOST_TURNS)
+    return Timing(values.numel() * 4, taken, size, operations.all_right(is_right, device, group))
 
 
 def reduce_once(values: torch.Tensor, group: Any) -> None:
@@ -122,17 +121,6 @@ def reduce_once(values: torch.Tensor, group: Any) -> None:
         dist.all_reduce(values, group=group)
     else:
         values.copy_(values.clone())
-
-
-def _timed(values: torch.Tensor, group: Any, device: torch.device, turns: int) -> float:
-    if dist.get_world_size(group) > 1:
-        dist.barrier(group)
-    devices.synchronize(device)
-    began = time.perf_counter()
-    for _ in range(turns):
-        reduce_once(values, group)
-    devices.synchronize(device)
-    return time.perf_counter() - began
 
 
 def _narrowed(
