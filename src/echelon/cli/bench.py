@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from echelon.cli import bench_network, bench_scaling
+from echelon.cli import bench_network, bench_scaling, bench_start
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.talk import print_help
@@ -13,11 +13,12 @@ from echelon.errors import UsageError
 VERBS = {
     "scaling": "run a script on several numbers of ranks, and say how well it scales",
     "network": "measure how fast ranks exchange data, by operation and size",
+    "start": "measure the time from the command to the first line of a script, and to the first all-reduce",
 }
 HELP = Help(
     command="bench",
-    usage=("scaling [options] SCRIPT [args…]", "scaling --read DIRECTORY", "network [options]"),
-    about="Measure how a script scales, and how fast ranks exchange data.\n"
+    usage=("scaling [options] SCRIPT [args…]", "scaling --read DIRECTORY", "network [options]", "start [options]"),
+    about="Measure how a script scales, how fast ranks exchange data, and how long a start takes.\n"
     "Runs are started here, or in the allocation of this command, one after the other.\n"
     "Exit code 0: all was measured; 1: a size failed, or a result was wrong; 2: an option is wrong.",
     operands=tuple(
@@ -29,6 +30,7 @@ HELP = Help(
         ("with --submit, as in echelon submit", bench_scaling.OF_SUBMIT),
         ("as in echelon run", bench_scaling.OF_RUN),
         ("options of network, beside --plot and --json", bench_network.OPTIONS),
+        ("options of start, beside --json and those of echelon run", bench_start.OWN[:2]),
     ),
     example="echelon bench scaling --ranks 1,2,4,8 --plot scaling train.py",
 )

@@ -1,0 +1,1 @@
+"""Programs that the benchmarks start as ranks; these alone import torch."""

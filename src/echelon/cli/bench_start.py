@@ -1,0 +1,53 @@
+"""`echelon bench start`: how long a start takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from echelon.cli.options import OPTIONS as RUN_OPTIONS
+from echelon.cli.options import Option, scan_all, whole
+from echelon.cli.talk import print_help, print_table, say
+from echelon.errors import UsageError
+
+COMMAND = "bench start"
+OWN: tuple[Option, ...] = (
+    Option(names=("--ranks",), value="N[,N]", help="the numbers of ranks (default: 1, 2, 4 … up to the devices here)"),
+    Option(names=("--repeat",), value="R", help="start each size R times (default: 1)"),
+    Option(names=("--json",), help="print all numbers as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)
+OPTIONS = (*OWN, *(option for option in RUN_OPTIONS if option.key in ("launch", "share_devices", "env")))
+
+
+def main(arguments: list[str], help_text: Callable[[], str]) -> int:
+    """Start a small program at each size, and print the parts of each start."""
+    scanned = scan_all(arguments, OPTIONS, command=COMMAND)
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    if "help" in values:
+        print_help(help_text())
+        return 0
+    if scanned.rest:
+        raise UsageError(
+            f"echelon bench start takes no {scanned.rest[0]}: it starts a small program of its own",
+            hint="echelon bench start --ranks 1,2,4",
+        )
+    num_repeats = whole(values.get("repeat", "1"), "--repeat", least=1, usual=3)
+    from echelon.bench import sizes, start
+    from echelon.host import Host
+    from echelon.launch.shared_folder import shared_folder
+
+    host, options = Host(), scanned.words(OPTIONS[len(OWN) :])
+    asked = sizes.parse(values["ranks"], fewest=1) if "ranks" in values else ()
+    plan = start.plan_of(options, host)
+    placed = sizes.place(plan, asked or sizes.usual(plan), shares_devices="share_devices" in values)
+    start.refuse_what_cannot_run(placed, options, host)
+    with shared_folder("bench", "the runs write there") as folder:
+        starts = list(
+            start.measure(placed, num_repeats=num_repeats, options=options, host=host, say=say, folder=folder)
+        )
+    if "json" in values:
+        print(json.dumps(start.as_plain(starts), indent=1))
+    else:
+        print_table(start.text(starts))
+    return 0
