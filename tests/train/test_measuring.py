@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.runs import ECHELON
 
-from echelon.train.measuring import spans
+from echelon.train.measuring import batch_size, spans
 from echelon.train.measuring.batch_size import size_of
 
 SCRIPT = """
@@ -82,7 +82,6 @@ WAYS = {
     "scaled": ["-n", "2", "--scale", "data"],
     "exact": ["-n", "2", "--scale", "data", "--exact", "4"],
     "sharded": ["-n", "2", "--scale", "fsdp"],
-    "tensor": ["-n", "2", "--scale", "tensor"],
     "exec": ["-n", "2", "--scale", "data", "--launch", "exec"],
     "saved": ["-n", "2", "--scale", "data", "--checkpoint-every", "3steps"],
 }
@@ -188,3 +187,11 @@ def test_size_of_batches() -> None:
     assert size_of({"input_ids": text, "labels": text}) == {"samples": 4, "tokens": 64}
     assert size_of([(torch.zeros(8, 3, 2, 2), torch.zeros(8))]) == {"samples": 8}
     assert size_of("no tensor") == size_of(torch.tensor(1.0)) == {}
+
+
+def test_ranks_that_compute_a_batch_together_count_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(batch_size, "_num_ranks", 1)
+    batch_size.share(4)
+    assert batch_size.of_rank(torch.zeros(8, 3)) == {"samples": 2.0}

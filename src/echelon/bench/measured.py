@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -66,15 +65,14 @@ class Measured:
 
 def parts_of(account: Account | None) -> dict[str, float]:
     """Return the seconds within the steps by part, such as "data" and "communication"; empty where they are unknown."""
-    parts = getattr(account, "parts", None) or {}
-    pairs = parts.items() if isinstance(parts, Mapping) else [(part.name, part.seconds) for part in parts]
-    return {str(name): float(seconds) for name, seconds in pairs}
+    training = account.training if account is not None else None
+    return dict(training.parts) if training is not None else {}
 
 
 def samples_per_second(account: Account | None) -> float | None:
     """Return the samples that all ranks trained on in a second; None where they are unknown."""
-    rate = getattr(account, "samples_per_second", None)
-    return float(rate) if rate else None
+    training = account.training if account is not None else None
+    return training.samples_per_second if training is not None else None
 
 
 def steady(seconds: tuple[float, ...], warm_up: int) -> tuple[float, ...]:

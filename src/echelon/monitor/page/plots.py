@@ -99,7 +99,7 @@ def ticks(low: float, high: float) -> list[float]:
     """Return some round numbers within a range.
 
     >>> ticks(3, 189), ticks(1.73, 2.34)
-    ([50.0, 100.0, 150.0], [1.8, 2.0, 2.2])
+    ([50, 100, 150], [1.8, 2.0, 2.2])
     """
     rough = (high - low) / NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
