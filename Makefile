@@ -81,7 +81,7 @@ $(VENV)/.test: $(VENV)/.demo pyproject.toml
 
 pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation
 
-echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell find src -name '*.py' -o -name '*.toml')
+echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell find src -name '*.py' -o -name '*.toml' -o -name 'page.*')
 	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
 	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
 

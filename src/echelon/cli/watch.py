@@ -7,8 +7,7 @@ import os
 import sys
 import time
 from collections import deque
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan_all
@@ -29,6 +28,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--replay",), help="play a run again from its begin"),
     Option(names=("--in-job",), help="look from a node of the job, where this node sees the files late"),
     Option(names=("--speed",), value="N", help="with --replay: so many seconds of the run in one (60)"),
+    Option(names=("--web",), help="show it as a page in a browser: on 127.0.0.1, for whoever has the token"),
+    Option(names=("--port",), value="N", help="with --web: the port (default: a free one)"),
+    Option(names=("--socket",), value="PATH", takes="file", help="with --web: a unix socket in place of a port"),
     Option(names=("-h", "--help"), help="show this"),
 )
 HELP = Help(
@@ -51,10 +53,12 @@ def main(arguments: list[str]) -> int:
     if "help" in scanned.values:
         print_help(HELP.text())
         return 0
+    from echelon.cli import watch_web
     from echelon.launch import runs
     from echelon.monitor import recorded
     from echelon.monitor.watch.live import Live
 
+    watch_web.check(scanned)
     if len(scanned.rest) > 1:
         raise UsageError(f"watch shows one run, not {len(scanned.rest)}", hint=f"echelon watch {scanned.rest[0]}")
     speed = _speed(scanned)
@@ -65,14 +69,9 @@ def main(arguments: list[str]) -> int:
     if "in_job" in scanned.values:
         _look_in_job(paths[0], [word for word in arguments if word not in ("--in-job", *scanned.rest)])
     live = Live(runs.short_name(paths[0]), paths[0])
-    if "json" in scanned.values:
-        print(json.dumps(as_json(_present(live, paths[0])), indent=1))
-    elif "replay" in scanned.values:
-        _show(paths[0], _played(live, speed), keeps_last="once" not in scanned.values)
-    elif "once" in scanned.values or not terminal.moves_cursor(sys.stdout, os.environ) or not sys.stdin.isatty():
-        print("\n".join(_once(_present(live, paths[0]))))
-    else:
-        _show(paths[0], _followed(live, paths[0]), keeps_last=True)
+    if "web" in scanned.values:
+        return watch_web.show(scanned, paths[0], lambda: _present(live, paths[0]))
+    _look(scanned, live, paths[0], speed)
     return 0
 
 
@@ -94,6 +93,20 @@ def _look_in_job(path: str, options: list[str]) -> NoReturn:
         raise UsageError(f"srun cannot be started: {error.strerror}", hint=f"echelon watch {path}") from None
 
 
+def _look(scanned: Scanned, live: Live, path: str, speed: float) -> None:
+    """Show a run in the terminal, once, or as data."""
+    if "json" in scanned.values:
+        from echelon.monitor.watch.data import as_data
+
+        print(json.dumps(as_data(_present(live, path)), indent=1))
+    elif "replay" in scanned.values:
+        _show(path, _played(live, speed), keeps_last="once" not in scanned.values)
+    elif "once" in scanned.values or not terminal.moves_cursor(sys.stdout, os.environ) or not sys.stdin.isatty():
+        print("\n".join(_once(_present(live, path))))
+    else:
+        _show(path, _followed(live, path), keeps_last=True)
+
+
 def _speed(scanned: Scanned) -> float:
     text = scanned.values.get("speed", [str(DEFAULT_SPEED)])[-1]
     try:
@@ -105,20 +118,12 @@ def _speed(scanned: Scanned) -> float:
     return speed
 
 
-def as_json(state: RunState) -> dict[str, Any]:
-    """Return a state as data: the fields of its classes, and how busy each rank is."""
-    fields = asdict(state)
-    for node, fields_of_node in zip(state.nodes, fields["nodes"], strict=True):
-        for rank, fields_of_rank in zip(node.ranks, fields_of_node["ranks"], strict=True):
-            fields_of_rank["busy"] = rank.busy
-    return {"format": 1, **fields}
-
-
 def _present(live: Live, path: str) -> RunState:
     from echelon.launch import runs
 
+    os.stat(path)  # a run that was removed is not one that has not begun
     state = live.look()
-    state.status = runs.read(path).state
+    state.status = runs.state(path)
     if state.status == runs.RUNNING:
         state.now = max(state.now, time.time())
     return state

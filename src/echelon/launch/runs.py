@@ -24,6 +24,7 @@ OURS = frozenset(
      "slurm.out", "chain.json", "chain.jsonl", "lease.json", "jobs", "sources.json", "samples.jsonl"}
 )  # fmt: skip
 """Files that echelon writes into a run directory; all others are the user's."""
+_TOKEN = re.compile(r"watch-[\w.-]+\.token")  # of `echelon watch --web`, which was killed if it is still there
 RUNNING = "running"
 SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is invisible here, writes events more often
 
@@ -117,8 +118,13 @@ def read(path: str) -> Run:
             _number(report, "ranks") or max(0, _number(plan, "num_nodes")) * max(0, _number(plan, "ranks_per_node"))
         ),
         num_bytes=_num_bytes(path),
-        foreign=tuple(sorted(set(os.listdir(path)) - OURS)),
+        foreign=tuple(sorted(name for name in set(os.listdir(path)) - OURS if not _TOKEN.fullmatch(name))),
     )
+
+
+def state(path: str) -> str:
+    """Return the state of a run as `read` does, without a look at each of its files."""
+    return _state(path, _json(path, "report.json"))
 
 
 def _began(path: str, otherwise: float) -> float:
