@@ -4,7 +4,6 @@ import json
 import os
 import selectors
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,23 +11,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.checks import nodes
-from tests.checks.test_take import nvidia_smi
 from tests.cluster import Cluster
 from tests.runs import ECHELON
 
 from echelon.errors import UsageError
 from echelon.launch import lookouts
 from echelon.launch.crew import Member
-from echelon.launch.lookouts import Look, Lookouts, Seen
+from echelon.launch.lookouts import Look, Lookouts
 from echelon.launch.run_directory import RunDirectory
+from echelon.launch.seen import Seen
 from echelon.node import sweep
 from echelon.node.agent_spec import AgentSpec
 from echelon.node.lookout import Lookout
 from echelon.node.placement import Placement
-from echelon.node.survey import load, lookout
-from echelon.node.survey.lookout import Busy
-from echelon.node.survey.nouns import Device, Survey, plain
+from echelon.node.survey.nouns import Survey, plain
 
 UNTIL_FOUND = 'until grep -q \'"event": "finding"\' "$ECHELON_RUN_DIR/events.jsonl"; do sleep 0.1; done'
 REMEDY = "; ask for fewer devices, or start a rank for each device"
@@ -64,6 +60,13 @@ def test_nobody_looks(tmp_path: Path, environ: dict[str, str]) -> None:
     done = run(tmp_path, "--run-dir", "unseen", "--", "true", NCLL_DEBUG="INFO", **environ)
     assert (done.returncode, said(done.stderr)) == (0, [])
     assert json.loads((tmp_path / "unseen/agent.json").read_text())["looks"] is None
+
+
+def test_a_check_before_the_start_is_not_repeated(tmp_path: Path) -> None:
+    """The lookout then only samples."""
+    done = run(tmp_path, "--run-dir", "checked", "--check", "fast", "--", "true", CUDA_VISIBLE_DEVICES="0")
+    asked = json.loads((tmp_path / "checked/agent.json").read_text())["looks"]
+    assert (done.returncode, asked["is_told"]) == (0, False)
 
 
 def test_the_variable_has_the_options_choices(tmp_path: Path) -> None:
@@ -183,74 +186,16 @@ def test_devices_that_nobody_used(load_of_nodes: list[Any], wanted: list[str]) -
     """Devices without a moment of load are named at the end, nodes with the same ones together."""
     heard = Heard(lambda _: [])
     for number, devices in enumerate(load_of_nodes, 1):
-        heard.hear(f"nid{number}", "load", devices=busy(0, looks=1))  # what is said later counts
-        heard.hear(f"nid{number}", "load", devices=devices)
+        heard.hear(f"nid{number}", "load", devices=busy(0, looks=1), host={})  # what is said later counts
+        heard.hear(f"nid{number}", "load", devices=devices, host={})
     heard.lookouts.close()
     assert heard.said == wanted
+    assert [event["message"] for event in heard.events] == [
+        line.removeprefix("note: ").removesuffix(REMEDY) for line in wanted
+    ]
 
 
 # The node's side
-
-
-def test_load_of_amd_devices(forest: nodes.Forest) -> None:
-    """The driver's own figure of each device; one that has none is left out."""
-    good = nodes.BY_NAME["LUMI, a whole node"]
-    root = forest.tree(good)
-    devices = nodes.survey(good, root).devices.devices
-    tree = nodes.Changed(root)
-    for device in devices[:3]:
-        tree.write(f"sys/bus/pci/devices/{device.pci}/gpu_busy_percent", device.number * 40)
-    try:
-        assert load.percentages(str(root), devices, {}) == {0: 0, 1: 40, 2: 80}
-    finally:
-        tree.restore()
-    assert load.percentages(str(root), devices, {}) == {}
-
-
-def test_load_of_nvidia_devices(tmp_path: Path) -> None:
-    """nvidia-smi's answer, by address; what it does not know ([N/A], as of MIG) is left out."""
-    devices = [
-        Device(number, "nvidia", "A100", f"0000:0{number}:00.0", "", 0, 0, 0, True, True, 10, "")
-        for number in (1, 2, 3)
-    ]
-    lines = "00000000:01:00.0, 97\\n00000000:02:00.0, 0\\n00000000:03:00.0, [N/A]\\n"
-    environ = nvidia_smi(tmp_path, f'case "$1" in *utilization.gpu*) printf "{lines}";; *) exit 9;; esac')
-    assert load.percentages("/", devices, environ) == {1: 97, 2: 0}
-    assert load.percentages("/", devices, {"PATH": "/nowhere"}) == {}
-
-
-def test_load_is_told_as_long_as_it_can_be_read(
-    forest: nodes.Forest, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What has been seen so far is told again and again; when the driver says no more, that is the end."""
-    monkeypatch.setattr(lookout, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(lookout, "TELL_SECONDS", 0.05)
-    good = nodes.BY_NAME["LUMI, a whole node"]
-    root = forest.tree(good)
-    devices = list(nodes.survey(good, root).devices.devices[:2])
-    tree = nodes.Changed(root)
-    for device, percent in zip(devices, (0, 75), strict=True):
-        tree.write(f"sys/bus/pci/devices/{device.pci}/gpu_busy_percent", percent)
-    end = threading.Timer(1.0, tree.restore)
-    end.start()
-    lookout.follow(str(root), devices, {})
-    end.join()
-    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert {each["kind"] for each in told} == {"load"}
-    last = told[-1]["devices"]
-    assert [(row["device"], row["mean"], row["most"]) for row in last] == [(0, 0.0, 0), (1, 75.0, 75)]
-    assert told[0]["devices"][0]["looks"] < last[0]["looks"]
-
-
-def test_looks_are_added_up() -> None:
-    """Mean, most and the number of looks of each device."""
-    seen = Busy()
-    for percentages in ({0: 100, 1: 0}, {0: 50, 1: 0}, {0: 0}):
-        seen.note(percentages)
-    assert seen.rows() == [
-        {"device": 0, "looks": 3, "mean": 50.0, "most": 100},
-        {"device": 1, "looks": 2, "mean": 0.0, "most": 0},
-    ]
 
 
 HANGING = """

@@ -15,7 +15,8 @@ from echelon.host import Host
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import BeforeRun
-    from echelon.launch.lookouts import Look, Seen
+    from echelon.launch.lookouts import Look
+    from echelon.launch.seen import Seen
     from echelon.node.survey.nouns import Survey
     from echelon.spec import Job, Plan
 
@@ -45,25 +46,27 @@ def checked(values: Mapping[str, Sequence[str]], job: Job, plan: Plan, host: Hos
 
 
 def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | None:
-    """Return the survey to take beside the ranks; None if --check asks for another, or if nothing is worth a look.
+    """Return the survey to take beside the ranks; None if --check is off, or if nothing is worth a look.
 
-    A single machine without devices is not surveyed: nobody allocates it, and nobody pays for it.
+    After a check before the start, the survey is not judged again: then it only says what to sample. A single machine
+    without devices is not surveyed: nobody allocates it, and nobody pays for it.
     """
     is_worth = plan.where == "slurm" or (plan.where == "here" and plan.devices_per_node > 0)
     is_by_node = plan.launch != "tasks" and not (plan.launcher is not None and plan.launcher.is_step)
-    if _level(values, host) or not (is_worth and is_by_node):
+    level = _level(values, host)
+    if level == "off" or not (is_worth and is_by_node):
         return None
     from echelon.launch.lookouts import Look
     from echelon.node.survey.software import search_path
 
     asked = {"search_path": search_path(), "checkpoints": os.getcwd(), "part_seconds": PART_SECONDS}
-    return Look(asked=asked, judge=partial(_judge, plan, host))
+    return Look(asked={**asked, "is_told": not level}, judge=partial(_judge, plan, host))
 
 
 def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
     from echelon.checks.report import fields, line
     from echelon.cli.nodes import beside_run
-    from echelon.launch.lookouts import Seen
+    from echelon.launch.seen import Seen
 
     return [Seen(line=line(group), fields=fields(group)) for group in beside_run(surveys, plan, host)]
 

@@ -1,4 +1,4 @@
-"""Collect what lookouts see beside a run: faulty nodes, and devices that stay idle."""
+"""Collect what lookouts see beside a run: faulty nodes, and how the devices are used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from echelon.environment.hostlist import compress
 from echelon.errors import EchelonError
 from echelon.launch.crew import Member
+from echelon.launch.device_facts import facts
 from echelon.launch.failure import NEVER
 from echelon.launch.run_directory import RunDirectory
+from echelon.launch.seen import Seen
 from echelon.node.channel import Message
 
 if TYPE_CHECKING:
@@ -19,18 +20,10 @@ if TYPE_CHECKING:
 
 Load = dict[str, list[dict[str, Any]]]
 """Node → the load of each of its devices so far."""
+Host = dict[str, dict[str, Any]]
+"""Node → its cores, memory and network at last, and `devices` whose load no driver tells."""
 MOST_LINES = 5
 LATE_SECONDS = 10.0  # after the first answer: later answers are not expected
-LEAST_LOOKS = 6  # one look a minute: imports may take several minutes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A finding about nodes."""
-
-    line: str
-    fields: Mapping[str, Any]
-    """The same finding for programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +48,7 @@ class Lookouts:
         self._is_judged = False
         self._first = NEVER
         self.load: Load = {}
+        self.host: Host = {}
 
     def hear(self, member: Member, message: Message) -> None:
         """Record a node's survey or its devices' load; judge once all nodes have answered."""
@@ -65,21 +59,19 @@ class Lookouts:
             if len(self._surveys) == self._num_nodes:
                 self._judge()
         elif message["kind"] == "load":
-            self.load[node] = list(message["devices"])
+            if message["devices"]:
+                self.load[node] = list(message["devices"])
+            self.host[node] = dict(message["host"])
 
     def close(self) -> None:
-        """At the end of the run, judge late surveys and report idle devices; skip runs that were too short to tell."""
+        """At the end of the run, judge late surveys and say how devices were used; a run may be too short to tell."""
         if time.monotonic() - self._first >= LATE_SECONDS:
             self._judge()
-        idle = {
-            node: [row["device"] for row in rows if row["most"] == 0 and row["looks"] >= LEAST_LOOKS]
-            for node, rows in self.load.items()
-        }
-        count = sum(len(devices) for devices in idle.values())
-        if count:
-            total = sum(len(rows) for rows in self.load.values())
-            remedy = "ask for fewer devices, or start a rank for each device"
-            self._say(f"note: echelon never saw {count} of {total} devices busy: {_listed(idle)}; {remedy}")
+        nodes = {**self.load, **self.host}
+        rows = {node: [*self.load.get(node, []), *self.host.get(node, {}).get("devices", [])] for node in nodes}
+        for seen in facts(rows):
+            self._directory.event("finding", **seen.fields)
+            self._say(f"note: {seen.line}")
 
     def _judge(self) -> None:
         if self._look is None or self._is_judged or not self._surveys:
@@ -106,14 +98,3 @@ def _survey(message: Message) -> Survey:
     except ValueError as error:
         survey = Survey("", silent={"node": f"gave an unexpected answer: {error}"})
     return survey
-
-
-def _listed(idle: Mapping[str, Sequence[int]]) -> str:
-    """List devices by node; nodes with equal devices share an entry."""
-    from echelon.topology.cpu_lists import cpu_list
-
-    nodes: dict[str, list[str]] = {}
-    for node, devices in idle.items():
-        if devices:
-            nodes.setdefault(cpu_list(devices), []).append(node)
-    return "; ".join(f"{devices} on {compress(names)}" for devices, names in nodes.items())

@@ -1,68 +1,52 @@
-"""`python3 node.pyz lookout RUN_DIRECTORY NODE`: survey a node beside its ranks, then sample its devices' load."""
+"""`python3 node.pyz lookout RUN_DIRECTORY NODE`: survey a node beside its ranks, then sample its devices and itself."""
 
 import json
 import os
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Any, Mapping
 
 from .. import agent_spec
-from . import load, take
-from .nouns import Device, plain
+from . import take
+from .nouns import Survey, plain
+from .sampling.sampler import Sampler
 
 NICENESS = 10  # the ranks come first: on a core that a rank uses, about a tenth is left
-LOOK_SECONDS = 10.0
-TELL_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+LEAST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 10.0
+TELL_SHARE = 1 / 200
+"""The time between two messages, as a part of the age of the run: half a percent is missing at the end at most."""
 
 
 def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
-    """Send the survey of the node once, then the load of its devices, until the agent is gone."""
+    """Send the survey of the node once, if it is asked for, then what is sampled of it, until the agent is gone."""
     os.nice(NICENESS)
     asked = take.Asked(**(agent_spec.read_fields(run_directory)["looks"] or {}))._replace(node=node)
     try:
         survey = take.survey(asked, environ)
-        _say("survey", survey=plain(survey))
-        follow(asked.root, [device for device in survey.devices.devices if device.is_visible], environ)
+        if asked.is_told:
+            _say("survey", survey=plain(survey))
+        follow(asked.root, survey, environ)
     except BrokenPipeError:
         pass  # the agent is gone
     return 0
 
 
-def follow(root: str, devices: List[Device], environ: Mapping[str, str]) -> None:
-    """Send the load of the devices once a minute; return if it is unknown."""
-    busy = Busy()
-    told = time.monotonic()
-    while percentages := load.percentages(root, devices, environ):
-        busy.note(percentages)
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
-            _say("load", devices=busy.rows())
-        time.sleep(LOOK_SECONDS)
-
-
-class Busy:
-    """The load of each device so far."""
-
-    def __init__(self) -> None:
-        self._looks: Dict[int, int] = {}
-        self._sum: Dict[int, int] = {}
-        self._most: Dict[int, int] = {}
-
-    def note(self, percentages: Mapping[int, int]) -> None:
-        """Add one sample."""
-        for number, percent in percentages.items():
-            self._looks[number] = self._looks.get(number, 0) + 1
-            self._sum[number] = self._sum.get(number, 0) + percent
-            self._most[number] = max(self._most.get(number, 0), percent)
-
-    def rows(self) -> List[Dict[str, Any]]:
-        """Return the number of samples, the mean and the maximum of each device."""
-        return [
-            {"device": number, "looks": looks, "mean": round(self._sum[number] / looks, 1), "most": self._most[number]}
-            for number, looks in self._looks.items()
-        ]
+def follow(root: str, survey: Survey, environ: Mapping[str, str]) -> None:
+    """Sample the node once a second, and send what was seen every few seconds; return if nothing can be seen."""
+    began = told = due = time.monotonic()
+    sampler = Sampler(root, survey, environ, began)
+    while not sampler.sees_nothing:
+        due = max(due + LOOK_SECONDS, time.monotonic())  # samples that a slow driver has missed are left out
+        time.sleep(max(0.0, due - time.monotonic()))
+        now = time.monotonic()
+        sampler.look(now)
+        wait = min(MOST_TELL_SECONDS, max(LEAST_TELL_SECONDS, (now - began) * TELL_SHARE))
+        if now - told >= wait - LOOK_SECONDS / 2:  # the sample that is nearest
+            told = now
+            _say("load", **sampler.message(now))
 
 
 def _say(kind: str, **fields: Any) -> None:
-    data = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+    data = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(1, data) :]

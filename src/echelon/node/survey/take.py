@@ -28,6 +28,7 @@ class Asked(NamedTuple):
     binds: Sequence[str] = ()  # paths that a container should show
     node: str = ""  # the caller's name of the node; empty: the node's own name
     part_seconds: float = PART_SECONDS
+    is_told: bool = True  # whether a lookout sends the survey, or only samples what it found
 
 
 class Part(NamedTuple):

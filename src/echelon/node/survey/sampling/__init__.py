@@ -1,0 +1,1 @@
+"""Sample the devices and the host once a second, without a process for each sample."""
