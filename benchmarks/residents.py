@@ -15,6 +15,7 @@ KIBIBYTE = 1024
 class Resident:
     """One process that stays while the ranks run."""
 
+    pid: int
     role: str
     cpu_seconds: float
     rss_bytes: int
@@ -37,6 +38,22 @@ def of_supervisor(pid: int) -> list[Resident]:
     return [_resident(pid, "supervisor"), _resident(agents[0], "agent"), _resident(guards[0], "guard")]
 
 
+def of_node(pid: int) -> list[Resident]:
+    """Return the processes of echelon on the one node of a run: the agent, its guard and its lookout.
+
+    The lookout comes last; there is none until its agent has started it.
+    """
+    archives = {word for child in _descendants(pid) for word in _command_line(child) if word.endswith("/node.pyz")}
+    started = [each for each in _processes() if archives & set(_command_line(each))]
+    lookouts = [each for each in started if "lookout" in _command_line(each)]
+    if len(archives) != 1 or len(started) != 3 or len(lookouts) != 1:
+        raise BenchmarkError(f"an agent, a guard and a lookout were expected below {pid}, found {started}")
+    agent = int(_stat(lookouts[0])[1])
+    roles = {agent: "agent", lookouts[0]: "lookout"}
+    ours = [_resident(each, roles.get(each, "guard")) for each in started]
+    return sorted(ours, key=lambda resident: resident.role)
+
+
 def of_torchrun(pid: int) -> list[Resident]:
     """Return torchrun's agent, which is the process that was started."""
     return [_resident(pid, "torchrun's agent")]
@@ -48,6 +65,7 @@ def _resident(pid: int, role: str) -> Resident:
         name, size, _ = line.split()  # Pss:     4321 kB
         sizes[name] = int(size) * KIBIBYTE
     return Resident(
+        pid=pid,
         role=role,
         cpu_seconds=_cpu_seconds(pid),
         rss_bytes=sizes["Rss:"],
