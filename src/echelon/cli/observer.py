@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.launch.lookouts import Seen
     from echelon.launch.observer import Observer
+    from echelon.launch.seen import Seen
 
 
 def observer() -> Observer:
@@ -23,7 +23,7 @@ def _judge() -> Callable[[dict[str, Any]], Seen | None]:
     looks: list[Callable[[dict[str, Any]], Any]] = []
 
     def judge(line: dict[str, Any]) -> Seen | None:
-        if "measures" not in line:
+        if not {"measures", "loss", "load"} & line.keys():
             return None
         if not looks:
             from echelon.monitor.facts import Facts
@@ -32,7 +32,7 @@ def _judge() -> Callable[[dict[str, Any]], Seen | None]:
         fact = looks[0](line)
         if fact is None:
             return None
-        from echelon.launch.lookouts import Seen
+        from echelon.launch.seen import Seen
 
         return Seen(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
 

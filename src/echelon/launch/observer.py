@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from echelon.launch.lookouts import Seen
+from echelon.launch.seen import Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import Member
-from echelon.launch.lookouts import Load, Seen
+from echelon.launch.lookouts import Host, Load
 from echelon.launch.observer import NOBODY
 from echelon.launch.run_directory import RunDirectory
+from echelon.launch.seen import Seen
 from echelon.node.channel import Message
 
 NAME = "samples.jsonl"
@@ -45,8 +46,11 @@ class Samples:
         self._steps: dict[int, int] = {}
         self._measures: dict[int, dict[str, float | None]] = {}
         self._load_written: Load = {}
+        self._host_written: Host = {}
         self.load: Load = {}
         """The load of the devices of each node so far, which another part of the supervisor keeps up to date."""
+        self.host: Host = {}
+        """The same of the nodes themselves."""
         self.judge: Callable[[dict[str, Any]], Seen | None] = NOBODY.judge
         """Called with each line; what it returns is said."""
         self.say: Callable[[str], None] = lambda _: None
@@ -75,10 +79,10 @@ class Samples:
         if measures and self._num_lines % math.ceil(len(ranks) / MOST_DETAILED) == 0:
             sample["measures"] = {name: _once(values) for name, values in measures.items()}
         self._num_lines += 1
-        fresh = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
-        if fresh:
-            sample["load"] = fresh
-            self._load_written = dict(self.load)
+        load = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
+        host = {node: row for node, row in self.host.items() if self._host_written.get(node) is not row}
+        sample.update({name: fresh for name, fresh in (("load", load), ("host", host)) if fresh})
+        self._load_written, self._host_written = dict(self.load), dict(self.host)
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"
         self._directory.append(NAME, head + json.dumps(sample) + "\n")

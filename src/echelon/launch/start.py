@@ -66,7 +66,8 @@ def start(
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
         supervisor.hear_else = lookouts.hear
-        supervisor.samples.load, supervisor.samples.say = lookouts.load, console.say
+        supervisor.samples.load, supervisor.samples.host = lookouts.load, lookouts.host
+        supervisor.samples.say = console.say
         supervisor.samples.judge = observer.judge
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()

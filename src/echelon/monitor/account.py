@@ -48,6 +48,8 @@ class Device:
     """In per cent."""
     most: int
     looks: int
+    energy_joules: float | None
+    """Since the lookout began; None: its driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class Account:
     stragglers: tuple[Straggler, ...]
     """The ranks of the last attempt that made the others wait, over all its steps."""
     devices: tuple[Device, ...]
+    energy_joules: float | None
+    """Of all devices that tell it, beside the run; None: no device does."""
     attempts: tuple[Attempt, ...]
 
     def seconds_of(self, name: str) -> float:
@@ -103,6 +107,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     num_devices = _num_devices(recorded)
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
+    devices = _devices(recorded)
+    energies = [device.energy_joules for device in devices if device.energy_joules is not None]
     return Account(
         seconds=seconds,
         num_nodes=int(recorded.plan.get("num_nodes") or 0),
@@ -115,7 +121,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         steps=_steps(attempts),
         training=training.of_run(recorded, attempts),
         stragglers=tuple(_stragglers(attempts)),
-        devices=_devices(recorded),
+        devices=devices,
+        energy_joules=sum(energies) if energies else None,
         attempts=tuple(attempts),
     )
 
@@ -183,7 +190,14 @@ def _devices(recorded: Recorded) -> tuple[Device, ...]:
         load.update(sample.get("load", {}))
     load.update(recorded.report.get("load", {}))
     return tuple(
-        Device(node=node, number=int(row["device"]), mean=float(row["mean"]), most=int(row["most"]), looks=row["looks"])
+        Device(
+            node=node,
+            number=int(row["device"]),
+            mean=float(row["mean"]),
+            most=int(row["most"]),
+            looks=row["looks"],
+            energy_joules=float(row["energy_joules"]) if "energy_joules" in row else None,
+        )
         for node, rows in sorted(load.items())
         for row in rows
     )

@@ -10,7 +10,7 @@ from echelon.monitor import stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, workers_for
-from echelon.units import step_time
+from echelon.units import size, step_time
 
 PAUSE_SECONDS = 60.0
 WINDOW_SECONDS = 10.0
@@ -19,6 +19,11 @@ LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
 """The share of the steps' time from which a wait is a fact."""
 GREW = 10.0
 """A loss explodes if it is so many times the least one."""
+LEAST_LOOKS = 6
+"""Spans of ten seconds after which a device that was never busy is idle: imports may take a minute."""
+FULL = 0.95
+HEAT = ("thermal", "power brake", "hardware")
+"""Reasons that hold a clock down; a device that works hard is always at its power cap."""
 SLOWER = 1.5
 """Steps became slower if they take so many times the time of the fastest window."""
 
@@ -55,6 +60,7 @@ class Facts:
     def look(self, line: dict[str, Any]) -> Fact | None:
         """Take a line of samples.jsonl; return a fact that is to be said now."""
         self._note(list(self._of_losses(line)))
+        self._note(list(_of_devices(line)))
         if "measures" in line:
             self._compare(line)
         if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
@@ -124,6 +130,34 @@ class Facts:
                 "shows which rank and which part of a step",
                 evidence={"seconds": seconds, "before": self._fastest},
             )
+
+
+def _of_devices(line: dict[str, Any]) -> Iterator[Fact]:
+    """Say which devices are idle, held down, or almost full."""
+    rows = [(node, row) for node, rows in line.get("load", {}).items() for row in rows]
+    idle = [(node, row) for node, row in rows if row.get("most") == 0 and row.get("looks", 0) >= LEAST_LOOKS]
+    for node, row in idle[:1]:
+        yield _of_device(
+            "idle devices",
+            node,
+            row,
+            f"was never busy, and {len(idle) - 1} more: ask for fewer devices, or start more ranks",
+        )
+    for node, row in rows:
+        used, whole = row.get("memory_used_bytes"), row.get("memory_bytes")
+        if used is not None and whole and used >= FULL * whole:
+            told = f"uses {size(used)} of {size(whole)}: larger inputs may not fit"
+            yield _of_device("memory almost full", node, row, told)
+        reasons = [reason for reason in row.get("throttled") or () if reason in HEAT]
+        if reasons:
+            most = f" of {row['clock_most_mhz']}" if row.get("clock_most_mhz") else ""
+            clock = f", at {row['clock_mhz']}{most} MHz" if row.get("clock_mhz") is not None else ""
+            yield _of_device("throttled", node, row, f"is held down ({', '.join(reasons)}){clock}")
+
+
+def _of_device(kind: str, node: str, row: dict[str, Any], told: str) -> Fact:
+    line = f"device {row['device']} on {node} {told}"
+    return Fact(kind=kind, line=line, evidence={"node": node, "device": row["device"]})
 
 
 def _workers(now: _Sample) -> int:

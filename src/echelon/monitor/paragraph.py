@@ -5,6 +5,7 @@ from __future__ import annotations
 from echelon.monitor.account import Account
 from echelon.monitor.phases import RESTARTS
 from echelon.monitor.recorded import Recorded
+from echelon.monitor.report import JOULES_PER_KWH
 from echelon.monitor.training import COMMUNICATION, DATA, SAVES, Training
 from echelon.units import amount, cost, duration, rate
 
@@ -36,6 +37,8 @@ def _used(recorded: Recorded, account: Account) -> str:
     text = f"{place} training with {processes} on {nodes} took {duration(account.seconds)}"
     if account.num_devices:
         text += f" and {amount(account.device_hours)} GPU hours on {account.num_devices} devices"
+    if account.energy_joules is not None:
+        text += f", and {amount(account.energy_joules / JOULES_PER_KWH)} kWh of energy in them"
     if account.billed is not None:
         text += f", billed as {cost(account.billed, account.billed_unit)}"
     return text + "."

@@ -14,6 +14,7 @@ from echelon.monitor.training import Training
 from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
+JOULES_PER_KWH = 3.6e6
 WIDTH = 10
 """The columns of the first word of a line."""
 
@@ -107,6 +108,8 @@ def _used(recorded: Recorded, account: Account) -> str:
     words = [duration(account.seconds)]
     if account.num_devices:
         words.append(f"{amount(account.device_hours)} GPU hours")
+    if account.energy_joules is not None:
+        words.append(f"{amount(account.energy_joules / JOULES_PER_KWH)} kWh of its devices")
     if account.billed is not None:
         most = cost(recorded.booking["billed"], account.billed_unit)
         words.append(f"billed: {amount(account.billed)} of at most {most}")

@@ -34,7 +34,8 @@ def _node(node: NodeState) -> dict[str, Any]:
 
 
 def _fields(value: Any, but: str = "") -> dict[str, Any]:
-    return {name: _plain(getattr(value, name)) for name in _names(type(value)) if name != but}
+    kind: Any = type(value)
+    return {name: _plain(getattr(value, name)) for name in _names(kind) if name != but}
 
 
 @cache

@@ -184,7 +184,7 @@ class Live:
             device.watts = _number(row.get("power_watts"))
             device.celsius = _number(row.get("temperature_celsius"))
             device.megahertz = _number(row.get("clock_mhz"))
-            device.throttled = str(row.get("throttled") or "")
+            device.throttled = ", ".join(map(str, row.get("throttled") or ()))
         state.devices = sorted(known.values(), key=lambda device: device.number)
 
 
