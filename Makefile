@@ -85,9 +85,10 @@ echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell
 	@rm -rf $(VENV)/pyz && $(INSTALL) --no-deps --target $(VENV)/pyz tomli
 	@$(BIN)/python packaging/build_pyz.py $@ $(VENV)/pyz/tomli
 
-pictures: $(VENV)/.test  ## draw the terminals of docs/pictures anew
+pictures: $(VENV)/.test  ## draw the terminals and the page of docs/pictures anew
 	@tools/install-slurm
 	@$(BIN)/python docs/pictures/draw.py
+	@$(BIN)/python -m docs.pictures.page
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
 	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs

@@ -58,8 +58,8 @@ def show(scanned: Scanned, folder: str, present: Callable[[], RunState]) -> int:
                 signal.signal(number, _leave)
         with Token(folder, opened.name, os.environ) as token:
             is_private = terminal.is_terminal(sys.stdout)
-            user = pwd.getpwuid(os.geteuid()).pw_name
-            print("\n".join(words(opened, token, present().name, f"{user}@{host(os.environ)}", shows_token=is_private)))
+            login = f"{user(os.environ)}@{host(os.environ)}"
+            print("\n".join(words(opened, token, present().name, login, shows_token=is_private)))
             sys.stdout.flush()
             Server(opened, token, page.read(), shown).serve()
     return 0
@@ -74,6 +74,14 @@ def _port(text: str) -> int:
     if not 0 <= port <= MOST_PORT:
         raise UsageError(f"--port {text or repr('')} is not a port: a port is 1 to {MOST_PORT}", hint="--port 8080")
     return port
+
+
+def user(environ: Mapping[str, str]) -> str:
+    """Return the name of the user; a container may know only the number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return environ.get("USER") or str(os.geteuid())
 
 
 def host(environ: Mapping[str, str]) -> str:

@@ -542,15 +542,18 @@ def test_address_with_the_token_is_for_a_terminal(folder: Path) -> None:
         command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=hear_interrupts
     ) as process:
         os.close(theirs)
-        said = b""
-        while b"Bearer" not in said or not said.endswith(b"\n"):
-            said += os.read(ours, 4096)
-        [(port, token)] = re.findall(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", said.decode())
-        [file] = (folder / HELD).glob(f"*-{port}.token")
-        assert file.read_text() == token
-        assert re.search(rf"  ssh -L {port}:127\.0\.0\.1:{port} \S+@\S+\r\n", said.decode())
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        try:
+            said = b""
+            while b"Bearer" not in said or not said.endswith(b"\n"):
+                said += os.read(ours, 4096)
+            [(port, token)] = re.findall(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", said.decode())
+            [file] = (folder / HELD).glob(f"*-{port}.token")
+            assert file.read_text() == token
+            assert re.search(rf"  ssh -L {port}:127\.0\.0\.1:{port} \S+@\S+\r\n", said.decode())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
     os.close(ours)
 
 
@@ -582,3 +585,18 @@ def test_page_is_in_the_single_file(tmp_path: Path) -> None:
         content = web.ask("/").content
         assert b"Nothing that comes from a run becomes markup" in content
         assert b"prefers-color-scheme" in content
+
+
+def test_option_is_explained() -> None:
+    """Each option of the page is in the table of its own page of the documentation."""
+    page = (ROOT / "docs" / "watch-web.md").read_text()
+    for name in ("--web", "--port", "--socket"):
+        assert re.search(rf"^\| `{name}[ `].*\|$", page, re.MULTILINE), name
+
+
+def test_limits_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "watch-web.md").read_text()
+    most = (
+        f"{server.HEAD_SECONDS:g} s and {server.MOST_HEAD_BYTES >> 10} KiB. With more than {server.MOST_CONNECTIONS} "
+    )
+    assert most in page

@@ -95,8 +95,10 @@ def _taken(path: str, whole: str) -> str:
         one.settimeout(1.0)
         try:
             one.connect(whole)
-        except OSError:
+        except ConnectionRefusedError:
             return f"--socket {path}: an older socket is there, on which nobody listens"
+        except OSError:
+            pass  # its program is busy, or of another user
     return f"--socket {path}: another program listens there"
 
 
