@@ -137,12 +137,9 @@ def _of_devices(line: dict[str, Any]) -> Iterator[Fact]:
     rows = [(node, row) for node, rows in line.get("load", {}).items() for row in rows]
     idle = [(node, row) for node, row in rows if row.get("most") == 0 and row.get("looks", 0) >= LEAST_LOOKS]
     for node, row in idle[:1]:
-        yield _of_device(
-            "idle devices",
-            node,
-            row,
-            f"was never busy, and {len(idle) - 1} more: ask for fewer devices, or start more ranks",
-        )
+        more = f", and {len(idle) - 1} more" if len(idle) > 1 else ""
+        told = f"was never busy{more}: ask for fewer devices, or start more ranks"
+        yield _of_device("idle devices", node, row, told)
     for node, row in rows:
         used, whole = row.get("memory_used_bytes"), row.get("memory_bytes")
         if used is not None and whole and used >= FULL * whole:
