@@ -89,6 +89,7 @@ pictures: $(VENV)/.test  ## draw the terminals and the page of docs/pictures ane
 	@tools/install-slurm
 	@$(BIN)/python docs/pictures/draw.py
 	@$(BIN)/python -m docs.pictures.page
+	@$(BIN)/python -m docs.pictures.report_page
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
 	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs

@@ -6,7 +6,7 @@ from echelon.checkpoint_order import VARIABLE
 from echelon.monitor.account import Account
 from echelon.monitor.phases import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import COMMUNICATION, DATA, workers_for
+from echelon.monitor.training import COMMUNICATION, DATA, SAVES, workers_for
 from echelon.units import duration
 
 MOST = 5
@@ -87,13 +87,13 @@ def _is_long(account: Account, phase: str) -> bool:
 
 
 def _slow_steps(_: Recorded, account: Account) -> str:
-    steps = account.steps
+    steps, training = account.steps, account.training
     if steps is None or steps.slow_share < LARGE_SHARE:
         return ""
-    return (
-        f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: saves, "
-        "evaluations, or waiting for data; save less often, or give the DataLoader more workers"
-    )
+    told = f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: "
+    if training is not None and training.share(DATA, SAVES) < steps.slow_share / 2:
+        return told + "evaluations, or other work of the script between its steps; do it less often"
+    return told + "saves, evaluations, or waiting for data; save less often, or give the DataLoader more workers"
 
 
 def _before(_: Recorded, account: Account) -> str:
