@@ -84,3 +84,12 @@ def test_lines_of_others_change_nothing(tmp_path: Path) -> None:
         )
         samples.write('{"time": 1800000099, "attempt": 0, "steps": 700, "ranks": 2, "measures": {"loss": ["x", 1]}}\n')
     assert run.look().steps in (before, 700)
+
+
+def test_old_samples_of_many_ranks_are_read_without_their_measures(tmp_path: Path) -> None:
+    """The state is the same, and only the newest lines have the measures."""
+    path = fleet.write(tmp_path / "run", num_nodes=64, ranks_per_node=48, samples=30)
+    whole, short = Tail(str(path / "samples.jsonl")).look(), Tail(str(path / "samples.jsonl"), num_whole=8).look()
+    assert [{**line, "measures": None} for line in whole] == [{**line, "measures": None} for line in short]
+    assert ["measures" in line for line in short] == [False] * 22 + [True] * 8
+    assert live(path).look() == live(path).take([*Tail(str(path / "events.jsonl")).look(), *whole])

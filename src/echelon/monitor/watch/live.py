@@ -16,6 +16,8 @@ from echelon.monitor.watch.tail import Tail
 
 MOST_POINTS = 240
 """The points that curves keep."""
+STRAGGLER_SECONDS = 10.0
+"""The same for the rank that makes the others wait: of a shorter time, chance decides."""
 MOST_FACTS = 50
 MOST_MEASURED = 8
 """Samples with the measures of all ranks that one look takes."""
@@ -27,22 +29,27 @@ class Live:
     """The state of a run, from its events and samples so far."""
 
     def __init__(self, name: str, path: str) -> None:
-        self._tails = [Tail(os.path.join(path, file)) for file in ("events.jsonl", "samples.jsonl")]
+        self._path = path
+        self._events = Tail(os.path.join(path, "events.jsonl"))
+        self._samples = Tail(os.path.join(path, "samples.jsonl"), num_whole=MOST_MEASURED)
         self.state = RunState(name=name, status="")
         self._ranks: dict[int, RankState] = {}
         self._nodes: dict[str, NodeState] = {}
         self._losses: deque[float] = deque(maxlen=MOST_POINTS)
         self._rates: deque[float] = deque(maxlen=MOST_POINTS)
+        self._steps: list[int] = []
+        """Of each rank, in the newest sample."""
         self._base: tuple[float, list[int], list[Measures]] | None = None
         self._before: tuple[float, int, float | None] | None = None
 
     def look(self) -> RunState:
         """Take what was written since the last look, and return the present state."""
-        return self.take(line for tail in self._tails for line in tail.look())
+        return self.take([*self._events.look(), *self._samples.look()])
 
     def all_lines(self) -> list[dict[str, Any]]:
         """Return all lines so far in the order of their times, to play them again; the state stays as it is."""
-        return sorted((line for tail in self._tails for line in tail.look()), key=lambda line: float(line["time"]))
+        tails = [Tail(os.path.join(self._path, file)) for file in ("events.jsonl", "samples.jsonl")]
+        return sorted((line for tail in tails for line in tail.look()), key=lambda line: float(line["time"]))
 
     def take(self, lines: Iterable[dict[str, Any]]) -> RunState:
         """Take some events and samples, and return the state after them."""
@@ -54,6 +61,9 @@ class Live:
                 self._take({**line, "measures": None} if place in old else line)
             except (KeyError, TypeError, ValueError, IndexError):
                 continue  # a line that echelon did not write, or one of a later version
+        for number, made in enumerate(self._steps):
+            if number in self._ranks:
+                self._ranks[number].steps = max(int(made), self._ranks[number].steps)
         self.state.losses, self.state.rates = list(self._losses), list(self._rates)
         self.state.nodes = [node for node in self._nodes.values() if node.ranks or node.devices]
         return self.state
@@ -94,6 +104,7 @@ class Live:
         self.state.attempt, self.state.num_ranks = int(event["number"]), int(event.get("ranks") or 0)
         self._ranks = {rank: RankState(rank=rank) for rank in range(self.state.num_ranks)}
         self._base = self._before = None
+        self._steps = []
         for node in self._nodes.values():
             node.ranks = []
 
@@ -128,17 +139,14 @@ class Live:
         if int(line.get("attempt", -1)) != self.state.attempt or "steps" not in line:
             return
         number = int(line.get("ranks") or self.state.num_ranks)
-        steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]] * number
-        for rank, made in enumerate(steps):
-            if rank in self._ranks:
-                self._ranks[rank].steps = int(made)
-        self.state.steps = max(map(int, steps), default=0)
+        self._steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]] * number
+        self.state.steps = int(max(self._steps, default=0))
         if "loss" in line:
             self.state.loss = float(line["loss"])
             self._losses.append(self.state.loss)
         self._take_pace(moment, line.get("samples"))
         if line.get("measures"):
-            self._take_measures(moment, [int(made) for made in steps], of_ranks(line))
+            self._take_measures(moment, [int(made) for made in self._steps], of_ranks(line))
 
     def _take_pace(self, moment: float, samples: float | None) -> None:
         before = self._before
@@ -166,7 +174,7 @@ class Live:
             self._ranks[number].shares = _shares(earlier, later)
         self.state.shares = _mean([rank.shares for rank in self._ranks.values() if rank.shares])
         num_steps = min(steps) - min(base[1])
-        if num_steps >= stragglers.LEAST_STEPS:
+        if num_steps >= stragglers.LEAST_STEPS and moment - base[0] >= STRAGGLER_SECONDS:
             slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps)}
             for number, rank in self._ranks.items():
                 rank.excess = slow[number].excess if number in slow else 0.0
