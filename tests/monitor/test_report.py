@@ -397,3 +397,19 @@ def test_program_without_steps(tmp_path: Path) -> None:
     done = report(tmp_path, "one")
     assert "script" in done.stdout
     assert "steps     no optimizer of PyTorch made a step" in done.stdout
+
+
+def test_energy_is_that_of_the_devices_that_tell_it(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("agent", agent_index=0, devices=3)
+    run.event("attempt", 1.0, number=0, ranks=1)
+    run.event("end", 3599.0, exit_code=0)
+    seen = {"looks": 360, "mean": 50.0, "most": 99}
+    load = {"nid1": [{"device": 0, **seen, "energy_joules": 1.08e6}, {"device": 1, **seen, "energy_joules": 0.72e6}]}
+    load["nid1"].append({"device": 2, **seen})
+    run.write("report.json", {"format": 1, "exit_code": 0, "load": load})
+    told = run.account()
+    assert told.energy_joules == pytest.approx(1.8e6)
+    assert told.device_hours == pytest.approx(3.0)
+    assert "3 GPU hours · 0.5 kWh of its devices" in report(tmp_path, "run").stdout
