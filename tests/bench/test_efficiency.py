@@ -1,9 +1,9 @@
 """The arithmetic of a scaling benchmark: generated folders whose truth is known."""
 
-import dataclasses
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,9 +146,8 @@ def test_run_that_its_time_limit_cut_counts(tmp_path: Path) -> None:
 
 def with_parts(parts: dict[str, float]) -> object:
     """Return an account that knows the parts of its steps."""
-    fields = [("parts", dict[str, float]), ("devices", tuple), ("phases", tuple), ("seconds", float)]
-    kind = dataclasses.make_dataclass("Account", fields)
-    return kind(parts=parts, devices=(), phases=(), seconds=1.0)
+    training = SimpleNamespace(parts=parts, samples_per_second=None)
+    return SimpleNamespace(training=training, steps=None, devices=(), phases=(), seconds=1.0)
 
 
 LIMITS = {

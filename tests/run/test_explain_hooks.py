@@ -58,7 +58,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
     at = lines.index("  hooks: The gradients of a loss are those of the whole batch.")
     assert lines[at + 1] == "      torch.Tensor.backward, torch.autograd.backward"
     assert (
-        "  torch.save: files.writers, model_parallel.hooks"
+        "  torch.save: files.writers, model_parallel.hooks, measuring.install"
         in lines[lines.index("Names with several rows, and which is called first") :]
     )
 
@@ -100,12 +100,17 @@ def test_own_parallelism(tmp_path: Path) -> None:
 
 
 def test_why_nothing_is_replaced(tmp_path: Path) -> None:
-    """Where a script is not scaled, one line says why; a script that calls echelon.start() has what that replaces."""
+    """A program is left as it is; a script that is not scaled is measured; echelon.start() replaces what it needs."""
     (tmp_path / "train.py").write_text(TRAINS)
     (tmp_path / "other.py").write_text("print(1)")
     (tmp_path / "explicit.py").write_text(EXPLICIT)
-    assert explain(tmp_path, "--scale", "off", "train.py").stdout == "echelon replaces nothing: --scale off\n"
-    assert explain(tmp_path, "other.py").stdout == "echelon replaces nothing: other.py does not call backward()\n"
+    for words, why in (
+        (("--scale", "off", "train.py"), "--scale off"),
+        (("other.py",), "other.py does not call backward()"),
+    ):
+        told = " ".join(explain(tmp_path, *words).stdout.split())
+        assert told.startswith(f"echelon run, which measures the script and does not scale it ({why}), replaces")
+        assert {row["by"] for row in explained(tmp_path, *words)} == {"measuring.install"}
     assert explain(tmp_path, "--", "ls").stdout.startswith("echelon replaces nothing: ls is a program")
     names = {row["name"] for row in explained(tmp_path, "explicit.py")}
     assert "torch.Tensor.backward" in names

@@ -97,7 +97,7 @@ def _row(question: Question, runs: list[Measured], base_runs: list[Measured], ba
         speedup = _ratio(rate, _range(base_runs), question.work(number, base))
         factor = base / number
         efficiency = Range(value=speedup.value * factor, least=speedup.least * factor, most=speedup.most * factor)
-    rates = [found for run in runs if (found := samples_per_second(run.account)) is not None]
+    rates = [found for run in runs if run.seconds and (found := samples_per_second(run)) is not None]
     return Row(
         num_ranks=number,
         num_nodes=max(run.num_nodes for run in runs),

@@ -69,10 +69,13 @@ def parts_of(account: Account | None) -> dict[str, float]:
     return dict(training.parts) if training is not None else {}
 
 
-def samples_per_second(account: Account | None) -> float | None:
-    """Return the samples that all ranks trained on in a second; None where they are unknown."""
-    training = account.training if account is not None else None
-    return training.samples_per_second if training is not None else None
+def samples_per_second(run: Measured) -> float | None:
+    """Return the samples that all ranks trained on in a second after the warm-up; None where they are unknown."""
+    account = run.account
+    training, steps = (account.training, account.steps) if account is not None else (None, None)
+    if training is None or training.samples_per_second is None or steps is None or not steps.per_second:
+        return None
+    return training.samples_per_second / steps.per_second * run.rate
 
 
 def steady(seconds: tuple[float, ...], warm_up: int) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from echelon.bench import limits
 from echelon.bench.efficiency import ENOUGH, Range, Row, largest_enough
 from echelon.bench.measured import parts_of
 from echelon.bench.question import STRONG, Question
-from echelon.units import amount, counted, duration, step_time
+from echelon.units import amount, counted, duration, rate, step_time
 
 NUM_ASKED = 3
 """Computing centres ask for so many sizes."""
@@ -114,7 +114,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         nodes,
         step_time(row.step_seconds),
         amount(row.steps_per_second.value),
-        amount(row.samples_per_second) if row.samples_per_second is not None else "–",
+        rate(row.samples_per_second) if row.samples_per_second is not None else "–",
         f"{row.speedup.value:.2f}",
         f"{row.efficiency.value:.0%}" + (" ?" if row.doubt else ""),
         f"{least:.0%} to {most:.0%}" if least != most else "–",
@@ -171,9 +171,9 @@ def _percent(row: Row) -> str:
 def _sentence_part(row: Row) -> str:
     nodes = f" ({counted(row.num_nodes, 'node')})" if row.num_nodes else ""
     speedup = row.speedup.value if row.speedup is not None else 0.0
-    rate = f" and {amount(row.samples_per_second)} samples a second were trained" if row.samples_per_second else ""
+    trained = f" and {rate(row.samples_per_second)} samples a second were trained" if row.samples_per_second else ""
     return (
-        f"on {counted(row.num_ranks, 'rank')}{nodes}, a step took {step_time(row.step_seconds)}{rate}: speedup "
+        f"on {counted(row.num_ranks, 'rank')}{nodes}, a step took {step_time(row.step_seconds)}{trained}: speedup "
         f"{speedup:.2f}, efficiency {_percent(row)}"
     )
 

@@ -17,7 +17,7 @@ from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec import Job
 
 PROGRAM = "echelon.train.explain_hooks"
-EXPLICIT = "explicit"  # in place of options
+EXPLICIT, MEASURED = "explicit", "measured"  # in place of options
 PATIENCE_SECONDS = 600.0  # to import PyTorch from a shared disk on a full node
 WIDTH = 80
 AT_ONCE, ALL_RANKS = "at once", "all ranks"
@@ -47,6 +47,8 @@ class _Asked:
     options: ScaleOptions = DEFAULT
     is_explicit: bool = False
     """Whether the script calls echelon.start(), which installs less than what scales an unchanged script."""
+    why_unscaled: str = ""
+    """Why the script is only measured."""
     why_not: str = ""
     """Why nothing is replaced."""
 
@@ -55,13 +57,15 @@ class _Asked:
         """Return who replaces, and where."""
         if self.is_explicit:
             return "echelon.start(), which the script calls,"
+        if self.why_unscaled:
+            return f"echelon run, which measures the script and does not scale it ({self.why_unscaled}),"
         return " ".join([f"echelon run --scale {self.options.how}", *self.options.written()])
 
 
 def _as_asked(job: Job) -> _Asked:
     how = "data" if job.scale == "auto" else job.scale
     options = job.scale_options._replace(how=how, is_auto=job.scale == "auto")
-    return _Asked(options=options, why_not="--scale off" if how == "off" else "")
+    return _Asked(options=options, why_unscaled="--scale off" if how == "off" else "")
 
 
 def _decided(job: Job) -> _Asked:
@@ -78,7 +82,7 @@ def _decided(job: Job) -> _Asked:
     if distributes.how(prepare.imports_of(job.command, os.getcwd())) == "it imports echelon":
         return _Asked(is_explicit=True)
     no_reason = "--scale off" if job.scale == "off" else f"{target} does not call backward()"
-    return _Asked(why_not=plan.scale_why or no_reason)
+    return _Asked(why_unscaled=plan.scale_why or no_reason)
 
 
 def _installed(asked: _Asked, host: Host) -> Rows:
@@ -89,7 +93,8 @@ def _installed(asked: _Asked, host: Host) -> Rows:
             hint="pip install torch",
         )
     environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
-    words = [*own_command.module(PROGRAM), *([EXPLICIT] if asked.is_explicit else [asked.options.to_json()])]
+    what = EXPLICIT if asked.is_explicit else MEASURED if asked.why_unscaled else asked.options.to_json()
+    words = [*own_command.module(PROGRAM), what]
     done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
     answer = json.loads(done.stdout.splitlines()[-1]) if done.exit_code == 0 else {}  # a user's own file may print
     if isinstance(answer, list):

@@ -4,21 +4,23 @@ import json
 import os
 import sys
 from functools import partial
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 from ..errors import UsageError
 from ..scale_options import ScaleOptions
 from . import patches, start
+from .measuring import install as measuring
 
 NUM_RANKS = 2
 ALL = "all ranks"
 _OF = ("rank 0 alone", "all ranks but rank 0")
+_INSTALLS: Dict[str, Callable[[], Any]] = {"explicit": start.prepare, "measured": lambda: None}
+"""What a script asks for that is not scaled by options: each is measured."""
 
 
 def main(argv: List[str]) -> int:
-    """Write a table as JSON: for the options of argv[0], or for a script that calls echelon.start()."""
-    is_explicit = argv[0] == "explicit"
-    install = start.prepare if is_explicit else partial(start.start_hooked, ScaleOptions.from_json(argv[0]))
+    """Write a table as JSON: for the options of argv[0], for a script that calls echelon.start(), or for any other."""
+    install = _INSTALLS.get(argv[0]) or partial(start.start_hooked, ScaleOptions.from_json(argv[0]))
     answers = [_answer_of_rank(install, rank) for rank in range(NUM_RANKS)]
     sys.stdout.write(json.dumps(_table(answers)) + "\n")
     return 0
@@ -56,6 +58,7 @@ def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
 
 def _installed(install: Callable[[], Any]) -> Any:
     try:
+        measuring.install((), lambda _: None)
         install()
     except UsageError as error:
         return {"message": error.message, "hint": error.hint}
