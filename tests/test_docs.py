@@ -53,6 +53,9 @@ LEARN = "echelon machines learn --name testcluster >/dev/null 2>&1"
 CHANGING = (
     (r"\d{8}-\d{6}-(\S+?)-[0-9a-f]{4}\b", r"TIME-\1-ID"),
     (r"(?m)· run (\S+?)-[0-9a-f]{4}$", r"· run \1-ID"),
+    (r" · [\d.,]+ (samples|steps)/s( · \d+% computing)?( · \d+ of \d+ devices idle)?", ""),  # of a run of 10 s or more
+    (r"(?m)^echelon: note: .*(% of the time is waiting for|makes the others wait|steps take .* and took).*\n", ""),
+    (r', "measures": \{[^}]*\}', ""),  # a program that ends at once may be seen, or not
     (r"\b(\d+ min )?\d+(\.\d)? s\b", "SECONDS"),
     (r"\bcontinues after step \d+, from (a checkpoint|the memory of the nodes)", "continues"),  # by the pace of steps
     (r"\b(cores|planned) [\d,-]+", r"\1 CORES"),

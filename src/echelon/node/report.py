@@ -29,7 +29,8 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
 
 def _of_steps(rank: Rank) -> Dict[str, Any]:
     """Report the steps of a rank that PyTorch's optimizers made, and what the rank used."""
-    known = {"measures": measures(rank)}
+    measured = measures(rank)
+    known = {"measures": measured} if measured else {}
     if rank.pulse is None or not rank.pulse.steps:
         return known
     page = rank.pulse

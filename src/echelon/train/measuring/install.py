@@ -144,9 +144,18 @@ def _hook_compilers(measures: Measures) -> None:
 
     def act(module: Any) -> None:
         handler = getattr(module, "callback_handler", None)
-        if handler is not None:
-            handler.register_start_callback(begin)
-            handler.register_end_callback(end)
+        if handler is None:
+            return
+
+        def register(both: Any) -> None:
+            handler.register_start_callback(both[0])
+            handler.register_end_callback(both[1])
+
+        def remove() -> None:
+            handler.start_callbacks.remove(begin)
+            handler.end_callbacks.remove(end)
+
+        patches.hook(register, (begin, end), why=_WHY, name=_COMPILES + ".…", remove=remove)
 
     patches.Hooks().when_imported(_COMPILES, act, why=_WHY)
 
