@@ -334,7 +334,7 @@ def test_command_says_what_bounds_the_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--read"], "the command line names no trace"),
+        (["--read"], "--read names no trace"),
         (["--read", "missing.json"], "missing.json: No such file or directory"),
         (["trace.json"], "a trace is read with --read"),
     ],
