@@ -88,7 +88,7 @@ echelon.pyz: $(VENV)/.torch packaging/pyz_main.py packaging/build_pyz.py $(shell
 pictures: $(VENV)/.test  ## draw the terminals and the page of docs/pictures anew
 	@tools/install-slurm
 	@$(BIN)/python docs/pictures/draw.py
-	@$(BIN)/python -m docs.pictures.page
+	@$(BIN)/python -m docs.pictures.watch_page
 	@$(BIN)/python -m docs.pictures.report_page
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html

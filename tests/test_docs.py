@@ -34,7 +34,7 @@ from echelon.cli import help as helps
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
 from echelon.environment.place import Place
-from echelon.launch import failure, gathering, stop_requests, stragglers, supervisor
+from echelon.launch import failure, gathering, late_ranks, stop_requests, supervisor
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
@@ -373,7 +373,7 @@ def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
 def test_patience_with_the_last_ranks_is_the_one_of_the_code() -> None:
     """The page says after how long a rank that does not end is named."""
     text = (ROOT / "docs/failures.md").read_text("utf-8")
-    assert f"ranks ended {stragglers.PATIENCE_SECONDS:.0f} s ago; still runs: rank" in text
+    assert f"ranks ended {late_ranks.PATIENCE_SECONDS:.0f} s ago; still runs: rank" in text
 
 
 def prose(page: Path) -> str:

@@ -1,27 +1,20 @@
 """`echelon bench network`: real ranks over gloo, the factors of bus bandwidth, the reference, and wrong lines."""
 
 import json
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs import ECHELON
+from tests.bench.lines import bench, is_one_error, missing_on_page
 
 from echelon.bench import network, plot
 from echelon.cli import bench_network
 from echelon.train.collectives import operations
 
 
-def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [*ECHELON, "bench", "network", *words]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
-
-
 def test_operations_of_real_ranks_are_right(tmp_path: Path) -> None:
     """Three ranks: each operation gives what it should, sizes are shared equally, and the factors are nccl-tests'."""
-    done = bench(tmp_path, "-n", "3", "--sizes", "1000,64K", "--plot", "net", "--json")
+    done = bench(tmp_path, "network", "-n", "3", "--sizes", "1000,64K", "--plot", "net", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["num_ranks"], result["backend"], result["reference"]) == (3, "gloo", None)
@@ -69,13 +62,9 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG, ids=" ".join)
 def test_wrong_line_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = bench(tmp_path, *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert WRONG[words] in done.stderr
-    assert "  hint: " in done.stderr and "Traceback" not in done.stderr
+    done = bench(tmp_path, "network", *words)
+    assert is_one_error(done, WRONG[words]), done
 
 
 def test_page_names_each_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8").partition("\n## How fast")[2]
-    names = [name for option in (*bench_network.OPTIONS, *bench_network.SHARED) for name in option.names]
-    assert [name for name in names if not re.search(rf"^\|.*`{re.escape(name)}[ `].*\|", page, re.MULTILINE)] == []
+    assert missing_on_page((*bench_network.OPTIONS, *bench_network.SHARED), "How fast") == []

@@ -1,14 +1,12 @@
 """`echelon bench start`: real starts, the parts of generated ones, and wrong lines."""
 
 import json
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs import ECHELON
+from tests.bench.lines import bench, is_one_error, missing_on_page
 
 from echelon.bench import start
 from echelon.bench.question import Size
@@ -18,15 +16,10 @@ from echelon.cli import bench_start
 seconds = st.floats(0.0, 100.0)
 
 
-def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [*ECHELON, "bench", "start", *words]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
-
-
 @pytest.mark.parametrize("launch", ["warm", "exec"])
 def test_parts_of_real_starts(tmp_path: Path, launch: str) -> None:
     """The parts add up to the time to the first all-reduce; only a warm start imports before its ranks."""
-    done = bench(tmp_path, "--ranks", "2", "--launch", launch, "--json")
+    done = bench(tmp_path, "start", "--ranks", "2", "--launch", launch, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["starts"]
     assert (row["ranks"], row["nodes"]) == (2, 1)
@@ -65,13 +58,9 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG, ids=" ".join)
 def test_wrong_line_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = bench(tmp_path, *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert WRONG[words] in done.stderr
-    assert "  hint: " in done.stderr and "Traceback" not in done.stderr
+    done = bench(tmp_path, "start", *words)
+    assert is_one_error(done, WRONG[words]), done
 
 
 def test_page_names_each_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text("utf-8").partition("\n## How long")[2]
-    names = [name for option in bench_start.OWN for name in option.names]
-    assert [name for name in names if not re.search(rf"^\|.*`{re.escape(name)}[ `].*\|", page, re.MULTILINE)] == []
+    assert missing_on_page(bench_start.OWN, "How long") == []

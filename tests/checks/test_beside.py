@@ -27,7 +27,6 @@ from echelon.node.placement import Placement
 from echelon.node.survey.nouns import Survey, plain
 
 UNTIL_FOUND = 'until grep -q \'"event": "finding"\' "$ECHELON_RUN_DIR/events.jsonl"; do sleep 0.1; done'
-REMEDY = "; ask for fewer devices, or start a rank for each device"
 MISSPELT = "nothing reads NCLL_DEBUG; programs read NCCL_DEBUG; export NCCL_DEBUG=INFO; unset NCLL_DEBUG"
 
 
@@ -166,33 +165,6 @@ def test_all_well_is_silence_and_many_findings_are_few_lines() -> None:
     assert well.said == []
     assert len(bad.said) == 6 and "and 4 more" in bad.said[-1]
     assert len(bad.events) == 9
-
-
-def busy(*most: int, looks: int = 7) -> list[dict[str, Any]]:
-    return [{"device": number, "looks": looks, "mean": each / 2, "most": each} for number, each in enumerate(most)]
-
-
-@pytest.mark.parametrize(
-    ("load_of_nodes", "wanted"),
-    [
-        ([busy(0, 90, 0, 0), busy(0, 80, 0, 0)],
-         [f"note: echelon never saw 6 of 8 devices busy: 0,2-3 on nid[1-2]{REMEDY}"]),
-        ([busy(1, 100), busy(90, 0)], [f"note: echelon never saw 1 of 4 devices busy: 1 on nid2{REMEDY}"]),
-        ([busy(0, 0, looks=3)], []),  # it may still be importing
-        ([], []),
-    ],
-)  # fmt: skip
-def test_devices_that_nobody_used(load_of_nodes: list[Any], wanted: list[str]) -> None:
-    """Devices without a moment of load are named at the end, nodes with the same ones together."""
-    heard = Heard(lambda _: [])
-    for number, devices in enumerate(load_of_nodes, 1):
-        heard.hear(f"nid{number}", "load", devices=busy(0, looks=1), host={})  # what is said later counts
-        heard.hear(f"nid{number}", "load", devices=devices, host={})
-    heard.lookouts.close()
-    assert heard.said == wanted
-    assert [event["message"] for event in heard.events] == [
-        line.removeprefix("note: ").removesuffix(REMEDY) for line in wanted
-    ]
 
 
 # The node's side

@@ -108,28 +108,3 @@ def test_new_attempt_begins_anew() -> None:
     line: dict[str, Any] = {"time": course.now + 20, "attempt": 1, "ranks": 2, "steps": 5, "measures": {}}
     assert course.facts.look(line) is None
     assert course.facts.look({**line, "time": course.now + 40, "steps": 50}) is None
-
-
-def test_devices() -> None:
-    """Each kind once: idle after a minute, almost full, and held down by heat; a power cap alone is no fact."""
-    course = Course()
-    healthy = {
-        "device": 0,
-        "looks": 9,
-        "most": 99,
-        "throttled": ["power cap"],
-        "memory_used_bytes": 5,
-        "memory_bytes": 10,
-    }
-    course.sample(load={"nid1": [healthy, {"device": 1, "looks": 5, "most": 0}]})
-    assert course.kinds == []
-    rows = [
-        {"device": 1, "looks": 6, "most": 0},
-        {**healthy, "device": 2, "memory_used_bytes": 96, "memory_bytes": 100},
-        {**healthy, "device": 3, "throttled": ["thermal"], "clock_mhz": 1005, "clock_most_mhz": 1980},
-    ]
-    for _ in range(5):
-        course.now += PAUSE_SECONDS + 1
-        course.sample(load={"nid1": [healthy, *rows]})
-    assert course.kinds == ["idle devices", "memory almost full", "throttled"]
-    assert course.said[2].line == "device 3 on nid1 is held down (thermal), at 1005 of 1980 MHz"

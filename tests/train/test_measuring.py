@@ -12,6 +12,7 @@ from tests.runs import ECHELON
 
 from echelon.train.measuring import batch_size, spans
 from echelon.train.measuring.batch_size import size_of
+from echelon.train.measuring.measures import Measures
 
 SCRIPT = """
 import os, time, torch
@@ -195,3 +196,64 @@ def test_ranks_that_compute_a_batch_together_count_it_once(monkeypatch: pytest.M
     monkeypatch.setattr(batch_size, "_num_ranks", 1)
     batch_size.share(4)
     assert batch_size.of_rank(torch.zeros(8, 3)) == {"samples": 2.0}
+
+
+IN_BACKWARD = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Linear(3, 1))
+optimizers = {each: torch.optim.SGD([each], lr=0.1) for each in model.parameters()}
+
+
+def step(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+
+
+for each in model.parameters():
+    each.register_post_accumulate_grad_hook(step)
+for _ in range(5):
+    model(torch.randn(4, 6)).pow(2).mean().backward()
+print("trained")
+"""
+
+
+def test_steps_within_backward(tmp_path: Path) -> None:
+    """As a script saves memory: each weight has its optimizer, which steps once its gradient is there."""
+    ranks, text = measured(tmp_path, IN_BACKWARD, "-n", "2", "--scale", "off")
+    assert "trained" in text
+    for measures in ranks:
+        assert measures["optimizer_seconds"] > 0
+        assert measures["backward_seconds"] > 0
+
+
+def test_step_that_failed_leaves_no_span(tmp_path: Path) -> None:
+    failing = SCRIPT.replace(
+        "optimizer.step()",
+        "loss.grad_fn\n        try:\n            optimizer.step(lambda: 1 / 0)\n        except ZeroDivisionError:\n"
+        "            optimizer.step()",
+    )
+    (measures,) = measured(tmp_path, failing.replace("END", "time.sleep(0.05)"), "-n", "1")[0]
+    assert measures["optimizer_seconds"] < 0.05 * 7  # the time after the failure is not the optimizer's
+
+
+def test_captured_graph_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a stream is captured nothing asks the device how far it is, and no loss is taken."""
+    import torch
+
+    class Untouchable:
+        def query(self) -> bool:
+            raise AssertionError("a question during a capture ends it")
+
+    written: list[Any] = []
+    measures = Measures(["samples"], written.append)
+    measures.spans._pending.append(("backward_seconds", "", Untouchable(), Untouchable()))
+    monkeypatch.setattr(spans.devices, "is_capturing", lambda: True)
+    measures.spans._now = spans.on_device
+    assert not measures.spans.may_measure()
+    measures.loss.went_backward(torch.tensor(1.0))
+    measures.step()
+    assert written == []
+    assert measures.loss._total is None

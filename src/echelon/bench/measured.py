@@ -1,4 +1,4 @@
-"""Read what one run did: the seconds of its steps, its time by phase, and why it failed."""
+"""Read a run of the benchmark: the seconds of its steps, its time by phase, and why it failed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _num_warm(num_steps: int, warm_up: int) -> int:
 
 
 def read(folder: str, start: Start, question: Question) -> Measured:
-    """Return what one run of the benchmark in `folder` did."""
+    """Return the steps, the phases and the failure of a run of the benchmark in `folder`."""
     path = os.path.join(folder, start.run)
     try:
         recorded = records_of.read(path)

@@ -91,13 +91,13 @@ def _started(size: Size, run: str, options: Sequence[str], host: Host) -> Starte
     with open(out, encoding="utf-8") as file:
         moments = json.load(file)
     files = recorded.read(run)
-    found = account.of_run(files)
+    accounted = account.of_run(files)
     supervised = float(files.events[0]["time"])
     return Started(
-        size=replace(size, num_nodes=found.num_nodes),
+        size=replace(size, num_nodes=accounted.num_nodes),
         begun=supervised - began,
-        import_seconds=found.seconds_of(phases.IMPORT),
-        ready=(found.attempts[0].ready or supervised) - began,
+        import_seconds=accounted.seconds_of(phases.IMPORT),
+        ready=(accounted.attempts[0].ready or supervised) - began,
         first_line=moments["first_line"] - began,
         all_reduced=moments["all_reduced"] - began,
     )

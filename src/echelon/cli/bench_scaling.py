@@ -187,11 +187,11 @@ def _warm_up(values: Mapping[str, str], num_steps: int) -> int:
 
 def _refuse_contradictions(scanned: Scanned, values: Mapping[str, str]) -> None:
     if "read" in values:
-        others = sorted(set(values) - {"read", "json", "plot"})
-        if others or scanned.rest:
-            what = "takes no script" if scanned.rest else f"does not go with --{others[0].replace('_', '-')}"
+        unread = sorted(set(values) - {"read", "json", "plot"})
+        if unread or scanned.rest:
+            contradiction = "takes no script" if scanned.rest else f"does not go with --{unread[0].replace('_', '-')}"
             raise UsageError(
-                f"--read says what runs found that have ended, and {what}",
+                f"--read says what runs found that have ended, and {contradiction}",
                 hint="echelon bench scaling --read DIRECTORY",
             )
         return
@@ -199,11 +199,11 @@ def _refuse_contradictions(scanned: Scanned, values: Mapping[str, str]) -> None:
         raise UsageError("echelon bench scaling needs a script", hint="echelon bench scaling --ranks 1,2,4 train.py")
     if "strong" in values and "weak" in values:
         raise UsageError("--strong and --weak are two benchmarks", hint="use one, and then the other")
-    given = [option.names[-1] for option in OF_SUBMIT if option.key in values]
-    if given and "submit" not in values:
+    of_jobs = [option.names[-1] for option in OF_SUBMIT if option.key in values]
+    if of_jobs and "submit" not in values:
         raise UsageError(
-            f"{given[0]} is for jobs that are submitted, but without --submit the runs are started here",
-            hint=f"--submit {given[0]} …",
+            f"{of_jobs[0]} is for jobs that are submitted, but without --submit the runs are started here",
+            hint=f"--submit {of_jobs[0]} …",
         )
     if "submit" in values:
         _refuse_with_submit(values)

@@ -17,6 +17,7 @@ from echelon.scale_options import DEFAULT, ScaleOptions
 from echelon.spec import Job
 
 PROGRAM = "echelon.train.explain_hooks"
+MEASURES = "measuring.install"
 EXPLICIT, MEASURED = "explicit", "measured"  # in place of options
 PATIENCE_SECONDS = 600.0  # to import PyTorch from a shared disk on a full node
 WIDTH = 80
@@ -108,9 +109,10 @@ def text_of(rows: Rows, title: str) -> str:
     """Return a table for a person: one paragraph for all names that a part of echelon replaces for one reason."""
     about = (
         f"{title} replaces {len({row['name'] for row in rows})} names in each of several ranks. Each paragraph begins "
-        "with the part of echelon that replaces the names below it (a module of echelon.train). Later, echelon "
-        "replaces a few more names: when it splits a model, and for the duration of a block."
+        "with the part of echelon that replaces the names below it (a module of echelon.train)."
     )
+    if any(row["by"] != MEASURES for row in rows):
+        about += " Later, echelon replaces a few more names: when it splits a model, and for the duration of a block."
     lines = textwrap.wrap(about, WIDTH)
     for is_at_once, title in _TITLES.items():
         chosen = [row for row in rows if (row["when"] == AT_ONCE) == is_at_once]

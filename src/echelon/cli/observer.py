@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from echelon.errors import UsageError
@@ -10,33 +9,44 @@ from echelon.errors import UsageError
 if TYPE_CHECKING:
     from echelon.launch.observer import Observer
     from echelon.launch.seen import Seen
+    from echelon.monitor.fact import Fact
+    from echelon.monitor.facts import Facts
 
 
 def observer() -> Observer:
     """Return the functions that a supervisor calls; they import what they need when there is something to judge."""
     from echelon.launch.observer import Observer
 
-    return Observer(judge=_judge(), sum_up=_sum_up)
+    judge = _Judge()
+    return Observer(judge=judge.look, rest=judge.rest, sum_up=_sum_up)
 
 
-def _judge() -> Callable[[dict[str, Any]], Seen | None]:
-    looks: list[Callable[[dict[str, Any]], Any]] = []
+class _Judge:
+    """The facts of a run."""
 
-    def judge(line: dict[str, Any]) -> Seen | None:
-        if not {"measures", "loss", "load"} & line.keys():
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
+
+    def look(self, line: dict[str, Any]) -> Seen | None:
+        """Take a line of samples.jsonl; return what is to be said now."""
+        if not {"measures", "loss", "load", "host"} & line.keys():
             return None
-        if not looks:
+        if self._facts is None:
             from echelon.monitor.facts import Facts
 
-            looks.append(Facts().look)
-        fact = looks[0](line)
-        if fact is None:
-            return None
-        from echelon.launch.seen import Seen
+            self._facts = Facts()
+        fact = self._facts.look(line)
+        return _seen(fact) if fact is not None else None
 
-        return Seen(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
+    def rest(self) -> list[Seen]:
+        """Return what was not said yet."""
+        return [_seen(fact) for fact in self._facts.rest()] if self._facts is not None else []
 
-    return judge
+
+def _seen(fact: Fact) -> Seen:
+    from echelon.launch.seen import Seen
+
+    return Seen(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
 
 
 def _sum_up(path: str) -> str:

@@ -168,8 +168,8 @@ def _found(directory: str, order: profile_order.Order) -> tuple[dict[int, list[s
     """Return the files of the profiled ranks, and the ranks without one."""
     from echelon.launch import profilers
 
-    found = {rank: profilers.files(directory, rank) for rank in _each(order, _num_ranks(directory))}
-    return {rank: paths for rank, paths in found.items() if paths}, [rank for rank, paths in found.items() if not paths]
+    files = {rank: profilers.files(directory, rank) for rank in _each(order, _num_ranks(directory))}
+    return {rank: paths for rank, paths in files.items() if paths}, [rank for rank, paths in files.items() if not paths]
 
 
 def _num_ranks(directory: str) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.errors import EchelonError
 from echelon.launch.crew import Member
-from echelon.launch.device_facts import facts
 from echelon.launch.failure import NEVER
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.seen import Seen
@@ -64,14 +63,9 @@ class Lookouts:
             self.host[node] = dict(message["host"])
 
     def close(self) -> None:
-        """At the end of the run, judge late surveys and say how devices were used; a run may be too short to tell."""
+        """At the end of the run, judge surveys also where nodes have not answered; a run may be too short to tell."""
         if time.monotonic() - self._first >= LATE_SECONDS:
             self._judge()
-        nodes = {**self.load, **self.host}
-        rows = {node: [*self.load.get(node, []), *self.host.get(node, {}).get("devices", [])] for node in nodes}
-        for seen in facts(rows):
-            self._directory.event("finding", **seen.fields)
-            self._say(f"note: {seen.line}")
 
     def _judge(self) -> None:
         if self._look is None or self._is_judged or not self._surveys:

@@ -1,4 +1,4 @@
-"""Append samples of a run to one file of its directory: what all ranks have done so far, and the load of the devices.
+"""Append samples of a run to a file of its directory: the steps and measures of all ranks, the load of the devices.
 
 Each line is a JSON object. The first says the format. A number that is the same for all ranks stands once, others as a
 list with one for each rank. The supervisor is the only writer; the lines become rarer as the run lasts, and those with
@@ -51,8 +51,8 @@ class Samples:
         """The load of the devices of each node so far, which another part of the supervisor keeps up to date."""
         self.host: Host = {}
         """The same of the nodes themselves."""
-        self.judge: Callable[[dict[str, Any]], Seen | None] = NOBODY.judge
-        """Called with each line; what it returns is said."""
+        self.observer = NOBODY
+        """Judges each line; what it returns is said."""
         self.say: Callable[[str], None] = lambda _: None
 
     def hear(self, member: Member, message: Message) -> None:
@@ -86,10 +86,20 @@ class Samples:
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"
         self._directory.append(NAME, head + json.dumps(sample) + "\n")
-        seen = self.judge(sample)
+        seen = self.observer.judge(sample)
         if seen is not None:
-            self._directory.event("fact", **seen.fields)
-            self.say(f"note: {seen.line}")
+            self._tell(seen)
+
+    def _tell(self, seen: Seen) -> None:
+        self._directory.event("fact", **seen.fields)
+        self.say(f"note: {seen.line}")
+
+    def close(self) -> None:
+        """Write the last line, and say what was not said yet."""
+        if self._steps or self.load or self.host:
+            self._write(self._clock())
+        for seen in self.observer.rest():
+            self._tell(seen)
 
     def _of_ranks(self, ranks: list[int]) -> Measures:
         names = sorted({name for values in self._measures.values() for name in values})

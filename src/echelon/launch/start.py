@@ -67,8 +67,7 @@ def start(
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
         supervisor.hear_else = lookouts.hear
         supervisor.samples.load, supervisor.samples.host = lookouts.load, lookouts.host
-        supervisor.samples.say = console.say
-        supervisor.samples.judge = observer.judge
+        supervisor.samples.say, supervisor.samples.observer = console.say, observer
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1
@@ -85,6 +84,7 @@ def start(
             console.finish_output()
             console.clear()
         lookouts.close()
+        supervisor.samples.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)

@@ -20,6 +20,7 @@ from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs
 from echelon.launch.heartbeat import Heartbeat
 from echelon.launch.kept import Kept
+from echelon.launch.late_ranks import LateRanks
 from echelon.launch.order import Order
 from echelon.launch.relay import Relay
 from echelon.launch.revival import Revival
@@ -28,7 +29,6 @@ from echelon.launch.samples import Samples
 from echelon.launch.screen import Screen
 from echelon.launch.signals import Signals
 from echelon.launch.stop_requests import FAILURE_GRACE_SECONDS, StopRequests
-from echelon.launch.stragglers import Stragglers
 from echelon.node import private
 from echelon.node.channel import Message
 from echelon.spec import Plan
@@ -72,7 +72,7 @@ class Supervisor:
         self.reason: Failure | None = None
         """Why the last attempt failed."""
         self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
-        self.stragglers = Stragglers(console.say)
+        self.late_ranks = LateRanks(console.say)
         self.imported: set[int] = set()
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
@@ -107,7 +107,7 @@ class Supervisor:
 
     def _next_deadline(self) -> float:
         nearest = min(self.timeout, self.gathering.deadline, self.requests.deadline, self.symptom_deadline)
-        return min(nearest, self.answer_deadline, self.stragglers.deadline, self.relay.deadline, self.restart_time)
+        return min(nearest, self.answer_deadline, self.late_ranks.deadline, self.relay.deadline, self.restart_time)
 
     def close(self, exit_code: int) -> None:
         """Dismiss the agents and restore the signal handlers."""
@@ -204,7 +204,7 @@ class Supervisor:
 
     def _hear_started(self, member: Member, message: Message) -> None:
         self.attempt.num_started += 1
-        self.stragglers.pids[message["rank"]] = (member.placement.node, message["pid"])
+        self.late_ranks.pids[message["rank"]] = (member.placement.node, message["pid"])
         self.directory.event("started", node=member.placement.node, **_without_kind(message))
 
     def _hear_lost(self, member: Member, message: Message) -> None:
@@ -238,7 +238,7 @@ class Supervisor:
             )
         elif message["status"] == 0:
             attempt.ended_well[rank] = float(message["time"]) - member.clock_offset
-        self.stragglers.note_exit(len(attempt.alive))
+        self.late_ranks.note_exit(len(attempt.alive))
         if not attempt.alive:
             self._stop(FAILURE_GRACE_SECONDS * 2)
 
@@ -332,9 +332,9 @@ class Supervisor:
                 self.outcome, self.is_over = self.reason, True
             else:
                 self._give_up(self.gathering.error())
-        if now >= self.stragglers.deadline:
+        if now >= self.late_ranks.deadline:
             logs = self.directory.logs(self.attempt.number)
-            self.stragglers.meet(self.attempt.alive, self.num_ranks, logs)
+            self.late_ranks.meet(self.attempt.alive, self.num_ranks, logs)
         if now >= self.answer_deadline and not self.is_over:
             self._end_attempt()
 
@@ -373,7 +373,7 @@ class Supervisor:
         self.console.finish_output()
         self.reason = reason
         self.attempt = Attempt(self.attempt.number + 1)
-        self.stragglers = Stragglers(self.console.say)
+        self.late_ranks = LateRanks(self.console.say)
         wait = self.restarts.wait_seconds
         if wait:
             self.restart_time = time.monotonic() + wait

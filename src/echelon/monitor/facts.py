@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from echelon.monitor import stragglers
+from echelon.monitor import device_facts, stragglers
 from echelon.monitor.attempts import of_ranks
+from echelon.monitor.fact import Fact
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, workers_for
-from echelon.units import size, step_time
+from echelon.units import step_time
 
 PAUSE_SECONDS = 60.0
 WINDOW_SECONDS = 10.0
@@ -19,22 +20,10 @@ LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
 """The share of the steps' time from which a wait is a fact."""
 GREW = 10.0
 """A loss explodes if it is so many times the least one."""
-LEAST_LOOKS = 6
-"""Spans of ten seconds after which a device that was never busy is idle: imports may take a minute."""
-FULL = 0.95
-HEAT = ("thermal", "power brake", "hardware")
-"""Reasons that hold a clock down; a device that works hard is always at its power cap."""
+IDLE_SECONDS = 120.0
+"""The time with steps after which a device that was never busy is named: before, the script may still prepare."""
 SLOWER = 1.5
 """Steps became slower if they take so many times the time of the fastest window."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A line for a person, and its evidence for programs."""
-
-    kind: str
-    line: str
-    evidence: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +45,43 @@ class Facts:
         self._least_loss: float | None = None
         self._fastest: float | None = None
         self._slow_windows = 0
+        self._first_step: float | None = None
+        self._loads: dict[str, list[dict[str, Any]]] = {}
+        self._silent: dict[str, list[dict[str, Any]]] = {}
 
     def look(self, line: dict[str, Any]) -> Fact | None:
         """Take a line of samples.jsonl; return a fact that is to be said now."""
         self._note(list(self._of_losses(line)))
-        self._note(list(_of_devices(line)))
+        self._note_devices(line)
         if "measures" in line:
             self._compare(line)
         if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
             return None
         self._said_at = line["time"]
         return self._waiting.pop(0)
+
+    def rest(self) -> list[Fact]:
+        """Return at the end of the run the facts that were not said yet, with those of its devices."""
+        self._note(device_facts.facts(self._devices()))
+        facts, self._waiting = self._waiting, []
+        return facts
+
+    def _note_devices(self, line: dict[str, Any]) -> None:
+        """Judge the devices by all that is known of them; idle ones only while the ranks train."""
+        steps = line.get("steps", 0)
+        if self._first_step is None and (max(steps, default=0) if isinstance(steps, list) else steps):
+            self._first_step = float(line["time"])
+        if not {"load", "host"} & line.keys():
+            return
+        self._loads.update(line.get("load", {}))
+        self._silent.update({node: host.get("devices", []) for node, host in line.get("host", {}).items()})
+        trains = self._first_step is not None and line["time"] - self._first_step >= IDLE_SECONDS
+        self._note([fact for fact in device_facts.facts(self._devices()) if trains or fact.kind != device_facts.IDLE])
+
+    def _devices(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the newest rows of all devices, also of those whose load is not told."""
+        nodes = dict.fromkeys([*self._loads, *self._silent])
+        return {node: [*self._loads.get(node, ()), *self._silent.get(node, ())] for node in nodes}
 
     def _note(self, facts: list[Fact]) -> None:
         for fact in facts:
@@ -130,31 +145,6 @@ class Facts:
                 "shows which rank and which part of a step",
                 evidence={"seconds": seconds, "before": self._fastest},
             )
-
-
-def _of_devices(line: dict[str, Any]) -> Iterator[Fact]:
-    """Say which devices are idle, held down, or almost full."""
-    rows = [(node, row) for node, rows in line.get("load", {}).items() for row in rows]
-    idle = [(node, row) for node, row in rows if row.get("most") == 0 and row.get("looks", 0) >= LEAST_LOOKS]
-    for node, row in idle[:1]:
-        more = f", and {len(idle) - 1} more" if len(idle) > 1 else ""
-        told = f"was never busy{more}: ask for fewer devices, or start more ranks"
-        yield _of_device("idle devices", node, row, told)
-    for node, row in rows:
-        used, whole = row.get("memory_used_bytes"), row.get("memory_bytes")
-        if used is not None and whole and used >= FULL * whole:
-            told = f"uses {size(used)} of {size(whole)}: larger inputs may not fit"
-            yield _of_device("memory almost full", node, row, told)
-        reasons = [reason for reason in row.get("throttled") or () if reason in HEAT]
-        if reasons:
-            most = f" of {row['clock_most_mhz']}" if row.get("clock_most_mhz") else ""
-            clock = f", at {row['clock_mhz']}{most} MHz" if row.get("clock_mhz") is not None else ""
-            yield _of_device("throttled", node, row, f"is held down ({', '.join(reasons)}){clock}")
-
-
-def _of_device(kind: str, node: str, row: dict[str, Any], told: str) -> Fact:
-    line = f"device {row['device']} on {node} {told}"
-    return Fact(kind=kind, line=line, evidence={"node": node, "device": row["device"]})
 
 
 def _workers(now: _Sample) -> int:

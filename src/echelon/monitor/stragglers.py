@@ -70,12 +70,12 @@ def find(before: Sequence[Measures], after: Sequence[Measures], num_steps: int) 
     if usual <= 0:
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual))
-    found = [
+    slow = [
         Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank))
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
     ]
-    return sorted(found, key=lambda each: -each.excess)
+    return sorted(slow, key=lambda each: -each.excess)
 
 
 def _noise(own: Sequence[float], usual: float) -> float:

@@ -163,12 +163,14 @@ def event() -> Any:
     """Return an event in the current device's queue of work, which keeps the time; None if no device is in use."""
     if not is_used():
         return None
-    module = _module()
-    if getattr(module, "is_current_stream_capturing", lambda: False)():
-        return None  # a graph that is captured would repeat it
-    made = module.Event(enable_timing=True)
+    made = _module().Event(enable_timing=True)
     made.record()
     return made
+
+
+def is_capturing() -> bool:
+    """Say whether the device's work is captured in a graph: a question about its progress would end the capture."""
+    return is_used() and bool(getattr(_module(), "is_current_stream_capturing", lambda: False)())
 
 
 def peak_memory() -> Optional[Tuple[int, int]]:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.monitor.watch import fleet
 
 from echelon.monitor.watch.keys import press
+from echelon.monitor.watch.lines import PLAIN_BLOCKS, sparkline
 from echelon.monitor.watch.live import Live
 from echelon.monitor.watch.screen import View, draw
-from echelon.monitor.watch.spans import PLAIN_BLOCKS, sparkline
 from echelon.monitor.watch.state import RunState
 
 

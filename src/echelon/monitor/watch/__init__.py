@@ -1,1 +1,1 @@
-"""`echelon watch`: what every rank and device of a run does, from the files of its directory, while it goes on."""
+"""`echelon watch`: every rank and device of a run, from the files of its directory, while the run goes on."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echelon.monitor.watch.spans import BLOCKS, Line, encode, heat, plain, sparkline
+from echelon.monitor.watch.lines import BLOCKS, Line, encode, heat, plain, sparkline
 from echelon.monitor.watch.state import ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
 from echelon.units import rate, size
 

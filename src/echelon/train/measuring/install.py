@@ -1,4 +1,4 @@
-"""Hook what a rank measures, below all other hooks of echelon: what these add to a training is measured too."""
+"""Hook the functions of PyTorch that a rank measures, below all other hooks of echelon: their time is measured too."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def _hook_loaders(measures: Measures) -> None:
     @wraps(original)
     def following(self: Any) -> Any:
         batch = load(self)
-        if measures.spans.are_of_this_thread():
+        if measures.spans.may_measure():
             measures.loaded(self, batch)
         return batch
 
@@ -67,7 +67,7 @@ def _hook_backward(measures: Measures) -> None:
 
     @wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        if not spans.are_of_this_thread():
+        if not spans.may_measure():
             original(tensors, *args, **kwargs)
             return
         measures.trained()
@@ -100,14 +100,17 @@ def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
 def _hook_steps(measures: Measures) -> None:
     spans = measures.spans
 
+    depths: List[int] = []
+
     def before(*_: Any) -> None:
-        if spans.are_of_this_thread():
-            spans.end(0)  # a step that failed has left its span
+        if spans.may_measure():
+            spans.end(depths.pop() if depths else spans.depth)  # a step that failed has left its span
+            depths.append(spans.depth)  # a script may step within backward()
             spans.begin("optimizer_seconds")
 
     def after(*_: Any) -> None:
-        if spans.are_of_this_thread():
-            spans.end(0)
+        if spans.may_measure():
+            spans.end(depths.pop() if depths else spans.depth)
             measures.step()
 
     patches.hook(register_optimizer_step_pre_hook, before, why=_WHY)
@@ -119,7 +122,7 @@ def _timed(spans: Spans, original: Func, name: str) -> Func:
 
     @wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not spans.are_of_this_thread():
+        if torch.compiler.is_compiling() or not spans.may_measure():
             return original(*args, **kwargs)
         depth = spans.depth
         spans.begin(name)

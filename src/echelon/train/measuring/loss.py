@@ -40,7 +40,7 @@ class Loss:
 
     def went_backward(self, tensors: Any) -> None:
         """Note the loss of a pass backward; a loss that is no plain number is none."""
-        if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1:
+        if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1 or devices.is_capturing():
             return
         with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
             value = tensors.detach().reshape(()).float() * _num_parts

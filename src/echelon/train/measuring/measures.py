@@ -1,4 +1,4 @@
-"""What a rank has measured of its training so far."""
+"""The sums of a rank: seconds by part of a step, samples, tokens, losses, peaks of memory."""
 
 import math
 import time
@@ -60,7 +60,9 @@ class Measures:
         self._loaded = {}
 
     def step(self) -> None:
-        """End a step: write what is known."""
+        """End a step: write what is known. A step that is captured in a graph is none."""
+        if devices.is_capturing():
+            return
         self.spans.settle()
         self._has_begun = True
         now = time.monotonic()

@@ -44,19 +44,20 @@ class Spans:
         """The number of open spans."""
         return len(self._open)
 
-    def are_of_this_thread(self) -> bool:
-        """Say whether this is the thread that trains: a thread beside it lets nobody wait."""
-        return get_ident() == self._thread
+    def may_measure(self) -> bool:
+        """Say whether this is the thread that trains, as a thread beside it lets nobody wait, and captures no graph."""
+        return get_ident() == self._thread and not (self._now is on_device and devices.is_capturing())
 
     def begin(self, name: str) -> None:
         """Begin a span inside of those that are open."""
         self._open.append((name, self._now()))
 
     def become(self, name: str) -> None:
-        """End the innermost span, and begin another one at the same moment."""
-        moment = self._now()
-        self._close(moment)
-        self._open.append((name, moment))
+        """End the innermost span, and begin another one at the same moment; do nothing outside of all spans."""
+        if self._open:
+            moment = self._now()
+            self._close(moment)
+            self._open.append((name, moment))
 
     def end(self, depth: int) -> None:
         """End the spans inside of the outermost `depth` ones."""
@@ -82,4 +83,8 @@ class Spans:
         self._now = on_device if devices.is_used() else on_processor
         while self._pending and self._pending[0][3].query():
             name, outer, began, ended = self._pending.popleft()
-            self._count(name, outer, began.elapsed_time(ended) / 1e3)
+            try:
+                seconds = began.elapsed_time(ended) / 1e3
+            except RuntimeError:
+                continue  # the script has changed its device between the two
+            self._count(name, outer, seconds)

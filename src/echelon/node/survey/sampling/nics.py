@@ -60,13 +60,13 @@ class NicReader:
 
 def readers(root: str) -> List[NicReader]:
     """Return a reader for each interface that is up; interfaces without a device of their own are left out."""
-    found = (NicReader(root, nic) for nic in topology_nics.read(root) if nic.is_up)
-    return [nic for nic in found if not nic.is_empty][:MOST_NICS]
+    up = (NicReader(root, nic) for nic in topology_nics.read(root) if nic.is_up)
+    return [nic for nic in up if not nic.is_empty][:MOST_NICS]
 
 
 def rows(nics: List[NicReader], seconds: float) -> List[Dict[str, Any]]:
     """Return the mean rates of the interfaces over the last `seconds`; those that are not known are left out."""
-    told = []
+    known: List[Dict[str, Any]] = []
     for nic in nics:
         received, sent = nic.moved_bytes()
         row: Dict[str, Any] = {"nic": nic.name}
@@ -75,8 +75,8 @@ def rows(nics: List[NicReader], seconds: float) -> List[Dict[str, Any]]:
         if sent is not None:
             row["out_bytes_per_second"] = round(sent / seconds)
         if len(row) > 1:
-            told.append(row)
-    return told
+            known.append(row)
+    return known
 
 
 def _sum(counters: Tuple[_Counter, ...]) -> Optional[int]:

@@ -73,5 +73,5 @@ def _nvidia_reader(devices: Sequence[Device], environ: Mapping[str, str]) -> Rea
 
 def _cpus(root: str, survey: Survey) -> List[int]:
     """Return the hardware threads of the run on this node."""
-    told = parse_cpu_list(survey.cores.allowed)
-    return list(told) or (sorted(os.sched_getaffinity(0)) if os.path.realpath(root) == "/" else [])
+    allowed = parse_cpu_list(survey.cores.allowed)
+    return list(allowed) or (sorted(os.sched_getaffinity(0)) if os.path.realpath(root) == "/" else [])

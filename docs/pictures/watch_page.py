@@ -54,7 +54,7 @@ for x, y in loader:
 def draw() -> None:
     """Start the cluster and the run, look at its page, and end both."""
     if not PROGRAM:
-        sys.exit("page.py: Chromium is missing: tools/install-slurm")
+        sys.exit("watch_page.py: Chromium is missing: tools/install-slurm")
     with tempfile.TemporaryDirectory() as name, Cluster() as cluster:
         (Path(name) / "train.py").write_text(TRAIN)
         echelon = [sys.executable, "-m", "echelon"]
@@ -70,7 +70,7 @@ def draw() -> None:
 def _take(folder: Path, echelon: list[str], run: subprocess.Popen[bytes]) -> None:
     while not (runs := list(folder.glob("echelon-runs/*/events.jsonl"))):
         if run.poll() is not None:
-            sys.exit("page.py: the run has ended before it began")
+            sys.exit("watch_page.py: the run has ended before it began")
         time.sleep(0.2)
     line = [*echelon, "watch", "--web", str(runs[0].parent.relative_to(folder))]
     with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, text=True) as server:

@@ -11,7 +11,7 @@ PATIENCE_SECONDS = 15.0
 MAX_NAMED = 4
 
 
-class Stragglers:
+class LateRanks:
     """Report once per attempt the ranks that still run after the others ended."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Say at the end of a run how its devices were used: idle, held down by heat or power, almost full."""
+"""Say how the devices of a run are used: idle, held down by heat or power, almost full."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echelon.environment.hostlist import compress
-from echelon.launch.seen import Seen
+from echelon.monitor.fact import Fact
 from echelon.units import size
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Node → what was seen of each of its devices."""
+IDLE, THROTTLED, FULL_MEMORY = "idle devices", "throttled devices", "memory almost full"
 LEAST_LOOKS = 6  # one look each ten seconds: imports may take a minute
 LARGE_PERCENT = 20.0
 """A device is throttled for a large part of the time from here on."""
@@ -21,16 +22,17 @@ FULL = 0.95
 _POWER_CAP = "power cap"
 
 
-def facts(rows: Rows) -> list[Seen]:
+def facts(rows: Rows) -> list[Fact]:
     """Return what is worth a line, the most important first."""
-    return [seen for rule in (_idle, _throttled, _full) if (seen := rule(rows)) is not None]
+    return [fact for rule in (_idle, _throttled, _full) if (fact := rule(rows)) is not None]
 
 
-def _idle(rows: Rows) -> Seen | None:
+def _idle(rows: Rows) -> Fact | None:
     idle = _chosen(rows, lambda row: row.get("most") == 0 and row["looks"] >= LEAST_LOOKS)
     if not idle:
         return None
-    return _seen(
+    return _fact(
+        IDLE,
         f"echelon never saw {_count(idle)} of {_count(rows)} devices busy: {_listed(idle)}",
         idle,
         evidence=f"no load in {min(int(row['looks']) for _, row in _all(idle))} spans of ten seconds or more",
@@ -38,14 +40,15 @@ def _idle(rows: Rows) -> Seen | None:
     )
 
 
-def _throttled(rows: Rows) -> Seen | None:
+def _throttled(rows: Rows) -> Fact | None:
     throttled = _chosen(rows, lambda row: bool(_reasons(row)))
     if not throttled:
         return None
     node, worst = max(_all(throttled), key=lambda pair: max(_reasons(pair[1]).values()))
     evidence = f"{worst['device']} on {node}: {_held_down(worst)}"
     which = _listed(throttled) if _count(throttled) > 1 else ""
-    return _seen(
+    return _fact(
+        THROTTLED,
         f"{_count(throttled)} of {_count(rows)} devices {_were(throttled)} throttled for a large part of the time: "
         + (f"{which}; most of all {evidence}" if which else evidence),
         throttled,
@@ -54,14 +57,15 @@ def _throttled(rows: Rows) -> Seen | None:
     )
 
 
-def _full(rows: Rows) -> Seen | None:
+def _full(rows: Rows) -> Fact | None:
     full = _chosen(rows, lambda row: _used(row) >= FULL)
     if not full:
         return None
     node, fullest = max(_all(full), key=lambda pair: _used(pair[1]))
     most = f"{size(fullest['memory_used_most_bytes'])} of {size(fullest['memory_bytes'])}"
     told = f"{_count(full)} of {_count(rows)} devices used more than {FULL:.0%} of the memory"
-    return _seen(
+    return _fact(
+        FULL_MEMORY,
         f"{told}: {_listed(full)} (up to {most})",
         full,
         evidence=f"{fullest['device']} on {node}: {most}",
@@ -69,18 +73,11 @@ def _full(rows: Rows) -> Seen | None:
     )
 
 
-def _seen(message: str, rows: Rows, *, evidence: str, remedy: str) -> Seen:
-    return Seen(
+def _fact(kind: str, message: str, rows: Rows, *, evidence: str, remedy: str) -> Fact:
+    return Fact(
+        kind=kind,
         line=f"{message}; {remedy}",
-        fields={
-            "severity": "note",
-            "check": "devices",
-            "nodes": sorted(rows),
-            "message": message,
-            "evidence": evidence,
-            "remedy": remedy,
-            "source": "samples of the run",
-        },
+        evidence={"nodes": sorted(rows), "message": message, "evidence": evidence, "remedy": remedy},
     )
 
 
