@@ -225,3 +225,13 @@ def test_guide_to_places_names_files() -> None:
     paths = [path for row in rows for path in re.findall(r"`([\w/]+(?:\.py|/))`", row)]
     assert [path for path in paths if not (SOURCE / path).exists()] == []
     assert len(paths) >= len(rows)
+
+
+def test_make_installs_what_the_tests_need() -> None:
+    """The list of `make test` is that of the package's extra: a clone has nothing else."""
+    root = Path(__file__).parents[1]
+    (extra,) = re.findall(r"^test = \[(.*)\]", (root / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    rule = (root / "Makefile").read_text("utf-8").partition("$(VENV)/.test:")[2].partition("@touch")[0]
+    wanted = re.findall(r'"([^"]+)"', extra)
+    assert len(wanted) > 10
+    assert [name for name in wanted if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rule)] == []

@@ -147,14 +147,15 @@ def _phases(good: Sequence[Row]) -> list[str]:
     """Return the seconds of each phase, and the shares of the parts of the steps, beside the sizes."""
     accounts = [(row, row.best.account) for row in good if row.best.account is not None]
     names = list(dict.fromkeys(phase.name for _, account in accounts for phase in account.phases))
-    lines = [f"{'':<24}" + "".join(f"{counted(row.num_ranks, 'rank'):>12}" for row, _ in accounts)]
+    rows = [("", [counted(row.num_ranks, "rank") for row, _ in accounts])]
     for name in names:
         cells = [step_time(account.seconds_of(name)) if account.seconds_of(name) else "–" for _, account in accounts]
-        lines.append(f"{name:<24}" + "".join(f"{cell:>12}" for cell in cells))
+        rows.append((name, cells))
     for part in dict.fromkeys(name for row, _ in accounts for name in row.parts):
         cells = [f"{row.parts[part]:.0%}" if part in row.parts else "–" for row, _ in accounts]
-        lines.append(f"{'  of the steps: ' + part:<24}" + "".join(f"{cell:>12}" for cell in cells))
-    return lines
+        rows.append((f"  of the steps: {part}", cells))
+    width = max(len(label) for label, _ in rows)
+    return [f"{label:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for label, cells in rows]
 
 
 def _enough(sizes: Sequence[Row]) -> str:
