@@ -23,7 +23,8 @@ from benchmarks.gpu.row import (
     ranks,
     same_losses,
 )
-from echelon.node.survey import load, take
+from echelon.node.survey import take
+from echelon.node.survey.sampling.sampler import Sampler
 
 SCRIPTS = ROOT / "tests" / "scripts"
 
@@ -165,14 +166,16 @@ def overhead(bench: Bench) -> Seen:
 def sampling(bench: Bench) -> Seen:
     if bench.device == "cpu":
         return Seen(how=SKIPPED, what="there is no device")
-    devices = [device for device in take.survey(take.Asked(), os.environ).devices.devices if device.is_visible]
+    survey = take.survey(take.Asked(), os.environ)
+    devices = [device for device in survey.devices.devices if device.is_visible]
     if len(devices) != bench.num_devices:
         return Seen(how=FAILED, what=f"{len(devices)} devices are seen, and torch has {bench.num_devices}")
-    most = 0
+    sampler = Sampler("/", survey, os.environ, time.monotonic())
     with bench.busy() as is_on:
         while is_on():
-            most = max([most, *load.percentages("/", devices, os.environ).values()])
+            sampler.look(time.monotonic())
             time.sleep(1.0)
+    most = max([0, *(row["most"] for row in sampler.message(time.monotonic())["devices"])])
     return Seen(how=SHOWN if most else FAILED, what=f"{len(devices)} devices are seen, one of them up to {most} % busy")
 
 

@@ -90,6 +90,8 @@ def install(door: Any) -> None:
     door.set_current = lambda _device: torch.cuda.set_device(0)
     door.synchronize = lambda _device: torch.cuda._lazy_init()
     door.synchronize_used = lambda: None
+    door.event = door.peak_memory = lambda: None
+    door.is_capturing = lambda: False
     door.backends = lambda _device, is_shared=False: "gloo"
     door.identity = lambda _device: os.environ.get("STAND_IN_SAME") or os.environ.get("RANK", "0")
     door.name = lambda _device: "a stand-in"
@@ -113,6 +115,7 @@ def _move_nothing(torch: Any) -> None:
         def move(*args: Any, **kwargs: Any) -> Any:
             before = torch.cuda._initialized
             args, kwargs = tuple(map(place, args)), {key: place(value) for key, value in kwargs.items()}
+            kwargs.pop("pin_memory", None)  # only a driver pins memory
             if rows and before and type(args[0]) is torch.Tensor and args[0].dim() > 1 and len(args[0]) > rows:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a batch")
             return original(*args, **kwargs)
