@@ -114,8 +114,8 @@ def test_samples_of_a_run_come_into_its_files(tmp_path: Path, busy_lumi: Files) 
     [line] = [line for line in done.stderr.splitlines() if "of the memory" in line]
     assert "note: 2 of 2 devices used more than 95% of the memory: 0-1 on " in line
     events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
-    [found] = [event for event in events if event.get("check") == "devices" and event["event"] == "finding"]
-    assert found["message"] in line and "62 GiB of 64 GiB" in found["evidence"]
+    [fact] = [event for event in events if event.get("fact") == "memory almost full"]
+    assert fact["message"] in line and "62 GiB of 64 GiB" in fact["evidence"]
 
 
 @pytest.mark.skipif(not nvml_stand_in.has_compiler(), reason="no C compiler")
