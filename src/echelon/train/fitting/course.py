@@ -1,0 +1,208 @@
+"""The course of a training: where a step begins, what its weights are, and when it has been seen."""
+
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from .. import patches
+from ..strategies import blocks
+from .ledger import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, OPTIMIZER, PARAMETER, STATE, Ledger
+
+_WHY = "The trace of a training has marks where its parts begin."
+NUM_STEPS = 2
+
+
+class Traced(BaseException):
+    """The training has been seen: the script goes no further."""
+
+
+class Course:
+    """Follows a script from the building of its model to the end of the second step of its optimizers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.modules: List[str] = []
+        self.block_names: List[str] = []
+        self.rows: Optional[int] = None
+        self.models: List[nn.Module] = []
+        self.optimizers: List[str] = []
+        """The classes of the optimizers that took a step."""
+        self.num_steps = 0
+        """The steps of the optimizer that took the most."""
+        self.precision = ""
+        self._ledger = ledger
+        self._numbers: Dict[int, int] = {}
+        self._stack: List[int] = []
+        self._blocks: Dict[int, int] = {}
+        self._steps: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        self._entered: Set[int] = set()
+        self._shapes: Set[Tuple[int, ...]] = set()
+
+    def install(self) -> None:
+        """Hook modules, backward() and optimizers."""
+        hooks: Any = nn.modules.module
+        patches.hook(hooks.register_module_forward_pre_hook, self._enter, why=_WHY)
+        patches.hook(hooks.register_module_forward_hook, self._leave, why=_WHY)
+        patches.hook(register_optimizer_step_pre_hook, self._before_step, why=_WHY)
+        patches.hook(register_optimizer_step_post_hook, self._after_step, why=_WHY)
+        for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad")):
+            patches.replace(owner, name, self._going_backward(getattr(owner, name)), why=_WHY)
+
+    def weights(self) -> List[Dict[str, Any]]:
+        """Return the trained and other weights of the models, each once."""
+        rows, seen = [], set()
+        for model in self.models:
+            for name, weight in model.named_parameters():
+                number = self._ledger.number(weight)
+                if number is None or number in seen:
+                    continue
+                seen.add(number)
+                rows.append({
+                    "name": name, "bytes": weight.numel() * weight.element_size(), "block": self._block_of(model, name),
+                    "tensor": number, "dtype": str(weight.dtype).rpartition(".")[2], "is_trained": weight.requires_grad,
+                    "shape": list(weight.shape),
+                })  # fmt: skip
+        return rows
+
+    def _block_of(self, model: nn.Module, name: str) -> int:
+        """Return the number of the block that holds a weight, -1 if none does."""
+        parts = name.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            number = self._blocks.get(id(model.get_submodule(".".join(parts[:end]))))
+            if number is not None:
+                return number
+        return -1
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        ledger = self._ledger
+        if not self._stack and ledger.phase != OPTIMIZER:
+            self._begin_forward(module, args)
+        self._stack.append(self._numbers.get(id(module), -1))
+        ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module
+        block = self._blocks.get(id(module))
+        if block is not None and ledger.phase == FORWARD:
+            ledger.mark("enter", block)
+
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        ledger = self._ledger
+        if self._stack:
+            self._stack.pop()
+        ledger.module = self._stack[-1] if self._stack else -1
+        block = self._blocks.get(id(module))
+        if block is not None and ledger.phase == FORWARD:
+            ledger.mark("leave", block)
+            _on_gradient(result, lambda: self._mark_backward("enter backward", block))
+            _on_gradient(args, lambda: self._mark_backward("leave backward", block))
+
+    def _mark_backward(self, word: str, block: int) -> None:
+        is_entry = word == "enter backward"
+        if is_entry == (block in self._entered):
+            return
+        (self._entered.add if is_entry else self._entered.discard)(block)
+        self._ledger.mark(word, block)
+
+    def _begin_forward(self, model: nn.Module, args: Any) -> None:
+        """Note a model when it is called from outside of every module."""
+        ledger = self._ledger
+        if ledger.phase != BACKWARD:
+            ledger.phase = FORWARD
+        if not any(model is one for one in self.models) and any(True for _ in model.parameters()):
+            self._add_model(model)
+        for weight in model.parameters():
+            ledger.set_category(weight, PARAMETER)
+            self._shapes.add(_sorted(weight.shape))
+        for buffer in model.buffers():
+            ledger.set_category(buffer, BUFFER)
+        for tensor in _tensors(args):
+            known = ledger.of(tensor)
+            if known is not None and known.category not in (PARAMETER, BUFFER, ACTIVATION):
+                known.category = INPUT
+            if self.rows is None and tensor.dim():
+                self.rows = int(tensor.shape[0])
+
+    def _add_model(self, model: nn.Module) -> None:
+        self.models.append(model)
+        for name, module in model.named_modules():
+            if id(module) not in self._numbers:
+                self._numbers[id(module)] = len(self.modules)
+                self.modules.append(name)
+        for name, block in blocks.find(model).items():
+            self._blocks[id(block)] = len(self.block_names)
+            self.block_names.append(name)
+
+    def _going_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        ledger = self._ledger
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if ledger.phase == BACKWARD:  # torch.Tensor.backward calls the other
+                return original(*args, **kwargs)
+            ledger.keep_activations()
+            ledger.mark("backward")
+            before, ledger.phase, ledger.module = ledger.phase, BACKWARD, -1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                for block in sorted(self._entered):
+                    ledger.mark("leave backward", block)
+                self._entered.clear()
+                ledger.phase = FORWARD if before == FORWARD else before
+                ledger.mark("forward")
+
+        return backward
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        ledger = self._ledger
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                ledger.set_category(weight, PARAMETER)
+                ledger.set_category(weight.grad, GRADIENT)
+                self._shapes.add(_sorted(weight.shape))
+                self.precision = str(weight.dtype).rpartition(".")[2]
+        self._forget_weight_shapes()
+        ledger.phase = OPTIMIZER
+        ledger.mark("optimizer")
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        ledger = self._ledger
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    ledger.set_category(value, STATE)
+        if optimizer not in self._steps:
+            self.optimizers.append(type(optimizer).__name__)
+        self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        self.num_steps = max(self.num_steps, self._steps[optimizer])
+        ledger.phase = FORWARD
+        if min(self._steps.values()) >= NUM_STEPS:
+            ledger.mark("end")
+            raise Traced
+        ledger.mark("step")
+
+    def _forget_weight_shapes(self) -> None:
+        """What backward() made in the shape of a weight, such as its gradient in another type, has no rows."""
+        for storage in self._ledger.storages:
+            if storage.phase == BACKWARD and _sorted(storage.shape) in self._shapes:
+                storage.is_of_rows = False
+
+
+def _sorted(shape: Any) -> Tuple[int, ...]:
+    return tuple(sorted(shape))
+
+
+def _tensors(values: Any) -> List[torch.Tensor]:
+    from torch.utils._pytree import tree_iter
+
+    return [one for one in tree_iter(values) if isinstance(one, torch.Tensor)]
+
+
+def _on_gradient(values: Any, act: Callable[[], None]) -> None:
+    """Call a function when backward() has reached one of these tensors."""
+
+    def reached(_: Any) -> None:
+        act()
+
+    for tensor in _tensors(values):
+        if tensor.requires_grad:
+            tensor.register_hook(reached)

@@ -1,0 +1,173 @@
+"""Operations that keep other tensors on a device than on a CPU: attention, dropout, recurrent layers, autocast."""
+
+from functools import wraps
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .. import patches
+from .places import KIND, is_device
+
+_WHY = "On a device this operation keeps other tensors for backward() than on a CPU."
+_FULL = (  # https://docs.pytorch.org/docs/stable/amp.html: CUDA ops that autocast to float32
+    "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "binary_cross_entropy_with_logits",
+    "hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "softplus", "normalize",
+)  # fmt: skip
+_FULL_OF_TENSORS = (
+    "softmax", "log_softmax", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "rsqrt", "reciprocal", "sum", "prod",
+    "cumsum", "cumprod", "norm", "cosh", "sinh", "tan", "acos", "asin", "erfinv", "renorm",
+)  # fmt: skip
+_CUDNN_PLANES = 6
+"""cuDNN keeps, for each step and layer of an LSTM, four gates, the cell and its tanh; fewer for others."""
+
+
+def install() -> None:
+    """Replace them."""
+    patches.replace(functional, "scaled_dot_product_attention", attention, why=_WHY)
+    patches.replace(functional, "dropout", _dropout, why=_WHY)
+    patches.replace(torch, "dropout", _dropout, why=_WHY)
+    for name in _FULL:
+        patches.replace(functional, name, _in_full(getattr(functional, name)), why=_WHY)
+    for name in _FULL_OF_TENSORS:
+        for owner in (torch, torch.Tensor):
+            if hasattr(owner, name):
+                patches.replace(owner, name, _in_full(getattr(owner, name)), why=_WHY)
+    rnns = nn.modules.rnn._VF
+    for name, planes in (("lstm", _CUDNN_PLANES), ("gru", 5), ("rnn_tanh", 1), ("rnn_relu", 1)):
+        patches.replace(rnns, name, _recurrent(getattr(rnns, name), planes), why=_WHY)
+    _let_autocast_be_that_of_the_cpu()
+
+
+def _in_full(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that gets float32 under autocast."""
+
+    @wraps(original)
+    def compute(first: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            first, args = _full(first), tuple(map(_full, args))
+        return original(first, *args, **kwargs)
+
+    return compute
+
+
+def _full(value: Any) -> Any:
+    is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if is_half else value
+
+
+def _let_autocast_be_that_of_the_cpu() -> None:
+    """Map autocast for the device to autocast for the CPU, on which the fakes are."""
+    kind = torch.amp.autocast_mode.autocast
+    begin, is_enabled, dtype_of = kind.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype
+
+    def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        usual = torch.float16 if is_device(device_type) else torch.bfloat16
+        begin(self, "cpu", dtype or usual, *args, **kwargs)
+
+    patches.replace(kind, "__init__", init, why=_WHY)
+    patches.replace(torch, "is_autocast_enabled", lambda *_: is_enabled("cpu"), why=_WHY)
+    patches.replace(torch, "get_autocast_dtype", lambda *_: dtype_of("cpu"), why=_WHY)
+    if hasattr(torch, "get_autocast_gpu_dtype"):
+        patches.replace(torch, "get_autocast_gpu_dtype", lambda: dtype_of("cpu"), why=_WHY)
+    scaler = torch.amp.GradScaler
+    patches.replace(scaler, "_maybe_opt_step", lambda _, optimizer, __, *a, **k: optimizer.step(*a, **k), why=_WHY)
+    patches.replace(scaler, "unscale_", lambda *_: None, why=_WHY)
+    patches.replace(scaler, "update", lambda *_, **__: None, why=_WHY)
+    patches.replace(scaler, "step", lambda _, optimizer, *a, **k: optimizer.step(*a, **k), why=_WHY)
+
+
+def _dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """Keep a mask of one byte for each element, as the kernel of a device does."""
+    if not training or p == 0:
+        return x
+    dropped: torch.Tensor = torch.native_dropout(x, p, True)[0]
+    return x.copy_(dropped) if inplace else dropped
+
+
+class _Attention(torch.autograd.Function):
+    """Attention by a kernel that keeps its inputs, its result and a number for each row of the scores."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:  # type: ignore[override]
+        *outer, length, width = query.shape
+        if query.dtype != torch.float32 and mask is None and value.shape[-1] == width:
+            result = torch.empty_like(query)  # flash attention keeps the order of the query's dims
+        else:  # the memory-efficient kernel writes the heads of each position one after the other
+            result = query.new_empty((*outer[:-1], length, outer[-1], value.shape[-1])).transpose(-3, -2)
+        sums = query.new_empty((*outer, -(-length // 32) * 32), dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, mask, result, sums)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        query, key, value, mask, _, sums = ctx.saved_tensors
+        scratch = torch.empty_like(sums)
+        grads = [torch.empty_like(one) for one in (query, key, value)]
+        del scratch
+        of_mask = torch.empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+        return (*grads, of_mask)
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Compute attention with the memory of the flash and the memory-efficient kernels."""
+    if torch.is_autocast_enabled("cpu"):
+        half = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(half) for one in (query, key, value))
+    if query.dim() < 3:
+        query, key, value = (one.unsqueeze(0) for one in (query, key, value))
+    mask = attn_mask
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype)  # the kernels add numbers
+    result: torch.Tensor = _Attention.apply(query, key, value, mask)
+    return result
+
+
+def _recurrent(original: Callable[..., Any], planes: int) -> Callable[..., Any]:
+    """Return a recurrent layer as cuDNN computes it: one kernel for all steps, which keeps what backward() needs."""
+
+    def compute(x: Any, *args: Any) -> Any:
+        is_packed = isinstance(args[1], (list, tuple)) and isinstance(args[0], torch.Tensor) and args[0].dim() == 1
+        if is_packed:
+            return original(x, *args)
+        states, weights, has_bias, num_layers, dropout, training, is_both, batch_first = args
+        states = states if isinstance(states, (list, tuple)) else (states,)
+        results = _Recurrent.apply(x, states[0], (num_layers, is_both, batch_first, planes, len(states)), *weights)
+        return results
+
+    return compute
+
+
+class _Recurrent(torch.autograd.Function):
+    """A recurrent layer whose kernel keeps its inputs, its results and a reserve."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, state: Any, how: Tuple[Any, ...], *weights: Any) -> Any:  # type: ignore[override]
+        num_layers, is_both, batch_first, planes, num_states = how
+        num_directions = 2 if is_both else 1
+        hidden = state.shape[-1]
+        length, rows = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+        shape = (rows, length) if batch_first else (length, rows)
+        result = x.new_empty((*shape, hidden * num_directions))
+        reserve = x.new_empty((num_layers * num_directions * length * rows * hidden * planes,))
+        ends = [torch.empty_like(state) for _ in range(num_states)]
+        ctx.save_for_backward(x, state, result, reserve, *weights)
+        return (result, *ends)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:  # type: ignore[override]
+        x, state, _, __, *weights = ctx.saved_tensors
+        flat = x.new_empty((sum(one.numel() for one in weights),))
+        parts, at = [], 0
+        for one in weights:
+            parts.append(flat[at : at + one.numel()].view(one.shape))
+            at += one.numel()
+        return (torch.empty_like(x), torch.empty_like(state), None, *parts)
+
+
+__all__ = ["KIND", "attention", "install"]

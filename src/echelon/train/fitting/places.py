@@ -1,0 +1,203 @@
+"""Let a script move tensors without data to a device that is not here: they stay fakes on the CPU, and are noted."""
+
+import warnings
+from functools import wraps
+from typing import Any, Callable, Dict
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import patches
+from .ledger import Ledger
+
+KIND = "cuda"  # the name of NVIDIA's and AMD's devices
+_WHY = "The device is not here: its tensors have shapes and no data."
+_NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided")
+
+
+def is_device(place: Any) -> bool:
+    """Say whether a device, a name or a number is that of a GPU."""
+    if place is None or isinstance(place, (torch.Tensor, torch.dtype)):
+        return False
+    return isinstance(place, int) or str(place).startswith((KIND, "hip"))
+
+
+class Places:
+    """The device of each tensor, as the script sees it."""
+
+    def __init__(self, ledger: Ledger, mode: Any) -> None:
+        self._ledger = ledger
+        self._mode = mode
+        self._is_usual = False
+        """Whether the script wants new tensors on the device."""
+        self.are_used = False
+        """Whether the script has put a tensor on the device."""
+
+    def install(self) -> None:
+        """Replace what moves and makes tensors, and what asks where they are."""
+        ledger, kept = self._ledger, FakeTensor.device
+
+        def device(tensor: Any) -> torch.device:
+            if not ledger.depth and self.are_used and ledger.is_on_device(tensor):
+                return torch.device(KIND, 0)
+            place: torch.device = kept.fget(tensor)  # type: ignore[attr-defined]
+            return place
+
+        patches.replace(FakeTensor, "device", property(device), why=_WHY)
+        for name, kind in (("is_cuda", KIND), ("is_cpu", "cpu")):
+            patches.replace(FakeTensor, name, property(_asks(kind)), why=_WHY)
+        patches.replace(FakeTensor, "get_device", lambda one: 0 if one.device.type == KIND else -1, why=_WHY)
+        self._replace_moves()
+        self._replace_makers()
+        self._replace_weights()
+        patches.replace(torch.utils, "swap_tensors", _swapping(torch.utils.swap_tensors), why=_WHY)
+        patches.replace(FakeTensor, "__deepcopy__", _deep_copy, why=_WHY)
+
+    def _replace_moves(self) -> None:
+        to = torch.Tensor.to
+
+        @wraps(to)
+        def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._ledger.depth:
+                return to(tensor, *args, **kwargs)
+            if args and isinstance(args[0], torch.Tensor):
+                args = (args[0].device, args[0].dtype, *args[1:])
+            copy = bool(kwargs.pop("copy", False))
+            place, dtype, _, layout = torch._C._nn._parse_to(*_as_cpu(args), **_kwargs_as_cpu(kwargs))
+            asked = _asked_place(args, kwargs)
+            settings = {"dtype": dtype or tensor.dtype, "memory_format": layout or torch.preserve_format}
+            if asked is None and place is None:
+                return to(tensor, copy=copy, **settings)
+            return self._put(tensor, on_device=is_device(asked), copy=copy, settings=settings, to=to)
+
+        patches.replace(torch.Tensor, "to", move, why=_WHY)
+        patches.replace(torch.Tensor, "cuda", lambda one, *_, **__: one.to(KIND), why=_WHY)
+        patches.replace(torch.Tensor, "cpu", lambda one, *_, **__: one.to("cpu"), why=_WHY)
+        patches.replace(torch.Tensor, "pin_memory", lambda one, *_, **__: one, why=_WHY)
+        patches.replace(nn.Module, "cuda", lambda module, *_: module.to(KIND), why=_WHY)
+
+    def _put(
+        self, tensor: Any, *, on_device: bool, copy: bool, settings: Dict[str, Any], to: Callable[..., Any]
+    ) -> Any:
+        is_there = self.are_used and self._ledger.is_on_device(tensor)
+        if on_device == is_there:
+            return to(tensor, copy=copy, **settings)
+        if not on_device:
+            return self._leaving(tensor, settings)
+        self.are_used = self._ledger.is_moving = True
+        try:
+            return to(self._without_data(tensor), device="cpu", copy=True, **settings)
+        finally:
+            self._ledger.is_moving = False
+
+    def _without_data(self, tensor: Any) -> Any:
+        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
+
+    def _leaving(self, tensor: Any, settings: Dict[str, Any]) -> Any:
+        """Return a tensor's copy in the host's memory, which is not in the ledger."""
+        with _disable_current_modes(), self._mode:
+            copied = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=settings["dtype"])
+        if hasattr(tensor, "echelon_truth"):
+            copied.echelon_truth = tensor.echelon_truth  # type: ignore[attr-defined]
+        return copied
+
+    def _replace_weights(self) -> None:
+        """Let the weights of modules have no data, from the moment in which a module has them."""
+        register = nn.Module.register_parameter
+
+        def registered(module: nn.Module, name: str, weight: Any) -> None:
+            register(module, name, None if weight is None else self._without_data(weight))
+
+        patches.replace(nn.Module, "register_parameter", registered, why=_WHY)
+
+    def _replace_makers(self) -> None:
+        makers = _device_constructors()
+        for name in dir(torch):
+            original = getattr(torch, name)
+            if callable(original) and _is_in(original, makers):
+                patches.replace(torch, name, self._making(original, follows=False), why=_WHY)
+        for name in _NEW:
+            patches.replace(torch.Tensor, name, self._making(getattr(torch.Tensor, name), follows=True), why=_WHY)
+        patches.replace(torch, "set_default_device", self._set_usual, why=_WHY)
+
+    def _set_usual(self, place: Any) -> None:
+        self._is_usual = is_device(place)
+        self.are_used = self.are_used or self._is_usual
+
+    def _making(self, original: Callable[..., Any], *, follows: bool) -> Callable[..., Any]:
+        """Return a function that makes tensors; with `follows`, on the device of its first argument."""
+
+        @wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            place = kwargs.get("device")
+            if self._ledger.depth or str(place) == "meta":
+                return original(*args, **kwargs)
+            if place is None:
+                on_device = self._is_usual and not follows
+            else:
+                on_device = is_device(place)
+                kwargs["device"] = "cpu"
+            if not on_device:
+                return original(*args, **kwargs)
+            self.are_used = self._ledger.is_moving = True
+            try:
+                with self._mode, self._ledger:  # the ledger is asked first
+                    return original(*args, **kwargs)
+            finally:
+                self._ledger.is_moving = False
+
+        return make
+
+
+def _asks(kind: str) -> Callable[[Any], bool]:
+    return lambda tensor: bool(tensor.device.type == kind)
+
+
+def _asked_place(args: Any, kwargs: Dict[str, Any]) -> Any:
+    """Return the device that .to() was called with, if any."""
+    if "device" in kwargs:
+        return kwargs["device"]
+    return args[0] if args and isinstance(args[0], (str, int, torch.device)) else None
+
+
+def _as_cpu(args: Any) -> Any:
+    return ("cpu", *args[1:]) if args and is_device(args[0]) else args
+
+
+def _kwargs_as_cpu(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+    return {**kwargs, "device": "cpu"} if is_device(kwargs.get("device")) else kwargs
+
+
+def _is_in(function: Any, functions: Any) -> bool:
+    try:
+        return function in functions
+    except TypeError:
+        return False
+
+
+def _deep_copy(tensor: Any, memo: Dict[int, Any]) -> Any:
+    """Return a copy that belongs to the same trace."""
+    if id(tensor) not in memo:
+        copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        if getattr(tensor, "_is_param", False):
+            copied._is_param = True
+        copied.grad = None if tensor.grad is None else _deep_copy(tensor.grad, memo)
+        memo[id(tensor)] = copied
+    return memo[id(tensor)]
+
+
+def _swapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a swap of two tensors that keeps the first object: weak references to it stay valid."""
+
+    def swap(first: Any, second: Any) -> None:
+        if not isinstance(first, FakeTensor):
+            original(first, second)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first.data = second.data
+
+    return swap

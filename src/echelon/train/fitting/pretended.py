@@ -1,0 +1,110 @@
+"""torch.cuda, as a script sees it on a machine with one device."""
+
+from types import SimpleNamespace
+from typing import Any, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as optimizers
+
+from .. import patches
+from .places import KIND
+
+_WHY = "The device is not here: what a script asks of it has an answer."
+
+
+class _Nothing:
+    """A stream or an event of the device: all work is done at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_stream = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def query(self) -> bool:
+        """Say that the work is done."""
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        """Return how many milliseconds passed: one."""
+        return 1.0
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def install(memory_bytes: int) -> None:
+    """Let torch.cuda answer for one device with this memory."""
+    about = SimpleNamespace(
+        name="a device", total_memory=memory_bytes, major=8, minor=0, multi_processor_count=108, gcnArchName="",
+        warp_size=32, uuid="", L2_cache_size=1 << 25, shared_memory_per_block_optin=1 << 17,
+    )  # fmt: skip
+    answers = {
+        "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "synchronize": None,
+        "get_device_name": about.name, "get_device_properties": about, "get_device_capability": (8, 0),
+        "is_bf16_supported": True, "empty_cache": None, "memory_allocated": 0, "max_memory_allocated": 0,
+        "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None, "memory_stats": {},
+        "mem_get_info": (memory_bytes, memory_bytes), "set_device": None, "manual_seed": None, "manual_seed_all": None,
+        "seed": None, "seed_all": None, "init": None, "_lazy_init": None, "ipc_collect": None, "memory_summary": "",
+        "set_per_process_memory_fraction": None, "is_current_stream_capturing": False, "utilization": 0,
+        "get_rng_state": torch.ByteTensor(16), "set_rng_state": None, "current_stream": _Nothing(),
+        "default_stream": _Nothing(), "set_stream": None, "get_arch_list": [], "reset_max_memory_allocated": None,
+    }  # fmt: skip
+    for name, value in answers.items():
+        if hasattr(torch.cuda, name):
+            patches.replace(torch.cuda, name, _answering(value), why=_WHY)
+    for name in ("Stream", "Event", "stream", "device", "nvtx"):
+        patches.replace(torch.cuda, name, _Nothing if name != "nvtx" else _Nothing(), why=_WHY)
+    of_any = {
+        "is_available": True, "current_accelerator": torch.device(KIND), "device_count": 1, "current_device_index": 0,
+        "current_device_idx": 0, "current_stream": _Nothing(), "set_stream": None, "synchronize": None,
+        "set_device_index": None, "set_device_idx": None,
+    }  # fmt: skip
+    for name, value in of_any.items():
+        if hasattr(getattr(torch, "accelerator", None), name):  # PyTorch 2.6 and later
+            patches.replace(torch.accelerator, name, _answering(value), why=_WHY)
+    _make_types()
+    _choose_as_on_devices()
+
+
+def _make_types() -> None:
+    """Let torch.cuda.FloatTensor and its kin make tensors on the device, and .type() move tensors there."""
+    moved, convert = {}, torch.Tensor.type
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        maker = getattr(torch, "%sTensor" % name)
+
+        def make(*args: Any, _maker: Any = maker) -> Any:
+            return _maker(*args).to(KIND)
+
+        moved[make] = maker.dtype
+        patches.replace(torch.cuda, "%sTensor" % name, make, why=_WHY)
+
+    def as_type(tensor: Any, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if callable(kind) and kind in moved:
+            return tensor.to(KIND, moved[kind])
+        return convert(tensor, kind, *args, **kwargs) if kind is not None else convert(tensor)
+
+    patches.replace(torch.Tensor, "type", as_type, why=_WHY)
+
+
+def _answering(value: Any) -> Any:
+    return lambda *_, **__: value
+
+
+def _choose_as_on_devices() -> None:
+    """Let optimizers take the lists of tensors that they take on a device (foreach), and no kernel of the CPU."""
+    kinds = optimizers._foreach_supported_types
+    patches.replace(optimizers, "_foreach_supported_types", [*kinds, FakeTensor], why=_WHY)
+    original = optimizers._default_to_fused_or_foreach
+
+    def choose(params: Any, differentiable: bool, use_fused: bool = False) -> Tuple[bool, bool]:
+        is_there = all(one is None or one.device.type == KIND for one in params)
+        return (False, not differentiable) if is_there else original(params, differentiable, use_fused)
+
+    patches.replace(optimizers, "_default_to_fused_or_foreach", choose, why=_WHY)

@@ -1,0 +1,89 @@
+"""A script whose training is only traced writes nothing: its files come into a folder that is removed afterwards."""
+
+import builtins
+import io
+import os
+import shutil
+from typing import Any, Callable
+
+import torch
+from torch.utils.data import DataLoader
+
+from .. import patches
+
+_WHY = "A training that is only traced writes no files and starts no workers."
+_WRITING = frozenset("wax+")
+_TWO_PATHS = ("rename", "replace", "link", "symlink")
+_ONE_PATH = ("remove", "unlink", "rmdir", "removedirs", "mkdir", "makedirs", "truncate", "chmod", "utime")
+
+
+class Scratch:
+    """The folder, in which a path of the script has the same path below it."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def install(self) -> None:
+        """Redirect what writes."""
+        original = builtins.open
+
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            return original(self._place(file, is_written=bool(_WRITING & set(mode))), mode, *args, **kwargs)
+
+        patches.replace(builtins, "open", opened, why=_WHY)
+        patches.replace(io, "open", opened, why=_WHY)
+        for name in (*_ONE_PATH, *_TWO_PATHS):
+            patches.replace(os, name, _nothing, why=_WHY)
+        for name in ("rmtree", "move", "copy", "copyfile", "copy2", "copytree"):
+            patches.replace(shutil, name, _nothing, why=_WHY)
+        patches.replace(torch, "save", _nothing, why=_WHY)
+        init = DataLoader.__init__
+        patches.replace(DataLoader, "__init__", _alone(init), why=_WHY)
+        os.environ.update(WANDB_MODE="disabled", MLFLOW_TRACKING_URI="", TQDM_DISABLE="1", TENSORBOARD_LOGDIR="")
+
+    def _place(self, file: Any, *, is_written: bool) -> Any:
+        if isinstance(file, int):
+            return file
+        path = os.path.abspath(os.fsdecode(file))
+        if path.startswith(("/dev/", "/proc/", self._folder)):
+            return file
+        inside = self._folder + path
+        if is_written:
+            _makedirs(os.path.dirname(inside), exist_ok=True)
+            return inside
+        return inside if os.path.exists(inside) else file
+
+
+_mkdir = os.mkdir
+
+
+def _makedirs(folder: str, *, exist_ok: bool) -> None:
+    """Make folders with the function that was there before."""
+    if folder and not os.path.isdir(folder):
+        _makedirs(os.path.dirname(folder), exist_ok=exist_ok)
+        _mkdir(folder)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _alone(original: Callable[..., None]) -> Callable[..., None]:
+    """Return the beginning of a loader that loads in this process, and keeps no batches ahead."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(_ORDER, args))  # noqa: B905
+        given.update(kwargs)
+        for name, value in (("num_workers", 0), ("pin_memory", False), ("persistent_workers", False), ("timeout", 0)):
+            given[name] = value
+        for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn"):
+            given.pop(name, None)
+        original(self, **given)
+
+    return init
+
+
+_ORDER = (
+    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last",
+    "timeout", "worker_init_fn", "multiprocessing_context", "generator",
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""The program that `echelon fit` starts: run a script without computing it, and write the log of its memory."""
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+import traceback
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..scaling_error import leave_out_own_frames
+from . import kernels, pretended, unknown_shapes
+from .course import Course, Traced
+from .ledger import Ledger
+from .places import Places
+from .reads import Reads
+from .scratch import Scratch
+
+FORMAT = 1
+_open = open  # the script gets another
+
+
+class Order(NamedTuple):
+    """What to trace: the fields are those of the JSON in argv[1]."""
+
+    target: str
+    """The path of a script."""
+    arguments: List[str]
+    out: str
+    """The file for the log."""
+    device: str
+    """"gpu": as a device would compute it; "cpu": as this CPU would."""
+    device_bytes: int
+    """The memory that the script is told of."""
+    assumed: Dict[str, float]
+    """The values of tensors by the lines that read them: {"train.py:31": 0.5}."""
+
+
+class Failed(NamedTuple):
+    """Why a script cannot be traced."""
+
+    kind: str
+    message: str
+    line: str
+    trace: str
+
+
+def main(argv: List[str]) -> int:
+    """Trace as argv[0] says, and write the log, or {"failed": …}."""
+    order = Order(**json.loads(argv[0]))
+    folder = tempfile.mkdtemp()
+    try:
+        log = Tracer(order, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    with _open(order.out, "w", encoding="utf-8") as file:
+        json.dump(log, file)
+    return 0
+
+
+class Tracer:
+    """Runs the script under all that replaces its device and its data."""
+
+    def __init__(self, order: Order, folder: str) -> None:
+        self._order = order
+        self._is_gpu = order.device == "gpu"
+        self._ledger = Ledger(counts_all=not self._is_gpu)
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._places = Places(self._ledger, self._mode)
+        self._course = Course(self._ledger)
+        self._reads = Reads(order.assumed, os.path.abspath(order.target))
+        self._scratch = Scratch(folder)
+
+    def run(self) -> Dict[str, Any]:
+        """Return the log."""
+        self._install()
+        with self._ledger:
+            failed = self._run_script()
+        return self._log(failed)
+
+    def _install(self) -> None:
+        if self._is_gpu:
+            pretended.install(self._order.device_bytes)
+            kernels.install()
+        self._places.install()
+        self._reads.install()
+        torch.distributions.Distribution.set_default_validate_args(False)
+        self._scratch.install()
+        self._course.install()
+
+    def _events(self) -> List[Any]:
+        """Return the events of the device's memory; of all if the script uses no device."""
+        ledger = self._ledger
+        if not (self._is_gpu and self._places.are_used):
+            return list(ledger.events)
+        return [
+            event
+            for event in ledger.events
+            if not isinstance(event, int) or ledger.storages[max(event, -event - 1)].is_on_device
+        ]
+
+    def _run_script(self) -> Optional[Failed]:
+        target = os.path.abspath(self._order.target)
+        sys.argv = [self._order.target, *self._order.arguments]
+        sys.path.insert(0, os.path.dirname(target))
+        silence = os.open(os.devnull, os.O_WRONLY)
+        kept = os.dup(1), os.dup(2)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        try:
+            runpy.run_path(target, run_name="__main__")
+        except Traced:
+            return None
+        except SystemExit as error:
+            return None if not error.code else Failed("SystemExit", "it ends with exit code %s" % error.code, "", "")
+        except BaseException as error:  # noqa: BLE001  (whatever the script raises is told)
+            return self._failed(error)
+        finally:
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+        return None
+
+    def _failed(self, error: BaseException) -> Failed:
+        leave_out_own_frames(error)
+        line = ""
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename == os.path.abspath(self._order.target):
+                line = "%s:%d" % (os.path.basename(self._order.target), number)
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return Failed(type(error).__name__, str(error).partition("\n")[0], line, text)
+
+    def _log(self, failed: Optional[Failed]) -> Dict[str, Any]:
+        ledger, course = self._ledger, self._course
+        return {
+            "format": FORMAT,
+            "torch": torch.__version__,
+            "device": "gpu" if self._is_gpu else "cpu",
+            "uses_device": self._places.are_used or not self._is_gpu,
+            "rows": course.rows,
+            "steps": course.num_steps,
+            "optimizers": course.optimizers,
+            "flops": ledger.flops,
+            "blocks": course.block_names,
+            "weights": course.weights(),
+            "modules": course.modules,
+            "tensors": [[one.bytes, one.category, one.module, int(one.is_of_rows)] for one in ledger.storages],
+            "events": self._events(),
+            "reads": self._reads.lines,
+            "assumed_shapes": sorted(set(unknown_shapes.assumed)),
+            "failed": failed._asdict() if failed else None,
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

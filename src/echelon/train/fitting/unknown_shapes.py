@@ -1,0 +1,106 @@
+"""Operations whose result has a shape that depends on values: the largest shape that is possible is assumed."""
+
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+
+aten = torch.ops.aten
+assumed: List[str] = []
+"""The names of the operations whose shape was assumed."""
+
+
+def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    """Call an operation of PyTorch on fake tensors; masks that have data select what they select."""
+    if func in _WITH_MASKS and any(map(is_fake, (args[0], *args[2:3]))):
+        args = (args[0], [_selected(index) for index in args[1]], *args[2:])
+        args = (args[0], [index for indices in args[1] for index in indices], *args[2:])
+    try:
+        return func(*args, **kwargs)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        largest = _LARGEST.get(func)
+        if largest is None:
+            raise
+        assumed.append(str(func))
+        return largest(*args, **kwargs)
+
+
+def _selected(index: Any) -> List[Any]:
+    """Return an index as it is; a mask that has data as the numbers of what it selects."""
+    is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not is_fake(index)
+    return list(index.nonzero(as_tuple=True)) if is_mask else [index]
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tensor.new_zeros((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+
+
+def _index(tensor: torch.Tensor, indices: List[Any]) -> torch.Tensor:
+    return aten.index.Tensor(tensor, _numbers(indices))
+
+
+def _index_put(tensor: torch.Tensor, indices: List[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+    return torch.empty_like(tensor)
+
+
+def _index_put_(tensor: torch.Tensor, indices: List[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+    return tensor
+
+
+def _numbers(indices: List[Any]) -> List[Any]:
+    """Return indices in which each mask is replaced by the numbers that it can select at most."""
+    numbers: List[Any] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            numbers += [index.new_zeros((index.numel(),), dtype=torch.int64)] * index.dim()
+        else:
+            numbers.append(index)
+    return numbers
+
+
+def _unique(tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
+    counts = tensor.new_zeros((tensor.numel(),), dtype=torch.int64)
+    return tensor.new_zeros((tensor.numel(),)), counts, counts.clone()
+
+
+def _repeat_interleave(repeats: torch.Tensor, output_size: Any = None) -> torch.Tensor:
+    return repeats.new_zeros((output_size or repeats.numel(),))
+
+
+def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor, *_: Any, **__: Any) -> Any:
+    rows, steps, width = scores.shape[1], scores.shape[0], targets.shape[-1]
+    return scores.new_zeros((rows,)), scores.new_zeros((rows, steps, 2 * width + 1))
+
+
+def _bincount(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
+    return tensor.new_zeros((max(minlength, 1),))
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape
+
+
+_LARGEST: Dict[Any, Callable[..., Any]] = {
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put_,
+    aten._unique2.default: _unique,
+    aten.unique_dim.default: _unique,
+    aten.unique_consecutive.default: _unique,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
+    aten.equal.default: _equal,
+    aten.bincount.default: _bincount,
+    aten._ctc_loss.Tensor: _ctc_loss,
+}
+_WITH_MASKS = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+
+
+def is_fake(value: Any) -> bool:
+    """Say whether a value is a tensor without data."""
+    return isinstance(value, FakeTensor)
