@@ -1,0 +1,1 @@
+"""Memory and time of a training before it runs, from arithmetic alone."""

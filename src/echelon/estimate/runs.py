@@ -1,0 +1,96 @@
+"""What was measured of a training, and what an estimate of its time answers: values without arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+
+STRONG, WEAK = "strong", "weak"
+MODES = (STRONG, WEAK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A measured size of a training; raises UsageError for numbers that cannot be measured."""
+
+    num_devices: int
+    step_seconds: float
+    """The time of an optimizer step after the warm-up."""
+    spread: float | None = None
+    """How far the steps' time was seen to vary, as a share of it to both sides; None: it was measured once."""
+    global_batch: float | None = None
+    """The samples of a step, of all devices together; None: unknown."""
+    ranks_per_node: int | None = None
+    """The devices of a whole node, also if the run had fewer; None: unknown."""
+    precision: str = ""
+    """Such as "bf16"; empty: unknown."""
+    gradient_bytes: int | None = None
+    """The gradients that a device exchanges in a step; None: unknown."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not measurements."""
+        if self.num_devices < 1:
+            raise UsageError(f"a run on {self.num_devices} devices: a run has at least 1 device")
+        for name, value in (("a step of", self.step_seconds), ("a global batch of", self.global_batch)):
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} {value} on {self.num_devices} devices: the number must be above 0")
+        for what, number in (("ranks per node", self.ranks_per_node), ("bytes of gradients", self.gradient_bytes)):
+            if number is not None and number < 1:
+                raise UsageError(f"{number} {what}: the number must be at least 1")
+        if self.spread is not None and not 0 <= self.spread < 1:
+            raise UsageError(f"a spread of {self.spread}: it is a share, from 0 to less than 1")
+
+    def is_across(self) -> bool:
+        """Tell whether the run is known to need more than one node."""
+        return self.ranks_per_node is not None and self.num_devices > self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A value, and the bounds in which the truth is expected."""
+
+    value: float
+    least: float
+    most: float
+
+    def inverse(self, factor: float = 1.0) -> Interval:
+        """Return factor / value, with the bounds in their order."""
+        return Interval(value=factor / self.value, least=factor / self.most, most=factor / self.least)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A size that was not measured."""
+
+    num_devices: int
+    step_seconds: Interval
+    speedup: Interval
+    """How many times the work of the smallest measured size is done in the same time."""
+    efficiency: Interval
+    """The speedup by the devices, as a multiple of those of the smallest measured size."""
+    samples_per_second: Interval | None
+    """None: the batch is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """No estimate, and why."""
+
+    reason: str
+    repair: str
+    """What to measure or to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """How many devices keep a parallel efficiency."""
+
+    efficiency: float
+    surely: int
+    """The most devices for which the lower bound keeps it; 0: not even the measured ones."""
+    probably: int
+    """The most devices for which the estimate keeps it; 0: not even the measured ones."""
+    is_limit: bool
+    """Whether the largest size that is estimated still keeps it: more may do so too."""
