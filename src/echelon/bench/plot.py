@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,21 +42,46 @@ def save(figure: Any, files: Sequence[str]) -> None:
             figure.savefig(path, dpi=120, metadata={"Date": None} if is_svg else None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A size in the picture."""
+
+    num_ranks: int
+    speedup: Range
+    efficiency: Range
+
+
 def draw(question: Question, sizes: Sequence[Row], files: Sequence[str]) -> None:
     """Draw the sizes that have numbers: speedup on the left, efficiency on the right."""
+    draw_points(question.title, points(sizes), (), files)
+
+
+def points(sizes: Sequence[Row]) -> list[Point]:
+    """Return the sizes that have numbers."""
+    return [
+        Point(num_ranks=row.num_ranks, speedup=row.speedup, efficiency=row.efficiency)
+        for row in sizes
+        if row.speedup is not None and row.efficiency is not None
+    ]
+
+
+def draw_points(title: str, measured: Sequence[Point], estimated: Sequence[Point], files: Sequence[str]) -> None:
+    """Draw measured sizes, and estimated ones in another colour, beside the ideal."""
     from matplotlib.figure import Figure
 
-    good = [row for row in sizes if row.speedup is not None and row.efficiency is not None]
-    ranks = [row.num_ranks for row in good]
+    ranks = [point.num_ranks for point in (*measured, *estimated)]
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     faster, share = figure.subplots(1, 2)
-    if good:
+    if measured:
         ideal = [number / ranks[0] for number in ranks]
         faster.plot(ranks, ideal, color="black", linestyle="--", alpha=0.5, label="ideal")
-        _line(faster, ranks, [row.speedup for row in good], "measured")
         share.plot(ranks, [100.0] * len(ranks), color="black", linestyle="--", alpha=0.5, label="ideal")
         share.axhline(100 * ENOUGH, color="tab:red", linestyle=":", label=f"{ENOUGH:.0%}")
-        _line(share, ranks, [row.efficiency for row in good], "measured", factor=100.0)
+        for sizes, label, colour in ((measured, "measured", "tab:blue"), (estimated, "estimated", "tab:orange")):
+            if sizes:
+                numbers = [point.num_ranks for point in sizes]
+                _line(faster, numbers, [point.speedup for point in sizes], label, colour)
+                _line(share, numbers, [point.efficiency for point in sizes], label, colour, factor=100.0)
         faster.set(xscale="log", yscale="log")
         share.set(xscale="log", ylim=(0, None))
         for axes in (faster, share):
@@ -65,13 +91,12 @@ def draw(question: Question, sizes: Sequence[Row], files: Sequence[str]) -> None
         faster.set_yticks(ideal, [f"{value:g}" for value in ideal])
     faster.set(xlabel="ranks", ylabel="speedup")
     share.set(xlabel="ranks", ylabel="parallel efficiency in %")
-    figure.suptitle(question.title, fontsize=10)
+    figure.suptitle(title, fontsize=10)
     save(figure, files)
 
 
-def _line(axes: Any, ranks: list[int], values: Sequence[Range | None], label: str, factor: float = 1.0) -> None:
-    ranges = [value for value in values if value is not None]
-    middle = [factor * value.value for value in ranges]
-    below = [factor * (value.value - value.least) for value in ranges]
-    above = [factor * (value.most - value.value) for value in ranges]
-    axes.errorbar(ranks, middle, yerr=(below, above), marker="o", capsize=3, color="tab:blue", label=label)
+def _line(axes: Any, ranks: list[int], values: Sequence[Range], label: str, colour: str, factor: float = 1.0) -> None:
+    middle = [factor * value.value for value in values]
+    below = [factor * (value.value - value.least) for value in values]
+    above = [factor * (value.most - value.value) for value in values]
+    axes.errorbar(ranks, middle, yerr=(below, above), marker="o", capsize=3, color=colour, label=label)

@@ -170,12 +170,31 @@ def _percent(row: Row) -> str:
 
 
 def _sentence_part(row: Row) -> str:
-    nodes = f" ({counted(row.num_nodes, 'node')})" if row.num_nodes else ""
-    speedup = row.speedup.value if row.speedup is not None else 0.0
-    trained = f" and {rate(row.samples_per_second)} samples a second were trained" if row.samples_per_second else ""
+    return of_size(
+        row.num_ranks,
+        num_nodes=row.num_nodes,
+        step_seconds=row.step_seconds,
+        samples_per_second=row.samples_per_second,
+        speedup=row.speedup.value if row.speedup is not None else 0.0,
+        efficiency=row.efficiency.value if row.efficiency is not None else 0.0,
+    )
+
+
+def of_size(
+    num_ranks: int,
+    *,
+    num_nodes: int,
+    step_seconds: float,
+    samples_per_second: float | None,
+    speedup: float,
+    efficiency: float,
+) -> str:
+    """Return the part of a sentence about a measured size; 0 nodes are unknown ones."""
+    nodes = f" ({counted(num_nodes, 'node')})" if num_nodes else ""
+    trained = f" and {rate(samples_per_second)} samples a second were trained" if samples_per_second else ""
     return (
-        f"on {counted(row.num_ranks, 'rank')}{nodes}, a step took {step_time(row.step_seconds)}{trained}: speedup "
-        f"{speedup:.2f}, efficiency {_percent(row)}"
+        f"on {counted(num_ranks, 'rank')}{nodes}, a step took {step_time(step_seconds)}{trained}: speedup "
+        f"{speedup:.2f}, efficiency {efficiency:.0%}"
     )
 
 

@@ -21,7 +21,9 @@ LEAST_EFFICIENCY = 0.5
 def unlike(runs: Sequence[Run]) -> Refusal | None:
     """Refuse runs of different trainings."""
     for what, values in (
+        ("script", {run.script for run in runs if run.script}),
         ("precision", {run.precision for run in runs if run.precision}),
+        ("strategy", {run.strategy for run in runs if run.strategy}),
         ("gradients in bytes", {run.gradient_bytes for run in runs if run.gradient_bytes is not None}),
         ("devices per node", {run.ranks_per_node for run in runs if run.ranks_per_node is not None}),
     ):

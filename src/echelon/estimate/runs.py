@@ -26,6 +26,10 @@ class Run:
     """The devices of a whole node, also if the run had fewer; None: unknown."""
     precision: str = ""
     """Such as "bf16"; empty: unknown."""
+    strategy: str = ""
+    """How the devices share the work, such as "data" or "fsdp"; empty: unknown."""
+    script: str = ""
+    """What was trained; empty: unknown."""
     gradient_bytes: int | None = None
     """The gradients that a device exchanges in a step; None: unknown."""
 

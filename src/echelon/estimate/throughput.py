@@ -25,6 +25,7 @@ LEAST_SPREAD = 0.01
 """Also steps that agree better within a run may differ from those of the next job by so much."""
 DOUBT_A_DOUBLING = 0.03
 """What each doubling beyond the largest measured size may cost that the measured ones do not show."""
+ROUNDING = 1e-9
 FARTHEST = 16
 """No size is estimated beyond so many times the largest measured one."""
 HIDDEN = 2 / 3
@@ -69,17 +70,18 @@ class Model:
 
     def worth(self, efficiency: float) -> Worth:
         """Tell how many devices keep a parallel efficiency, among whole multiples of the largest measured size."""
+        least = efficiency - ROUNDING
         measured = self._prediction(self.larger.num_devices, _certain(self.larger.step_seconds)).efficiency.value
-        surely = probably = self.larger.num_devices if measured >= efficiency else 0
+        surely = probably = self.larger.num_devices if measured >= least else 0
         last = surely
         for factor in range(2, FARTHEST + 1):
             size = self.at(factor * self.larger.num_devices)
             if isinstance(size, Refusal) or not probably:
                 break
             last = size.num_devices
-            if size.efficiency.value >= efficiency and probably == (factor - 1) * self.larger.num_devices:
+            if size.efficiency.value >= least and probably == (factor - 1) * self.larger.num_devices:
                 probably = last
-            if size.efficiency.least >= efficiency and surely == (factor - 1) * self.larger.num_devices:
+            if size.efficiency.least >= least and surely == (factor - 1) * self.larger.num_devices:
                 surely = last
         return Worth(efficiency=efficiency, surely=surely, probably=probably, is_limit=probably == last > 0)
 

@@ -14,7 +14,7 @@ _WAITS = {COMMUNICATION: "waiting for other processes", DATA: "waiting for data"
 
 def of_run(recorded: Recorded, account: Account) -> str:
     """Return the sentences that the files of a run support, and no other."""
-    sentences = [_used(recorded, account)]
+    sentences = [used(recorded, account)]
     training = account.training
     if training is not None and training.seconds:
         sentences.append(_shares(training))
@@ -29,7 +29,8 @@ def of_run(recorded: Recorded, account: Account) -> str:
     return " ".join(sentences)
 
 
-def _used(recorded: Recorded, account: Account) -> str:
+def used(recorded: Recorded, account: Account) -> str:
+    """Return the sentence of a run's machine, processes, time, energy and bill."""
     machine = recorded.booking.get("machine")
     place = f"On {machine}, a" if machine else "A"
     nodes = f"{account.num_nodes} node{'s' if account.num_nodes != 1 else ''}"

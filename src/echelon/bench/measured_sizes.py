@@ -1,0 +1,211 @@
+"""Read measured sizes of a training: run directories, a benchmark's folder, or the JSON that a benchmark printed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from echelon.bench import efficiency, jobs, records, report
+from echelon.environment import regular_files
+from echelon.errors import UsageError
+from echelon.estimate.runs import Run
+from echelon.host import Host
+from echelon.launch import runs as run_directories
+from echelon.monitor import account as accounts
+from echelon.monitor import paragraph, recorded
+from echelon.monitor.account import Account
+from echelon.monitor.recorded import Recorded
+
+MOST_BYTES = 1 << 24
+WARM_SHARE = 0.4
+"""The first part of a run's steps, which does not count."""
+NUM_BLOCKS = 4
+"""The steps after it are divided into so many parts, which show the spread."""
+FEWEST_STEPS = 10
+"""Fewer steps give no rate."""
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the user measured."""
+
+    runs: tuple[Run, ...]
+    num_nodes: Mapping[int, int]
+    """Of each number of ranks; unknown ones are missing."""
+    mode: str
+    """As the benchmark was made; empty: unknown."""
+    command: str
+    """Empty: unknown."""
+    machine: str
+    """Empty: unknown."""
+    used: tuple[str, ...]
+    """A sentence for each run directory: its machine, processes, time, energy and bill."""
+
+    def on_nodes_of(self, num_devices: int | None) -> Measured:
+        """Return the same for nodes of so many devices, where the runs do not tell it themselves; None: unknown."""
+        runs = tuple(
+            run if run.ranks_per_node is not None else replace(run, ranks_per_node=num_devices) for run in self.runs
+        )
+        return replace(self, runs=runs)
+
+
+def read(names: Sequence[str], *, gradient_bytes: int | None = None) -> Measured:
+    """Read all that is named; raise UsageError for what holds no measured steps, or for nothing."""
+    if not names:
+        raise UsageError("--scaling needs measured runs", hint="--scaling --from RUN RUN   two runs of other sizes")
+    parts = [_read_one(name, gradient_bytes) for name in names]
+    modes = {part.mode for part in parts if part.mode}
+    return Measured(
+        runs=tuple(run for part in parts for run in part.runs),
+        num_nodes={number: nodes for part in parts for number, nodes in part.num_nodes.items()},
+        mode=modes.pop() if len(modes) == 1 else "",
+        command=next((part.command for part in parts if part.command), ""),
+        machine=next((part.machine for part in parts if part.machine), ""),
+        used=tuple(sentence for part in parts for sentence in part.used),
+    )
+
+
+def _read_one(name: str, gradient_bytes: int | None) -> Measured:
+    if os.path.isfile(os.path.join(name, records.NAME)):
+        question, measured = jobs.read(name, Host())
+        return _of_fields(name, report.as_plain(question, efficiency.rows(question, measured)), gradient_bytes)
+    if os.path.isfile(name):
+        return _of_fields(name, _json(name), gradient_bytes)
+    return _of_run(run_directories.find(name), gradient_bytes)
+
+
+def _json(path: str) -> Any:
+    try:
+        return json.loads(regular_files.read(path, most_bytes=MOST_BYTES))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="echelon runs") from None
+    except ValueError as error:
+        raise _foreign(path, str(error)) from None
+
+
+def _foreign(path: str, why: str) -> UsageError:
+    return UsageError(
+        f"{path} is not what echelon bench scaling --json prints: {why}",
+        hint="echelon bench scaling --json … > scaling.json",
+    )
+
+
+def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> Measured:
+    """Return the sizes of a benchmark that have numbers."""
+    try:
+        if fields["format"] > FORMAT:
+            raise UsageError(
+                f"{path} has format {fields['format']}, and this echelon reads formats up to {FORMAT}",
+                hint="use the echelon that made the benchmark, or a newer one",
+            )
+        sizes = [size for size in fields["sizes"] if size["steps_per_second"]]
+        measured = [_run_of_size(size, str(fields["script"]), gradient_bytes) for size in sizes]
+        nodes = {int(size["ranks"]): int(size["nodes"]) for size in sizes if size["nodes"]}
+        mode, command = str(fields["mode"]), str(fields["script"])
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise _foreign(path, f"{type(error).__name__} {error}") from None
+    if not measured:
+        raise UsageError(
+            f"{path}: no size of this benchmark has numbers", hint="echelon bench scaling --read DIRECTORY"
+        )
+    return Measured(runs=tuple(measured), num_nodes=nodes, mode=mode, command=command, machine="", used=())
+
+
+def _run_of_size(size: Mapping[str, Any], script: str, gradient_bytes: int | None) -> Run:
+    rate = size["steps_per_second"]
+    value, least, most = float(rate["value"]), float(rate["least"]), float(rate["most"])
+    samples, ranks, nodes = size["samples_per_second"], int(size["ranks"]), int(size["nodes"])
+    if not all(math.isfinite(number) and number > 0 for number in (value, least, most)):
+        raise ValueError(f"a rate of {value} steps a second")
+    return Run(
+        num_devices=ranks,
+        step_seconds=1 / value,
+        spread=min(0.99, max(most / value - 1, 1 - least / value)),
+        global_batch=float(samples) / value if samples else None,
+        ranks_per_node=-(-ranks // nodes) if nodes > 1 else None,
+        script=os.path.basename(script),
+        gradient_bytes=gradient_bytes,
+    )
+
+
+def _of_run(path: str, gradient_bytes: int | None) -> Measured:
+    """Return the size of a run directory."""
+    files = recorded.read(path)
+    account = accounts.of_run(files)
+    name = run_directories.short_name(path)
+    if account.steps is None or account.steps.number < FEWEST_STEPS or not account.steps.per_second:
+        made = account.steps.number if account.steps is not None else 0
+        raise UsageError(
+            f"run {name} made {made} optimizer steps, and a rate needs at least {FEWEST_STEPS}",
+            hint="echelon run -n N train.py   long enough for its first steps to warm up",
+        )
+    words = [str(word) for word in files.plan.get("argv") or ()]
+    per_second, spread = _steady(files) or (account.steps.per_second, None)
+    run = Run(
+        num_devices=account.num_ranks,
+        step_seconds=1 / per_second,
+        spread=spread,
+        global_batch=_global_batch(account),
+        ranks_per_node=_ranks_per_node(files, account),
+        strategy=str((files.plan.get("scale_options") or {}).get("how") or ""),
+        script=os.path.basename(next((word for word in words if word.endswith(".py")), "")),
+        gradient_bytes=gradient_bytes,
+    )
+    return Measured(
+        runs=(run,),
+        num_nodes={run.num_devices: account.num_nodes} if account.num_nodes else {},
+        mode="",
+        command=shlex.join(["python", *words[1:]] if files.plan.get("is_python") else words),
+        machine=str(files.booking.get("machine") or ""),
+        used=(paragraph.used(files, account),),
+    )
+
+
+def _global_batch(account: Account) -> float | None:
+    """Return the samples of a step, as a whole number where they are one but for the last batches."""
+    if account.training is None or account.training.samples_per_second is None or account.steps is None:
+        return None
+    return account.training.samples_per_second / account.steps.per_second or None
+
+
+def _ranks_per_node(files: Recorded, account: Account) -> int | None:
+    """Return the devices of a node; None where a run has neither devices nor several nodes."""
+    if account.num_nodes > 1:
+        return max(account.num_devices // account.num_nodes, int(files.plan.get("ranks_per_node") or 1))
+    return account.num_devices or None
+
+
+def _steady(files: Recorded) -> tuple[float, float] | None:
+    """Return the steps a second after the warm-up, and their spread, from the samples of the last attempt; or None."""
+    last = max((int(sample.get("attempt") or 0) for sample in files.samples), default=0)
+    seen = [
+        (float(sample["time"]), _steps(sample["steps"]))
+        for sample in files.samples
+        if sample.get("attempt") == last and "steps" in sample
+    ]
+    seen = [(moment, steps) for moment, steps in seen if steps]
+    if not seen:
+        return None
+    first = seen[0][1] + WARM_SHARE * (seen[-1][1] - seen[0][1])
+    steady = [point for point in seen if point[1] >= first]
+    while len(steady) > 1 and steady[-1][1] == steady[-2][1]:
+        steady.pop()  # the steps have ended, the ranks have not
+    if len(steady) <= NUM_BLOCKS or steady[-1][1] - steady[0][1] < FEWEST_STEPS:
+        return None
+    edges = [steady[(len(steady) - 1) * place // NUM_BLOCKS] for place in range(NUM_BLOCKS + 1)]
+    rates = [(steps - before) / (moment - earlier) for (earlier, before), (moment, steps) in pairwise(edges)]
+    mean = (edges[-1][1] - edges[0][1]) / (edges[-1][0] - edges[0][0])
+    return mean, min(0.99, max(abs(rate / mean - 1) for rate in rates))
+
+
+def _steps(value: Any) -> float:
+    """Return the steps of a sample: one number, or a list with one for each rank."""
+    numbers = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, (int, float))]
+    return float(max(numbers, default=0))

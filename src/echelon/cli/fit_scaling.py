@@ -1,0 +1,126 @@
+"""`echelon fit --scaling --from RUN [RUN]`: how a training goes on with more devices, from sizes that were measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from echelon.cli.fits import OPTIONS as OF_MODEL
+from echelon.cli.fits import read_model
+from echelon.cli.options import Option
+from echelon.cli.talk import print_table
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.bench.forecast import Forecast
+    from echelon.estimate.communication import Network
+    from echelon.estimate.runs import Refusal
+    from echelon.machines.machine import Machine
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--scaling",), help="estimate the time of a step on more devices, from measured runs: --from"),
+    Option(names=("--strong",), help="the global batch stays with more devices (default: as the runs show)"),
+    Option(names=("--weak",), help="the batch of each device stays with more devices"),
+    Option(names=("--node-type",), value="NAME", help="the kind of the machine's nodes, if it has several"),
+    Option(names=("--plot",), value="NAME", takes="file", help="draw NAME.svg and NAME.png"),
+    *(option for option in OF_MODEL if option.key in ("parameters", "dtype")),
+)
+
+
+def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
+    """Return what measured runs say of more devices.
+
+    `values` are the given options by their keys: those of OPTIONS, and "machine". `runs` are run directories or their
+    names, folders of `echelon bench scaling --out`, or files with what `echelon bench scaling --json` printed. Raises
+    UsageError for options that contradict each other and for what holds no measured steps.
+    """
+    if "strong" in values and "weak" in values:
+        raise UsageError("--strong and --weak are two kinds of scaling", hint="use the one of the runs")
+    files: tuple[str, ...] = ()
+    if "plot" in values:
+        from echelon.bench import plot
+
+        files = plot.paths(values["plot"], usual="scaling")
+    from echelon.bench import measured_sizes
+    from echelon.estimate.runs import STRONG, WEAK, Refusal
+    from echelon.estimate.throughput import fit
+
+    model = read_model({key: value for key, value in values.items() if key in ("parameters", "dtype")})
+    measured = measured_sizes.read(runs, gradient_bytes=model.weight_bytes if model is not None else None)
+    machine = _machine(values, measured.machine)
+    if machine is not None:
+        measured = measured.on_nodes_of(_node_devices(machine, values))
+    asked = STRONG if "strong" in values else WEAK if "weak" in values else ""
+    law = fit(measured.runs, mode=asked or measured.mode, network=_network(machine, values))
+    if isinstance(law, Refusal):
+        return Answer(None, law, files=())
+    from echelon.bench.forecast import Forecast
+
+    return Answer(Forecast(measured, law), None, files=files)
+
+
+def _machine(values: Mapping[str, str], used: str) -> Machine | None:
+    """Return the machine that was named, or on which the runs were; None if it is not known."""
+    from echelon.machines import load
+
+    if "machine" in values:
+        return load.find(values["machine"], os.environ)
+    return load.load_named(used, os.environ) if used else None
+
+
+def _node_devices(machine: Machine, values: Mapping[str, str]) -> int | None:
+    """Return the devices of a node; None if the machine has several kinds of nodes and none was named."""
+    kinds = {kind.name: kind.num_devices for kind in machine.node_types if kind.num_devices}
+    if "node_type" in values and values["node_type"] not in {kind.name for kind in machine.node_types}:
+        raise UsageError(
+            f"--node-type {values['node_type'] or repr('')}: {machine.title} has "
+            f"{', '.join(kind.name for kind in machine.node_types)}",
+            hint=f"--node-type {machine.node_types[0].name}",
+        )
+    if "node_type" in values:
+        return kinds.get(values["node_type"])
+    return next(iter(kinds.values())) if len(set(kinds.values())) == 1 else None
+
+
+def _network(machine: Machine | None, values: Mapping[str, str]) -> Network | None:
+    from echelon.estimate import communication
+
+    return communication.of_machine(machine, values.get("node_type", "")) if machine is not None else None
+
+
+class Answer:
+    """The estimate, or why there is none."""
+
+    def __init__(self, forecast: Forecast | None, refusal: Refusal | None, *, files: tuple[str, ...]) -> None:
+        self._forecast = forecast
+        self._refusal = refusal
+        self._files = files
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where nothing could be estimated."""
+        return 0 if self._forecast is not None and self._forecast.sizes else 1
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the answer as JSON fields, and draw the picture."""
+        if self._forecast is None:
+            refusal = self._refusal
+            return {"refused": {"reason": refusal.reason, "repair": refusal.repair} if refusal is not None else None}
+        self._draw()
+        return {"refused": None, **self._forecast.as_data()}
+
+    def print(self) -> None:
+        """Print the answer, and draw the picture."""
+        if self._forecast is None:
+            if self._refusal is not None:
+                print_table(f"not estimated: {self._refusal.reason}\nway out: {self._refusal.repair}\n")
+            return
+        self._draw()
+        print_table(self._forecast.text())
+        for path in self._files:
+            print(path)
+
+    def _draw(self) -> None:
+        if self._files and self._forecast is not None:
+            self._forecast.draw(self._files)
