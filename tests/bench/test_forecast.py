@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.monitor.test_report import Generated, steps
 
 from echelon.bench import measured_sizes
@@ -249,3 +251,46 @@ def test_wrong_inputs_are_one_error_each(tmp_path: Path, monkeypatch: pytest.Mon
             fit_scaling.answer(values, runs)
         assert word in caught.value.message
         assert caught.value.hint
+
+
+NUMBERS = st.one_of(
+    st.integers(-3, 70), st.floats(), st.just(10**400), st.sampled_from([1e-320, 1e308, 0, True, None, "x"])
+)
+RANGES = st.one_of(NUMBERS, st.fixed_dictionaries({"value": NUMBERS, "least": NUMBERS, "most": NUMBERS}))
+SIZES = st.lists(
+    st.fixed_dictionaries(
+        {"ranks": NUMBERS, "nodes": NUMBERS, "steps_per_second": RANGES, "samples_per_second": NUMBERS}
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=SIZES,
+    mode=st.sampled_from(["strong", "weak", "", "other"]),
+    values=st.dictionaries(st.sampled_from(["strong", "weak"]), st.just(""), max_size=1),
+)
+def test_any_json_is_an_answer_or_one_error(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[Any], mode: str, values: dict[str, str]
+) -> None:
+    """No content of the file makes a traceback."""
+    path = benchmark(tmp_path_factory.mktemp("any"), sizes=sizes, mode=mode)
+    try:
+        found = fit_scaling.answer(values, [path])
+    except UsageError as error:
+        assert error.message
+        return
+    data = found.as_data()
+    assert (data["refused"] is None) or data["refused"]["reason"]
+
+
+@pytest.mark.parametrize(
+    "plan", [{"argv": 3}, {"scale_options": [1]}, {"num_nodes": "x"}, {"ranks_per_node": "x", "num_nodes": 2}]
+)
+def test_foreign_run_directory_is_one_error(tmp_path: Path, plan: dict[str, Any]) -> None:
+    """A plan that echelon did not write is named."""
+    run = Path(generated(tmp_path, 16, 0.2))
+    (run / "plan.json").write_text(json.dumps({**json.loads((run / "plan.json").read_text()), **plan}))
+    with pytest.raises(UsageError, match="echelon did not write"):
+        fit_scaling.answer({}, [str(run)])

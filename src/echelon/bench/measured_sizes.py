@@ -109,7 +109,7 @@ def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> Measured:
         measured = [_run_of_size(size, str(fields["script"]), gradient_bytes) for size in sizes]
         nodes = {int(size["ranks"]): int(size["nodes"]) for size in sizes if size["nodes"]}
         mode, command = str(fields["mode"]), str(fields["script"])
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError) as error:
         raise _foreign(path, f"{type(error).__name__} {error}") from None
     if not measured:
         raise UsageError(
@@ -136,7 +136,16 @@ def _run_of_size(size: Mapping[str, Any], script: str, gradient_bytes: int | Non
 
 
 def _of_run(path: str, gradient_bytes: int | None) -> Measured:
-    """Return the size of a run directory."""
+    """Return the size of a run directory; raise UsageError if it has too few steps, or if others wrote its files."""
+    try:
+        return _of_files(path, gradient_bytes)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError) as error:
+        raise UsageError(
+            f"{path} has a file that echelon did not write: {type(error).__name__} {error}", hint="echelon runs"
+        ) from None
+
+
+def _of_files(path: str, gradient_bytes: int | None) -> Measured:
     files = recorded.read(path)
     account = accounts.of_run(files)
     name = run_directories.short_name(path)

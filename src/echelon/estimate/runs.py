@@ -9,6 +9,9 @@ from echelon.errors import UsageError
 
 STRONG, WEAK = "strong", "weak"
 MODES = (STRONG, WEAK)
+MOST_DEVICES = 10**7
+LEAST, MOST = 1e-9, 1e12
+"""Of seconds and of samples: numbers outside of these are not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +38,13 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not measurements."""
-        if self.num_devices < 1:
-            raise UsageError(f"a run on {self.num_devices} devices: a run has at least 1 device")
+        if not 1 <= self.num_devices <= MOST_DEVICES:
+            raise UsageError(f"a run on {self.num_devices} devices: a run has from 1 to {MOST_DEVICES} devices")
         for name, value in (("a step of", self.step_seconds), ("a global batch of", self.global_batch)):
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name} {value} on {self.num_devices} devices: the number must be above 0")
+            if value is not None and not (math.isfinite(value) and LEAST <= value <= MOST):
+                raise UsageError(
+                    f"{name} {value} on {self.num_devices} devices: the number must be from {LEAST:g} to {MOST:g}"
+                )
         for what, number in (("ranks per node", self.ranks_per_node), ("bytes of gradients", self.gradient_bytes)):
             if number is not None and number < 1:
                 raise UsageError(f"{number} {what}: the number must be at least 1")
