@@ -335,6 +335,15 @@ def test_what_cannot_be_known_is_refused(runs: list[Run], mode: str, word: str) 
     assert refusal.repair
 
 
+def test_a_dip_between_sizes_is_refused() -> None:
+    """Of three sizes, the middle one was the fastest, although the largest is faster than the smallest."""
+    times = {16: 1.0, 32: 0.55, 64: 0.6}
+    runs = [Run(num_devices=number, step_seconds=seconds) for number, seconds in times.items()]
+    refusal = fit(runs, mode="strong")
+    assert isinstance(refusal, Refusal)
+    assert "64 devices did 0.92 times the work of 32" in refusal.reason
+
+
 def test_far_sizes_and_empty_devices_are_refused() -> None:
     """No size is beyond 16 times the largest measured one, or has more devices than samples."""
     model = model_of(two(global_batch=(64, 64)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from echelon.estimate.communication import Network
 from echelon.estimate.runs import STRONG, WEAK, Refusal, Run
@@ -69,19 +70,32 @@ def unclear_mode(runs: Sequence[Run], mode: str) -> Refusal | None:
     return None
 
 
+def slower(runs: Sequence[Run], mode: str) -> Refusal | None:
+    """Refuse sizes of which one did less in the same time than the one before it."""
+    for smaller, larger in pairwise(runs):
+        gain = _gain(smaller, larger, mode)
+        if gain <= 1:
+            return Refusal(
+                reason=f"{counted(larger.num_devices, 'device')} did {gain:.2f} times the work of "
+                f"{smaller.num_devices} in the same time: more devices made it slower, and no law tells how it goes on",
+                repair="find the cause first: echelon report RUN, echelon check --collectives",
+            )
+    return None
+
+
+def _gain(smaller: Run, larger: Run, mode: str) -> float:
+    """Return how many times the work of the smaller size the larger one does in the same time."""
+    work = larger.num_devices / smaller.num_devices if mode == WEAK else 1.0
+    return work * smaller.step_seconds / larger.step_seconds
+
+
 def of_pair(smaller: Run | None, larger: Run, mode: str, network: Network | None) -> Refusal | None:
     """Refuse sizes that contradict each other, or that tell too little."""
     if smaller is None:
         return _of_one(larger, mode, network)
     devices = larger.num_devices / smaller.num_devices
-    gain = smaller.step_seconds / larger.step_seconds * (devices if mode == WEAK else 1.0)
+    gain = _gain(smaller, larger, mode)
     sizes = f"{counted(smaller.num_devices, 'device')} and {larger.num_devices}"
-    if gain <= 1:
-        return Refusal(
-            reason=f"{counted(larger.num_devices, 'device')} did {gain:.2f} times the work of {smaller.num_devices} in "
-            "the same time: more devices made it slower, and no law tells how it goes on",
-            repair="find the cause first: echelon report RUN, echelon check --collectives",
-        )
     if gain > devices * MOST_GAIN:
         return Refusal(
             reason=f"the speedup from {sizes} is {gain:.2f}, and {devices:g} times the devices cannot explain it: one "

@@ -156,7 +156,7 @@ def fit(runs: Sequence[Run], *, mode: str = "", network: Network | None = None) 
         return refusal
     mode = mode or doubts.mode_of(sizes)
     larger, smaller = sizes[-1], _partner(sizes)
-    refusal = doubts.of_pair(smaller, larger, mode, network)
+    refusal = doubts.slower(sizes, mode) or doubts.of_pair(smaller, larger, mode, network)
     if refusal is not None:
         return refusal
     model = Model(
