@@ -1,1 +1,1 @@
-"""Memory and time of a training before it runs, from arithmetic alone."""
+"""Estimate, before a job runs, what a training takes of a device and how its speed grows with more devices."""

@@ -1,0 +1,125 @@
+"""Find the peak of live bytes in an event log, and what it is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from echelon.estimate.log import BACKWARD, END, ENTER, ENTER_BACKWARD, OPTIMIZER, STEP, EventLog
+
+BUILDING, FORWARD = "building", "forward"
+NAMES = {STEP: FORWARD, BACKWARD: "backward", OPTIMIZER: "optimizer", END: "end"}
+"""Our names of the parts of a training, by the events that begin them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The moment at which the most bytes are live."""
+
+    num_bytes: int
+    """The sum of the live tensors' exact sizes, before an allocator rounds them."""
+    event: int
+    """Position in the log's events."""
+    phase: str
+    """building, forward, backward or optimizer."""
+    block: str
+    """The name of the block that computes; empty: none."""
+    parts: dict[str, int]
+    """Bytes by category, the largest first."""
+    activations: dict[str, int]
+    """Bytes of activations by module, the largest first."""
+
+
+def peak(log: EventLog) -> Peak:
+    """Return the first moment with the most live bytes."""
+    sizes = [tensor.num_bytes for tensor in log.tensors]
+    live = most = where = 0
+    for position, event in enumerate(log.events):
+        if type(event) is int:
+            if event >= 0:
+                live += sizes[event]
+                if live > most:
+                    most, where = live, position
+            else:
+                live -= sizes[-event - 1]
+    return _described(log, most, where)
+
+
+def _described(log: EventLog, most: int, where: int) -> Peak:
+    alive = live_tensors(log, where)
+    parts: Counter[str] = Counter()
+    activations: Counter[str] = Counter()
+    for index in alive:
+        tensor = log.tensors[index]
+        parts[tensor.category] += tensor.num_bytes
+        if tensor.category == "activation":
+            activations[log.modules[tensor.module] if tensor.module >= 0 else ""] += tensor.num_bytes
+    phase, block = _place(log, where)
+    return Peak(
+        num_bytes=most,
+        event=where,
+        phase=phase,
+        block=block,
+        parts=dict(parts.most_common()),
+        activations=dict(activations.most_common()),
+    )
+
+
+def live_tensors(log: EventLog, position: int) -> set[int]:
+    """Return the tensors that are live after the event at this position."""
+    alive: set[int] = set()
+    for event in log.events[: position + 1]:
+        if type(event) is int:
+            if event >= 0:
+                alive.add(event)
+            else:
+                alive.discard(-event - 1)
+    return alive
+
+
+def _place(log: EventLog, position: int) -> tuple[str, str]:
+    phase, open_blocks = BUILDING, list[int]()
+    for event in log.events[: position + 1]:
+        if isinstance(event, str):
+            phase, open_blocks = NAMES[event], []
+        elif isinstance(event, tuple):
+            if event[0] in (ENTER, ENTER_BACKWARD):
+                open_blocks.append(event[1])
+            elif event[1] in open_blocks:
+                open_blocks.remove(event[1])
+    return phase, log.blocks[open_blocks[-1]] if open_blocks else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The live bytes over the last step."""
+
+    num_bytes: tuple[int, ...]
+    """After each allocation and each freeing of the last step; the first value is the bytes before it."""
+    phases: tuple[tuple[str, int], ...]
+    """Each phase, and the index of its first value."""
+    blocks: tuple[tuple[str, int], ...]
+    """Each border of a block as "enter name", and the index of the next value."""
+
+
+def course(log: EventLog) -> Course:
+    """Return the course of live bytes over the last step, for a plot."""
+    begin = last_step(log.events)
+    sizes = [tensor.num_bytes for tensor in log.tensors]
+    live = sum(sizes[index] for index in live_tensors(log, begin))
+    values, phases, blocks = [live], [(FORWARD, 0)], list[tuple[str, int]]()
+    for event in log.events[begin + 1 :]:
+        if type(event) is int:
+            live += sizes[event] if event >= 0 else -sizes[-event - 1]
+            values.append(live)
+        elif isinstance(event, str):
+            phases.append((NAMES[event], len(values)))
+        elif isinstance(event, tuple):
+            blocks.append((f"{event[0]} {log.blocks[event[1]]}", len(values)))
+    return Course(num_bytes=tuple(values), phases=tuple(phases), blocks=tuple(blocks))
+
+
+def last_step(events: Sequence[object]) -> int:
+    """Return the position at which the last step begins."""
+    return max(position for position, event in enumerate(events) if event == STEP)
