@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 FORMAT = 1
 STEP, BACKWARD, OPTIMIZER, END = "step", "backward", "optimizer", "end"
 PHASES = (STEP, BACKWARD, OPTIMIZER, END)
+FORWARD = "forward"
+"""Begins another micro-batch of a step: a phase of a rank's log, which no traced log has."""
 ENTER, LEAVE, ENTER_BACKWARD, LEAVE_BACKWARD = "enter", "leave", "enter backward", "leave backward"
 BORDERS = (ENTER, LEAVE, ENTER_BACKWARD, LEAVE_BACKWARD)
 TRACED = ("parameter", "gradient", "state", "buffer", "input", "activation", "temporary")

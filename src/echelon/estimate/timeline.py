@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echelon.estimate.log import BACKWARD, END, ENTER, ENTER_BACKWARD, OPTIMIZER, STEP, EventLog
+from echelon.estimate.log import BACKWARD, END, ENTER, ENTER_BACKWARD, FORWARD, OPTIMIZER, STEP, EventLog
 
-BUILDING, FORWARD = "building", "forward"
-NAMES = {STEP: FORWARD, BACKWARD: "backward", OPTIMIZER: "optimizer", END: "end"}
+BUILDING = "building"
+NAMES = {STEP: "forward", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer", END: "end"}
 """Our names of the parts of a training, by the events that begin them."""
 
 
@@ -108,7 +108,7 @@ def course(log: EventLog) -> Course:
     begin = last_step(log.events)
     sizes = [tensor.num_bytes for tensor in log.tensors]
     live = sum(sizes[index] for index in live_tensors(log, begin))
-    values, phases, blocks = [live], [(FORWARD, 0)], list[tuple[str, int]]()
+    values, phases, blocks = [live], [("forward", 0)], list[tuple[str, int]]()
     for event in log.events[begin + 1 :]:
         if type(event) is int:
             live += sizes[event] if event >= 0 else -sizes[-event - 1]

@@ -1,0 +1,111 @@
+"""Turn the log of one device into that of one rank of a strategy, and count what this rank takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from echelon.estimate import recompute, replicas, schedule, sharding, sizes, stages, timeline
+from echelon.estimate.allocator import replay
+from echelon.estimate.layout import NEVER, Layout
+from echelon.estimate.log import EventLog
+from echelon.estimate.messages import Message, messages
+from echelon.estimate.places import places
+from echelon.estimate.shares import share
+from echelon.estimate.timeline import Peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the fullest rank of a layout takes, in bytes."""
+
+    layout: Layout
+    peak: Peak
+    """The live tensors at their peak, and their parts."""
+    allocated_bytes: int
+    """The same in blocks of the allocator, as torch.cuda.max_memory_allocated."""
+    reserved_bytes: int
+    """What the allocator takes from the device, as torch.cuda.max_memory_reserved."""
+    host_bytes: int
+    """What lies in the host's memory: sharded weights, gradients and states of an offload."""
+    messages: tuple[Message, ...]
+    """The communication of a step."""
+    notes: tuple[str, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a rank sends in a step."""
+        return sum(message.sent_bytes for message in self.messages)
+
+
+def rank_log(log: EventLog, layout: Layout, *, place: int = 0) -> EventLog:
+    """Return the log of the rank at this place of the pipeline; 0 without one."""
+    return _rank(log, layout, place).log
+
+
+def memory(log: EventLog, layout: Layout, *, expandable: bool = False, before: tuple[int, ...] = ()) -> Memory:
+    """Return what the fullest rank takes; `before` are the sizes that libraries take from the allocator first."""
+    fullest: Memory | None = None
+    for place in sorted({0, layout.pipeline - 1}):
+        rank = _rank(log, layout, place)
+        replayed = replay(rank.log, expandable=expandable, before=before)
+        found = Memory(
+            layout=layout,
+            peak=timeline.peak(rank.log),
+            allocated_bytes=replayed.allocated_bytes,
+            reserved_bytes=replayed.reserved_bytes,
+            host_bytes=rank.host_bytes,
+            messages=rank.messages,
+            notes=_notes(log, layout),
+        )
+        if fullest is None or found.reserved_bytes > fullest.reserved_bytes:
+            fullest = found
+    return fullest  # type: ignore[return-value]
+
+
+class _Rank(NamedTuple):
+    log: EventLog
+    messages: tuple[Message, ...]
+    host_bytes: int
+
+
+def _rank(log: EventLog, layout: Layout, place: int) -> _Rank:
+    where = places(log)
+    rank = sizes.resized(log, layout, where)
+    if layout.pipeline > 1:
+        rank = stages.stage(rank, stages.cut(rank, layout.pipeline)[place])
+    sent, host_bytes = messages(rank, layout, where), _host_bytes(rank, layout)
+    if layout.checkpointing:
+        rank = recompute.checkpointed(rank, where)
+    if layout.pipeline > 1:
+        turns = schedule.one_forward_one_backward(layout.pipeline, place, layout.accumulation)
+        rank = schedule.repeated(rank, turns)
+    elif layout.accumulation > 1:
+        rank = schedule.repeated(rank, schedule.accumulation(layout.accumulation))
+    if layout.is_fully_sharded:
+        return _Rank(sharding.sharded(rank, layout, where), sent, host_bytes)
+    if layout.num_data > 1:
+        rank = replicas.replicated(rank)
+    if layout.shard > 1 and layout.reshard == NEVER:
+        rank = replicas.with_states_dealt(rank, layout.shard, where)
+    return _Rank(rank, sent, host_bytes)
+
+
+def _host_bytes(rank: EventLog, layout: Layout) -> int:
+    """Return the shards of weights, gradients and states that an offload keeps in the host's memory."""
+    if not layout.offload:
+        return 0
+    weights = sum(weight.num_bytes for weight in rank.weights)
+    states = sum(tensor.num_bytes for tensor in rank.tensors if tensor.category == "state")
+    return share(2 * weights + states, layout.shard)
+
+
+def _notes(log: EventLog, layout: Layout) -> tuple[str, ...]:
+    notes = list(log.notes)
+    if not log.rows and layout.num_data * layout.accumulation > 1:
+        notes.append("the rows of a batch are unknown: each rank is counted with the whole traced batch")
+    if layout.is_fully_sharded and not any(weight.length for weight in log.weights):
+        notes.append("the shapes of weights are unknown: the padding of shards is counted to elements, not to rows")
+    if layout.pipeline > 1:
+        notes.append("the first and the last stage are counted; others hold less unless their blocks are larger")
+    return tuple(notes)
