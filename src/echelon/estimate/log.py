@@ -51,9 +51,12 @@ class Weight:
     """The first dim, which sharding cuts; 0: unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventLog:
-    """The building of a model and two steps of its training, or those of one rank of a strategy."""
+    """The building of a model and two steps of its training, or those of one rank of a strategy.
+
+    Two logs are equal only if they are one: what is computed of a log is kept for the next strategy.
+    """
 
     torch: str
     device: str

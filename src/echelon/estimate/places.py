@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Places:
     """The same in backward: the gradient for the block before."""
 
 
+@functools.lru_cache(maxsize=2)
 def places(log: EventLog) -> Places:
     """Walk through the events once."""
     num_tensors = len(log.tensors)
@@ -82,6 +84,7 @@ class _Walk:
             self._block = BEFORE
 
 
+@functools.lru_cache(maxsize=4)
 def state_owners(log: EventLog) -> dict[int, int]:
     """Return the index of the weight of each optimizer state: by the order of both, or else by their sizes."""
     states = [event for event in log.events if type(event) is int and event >= 0]

@@ -24,7 +24,8 @@ def resized(log: EventLog, layout: Layout, where: Places) -> EventLog:
     tensors = list(log.tensors)
     if log.rows:
         rows = layout.rows_of_micro_batch(log.rows)
-        tensors = [_grown(tensor, rows, log.rows) if tensor.grows else tensor for tensor in tensors]
+        if rows != log.rows:
+            tensors = [_grown(tensor, rows, log.rows) if tensor.grows else tensor for tensor in tensors]
     if layout.tensor > 1:
         _cut(log, tensors, layout.tensor, where)
     if layout.optimizer == "adam8bit":
@@ -44,7 +45,7 @@ def _resized_weight(weight: Weight, num_bytes: int, layout: Layout) -> Weight:
 
 
 def _grown(tensor: Tensor, rows: int, traced: int) -> Tensor:
-    return tensor._replace(num_bytes=-(-tensor.num_bytes * rows // traced))
+    return Tensor(-(-tensor.num_bytes * rows // traced), *tensor[1:])
 
 
 def _halved(tensor: Tensor, has_small_states: bool) -> Tensor:
@@ -52,7 +53,7 @@ def _halved(tensor: Tensor, has_small_states: bool) -> Tensor:
     is_kept = tensor.category in ("input", "buffer") or tensor.num_bytes <= OF_ELEMENTS
     if is_kept or (has_small_states and tensor.category == "state"):
         return tensor
-    return tensor._replace(num_bytes=-(-tensor.num_bytes // 2))
+    return Tensor(-(-tensor.num_bytes // 2), *tensor[1:])
 
 
 def _eight_bit(tensors: list[Tensor], where: Places) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from echelon.estimate.shares import share
+
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a weight's element; gradients and states of PyTorch's optimizers have the weight's type."""
 OPTIMIZERS = {"adamw": 2, "adam": 2, "lion": 1, "momentum": 1, "sgd": 0}
@@ -98,7 +100,7 @@ def fits(model: Model, devices: Devices) -> tuple[Fit, ...]:
 def kept(way: Way, model: Model, num_ranks: int) -> dict[str, int]:
     """Return the bytes of weights, gradients and states that a rank keeps."""
     whole = {"weights": model.weight_bytes, "gradients": model.weight_bytes, "states": model.state_bytes}
-    return {what: -(-size // num_ranks) if what in way.spreads else size for what, size in whole.items()}
+    return {what: share(size, num_ranks) if what in way.spreads else size for what, size in whole.items()}
 
 
 def _fit(way: Way, model: Model, devices: Devices) -> Fit:

@@ -1,0 +1,119 @@
+"""Say what to change first in a training, and what it saves: each change is made in the log and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from echelon.errors import UsageError
+from echelon.estimate.layout import ALWAYS, NEVER, Layout
+from echelon.estimate.log import EventLog
+from echelon.estimate.places import places
+from echelon.estimate.shares import share
+from echelon.estimate.verdict import NAMES, Verdict, judge
+from echelon.units import size
+
+MOST = 3
+CHUNKS = 8
+LEAST_SHARE = 0.02
+"""Smaller savings are no advice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change, and the bytes that it saves of what the training needs at most."""
+
+    change: str
+    why: str
+    saved_bytes: int
+    verdict: Verdict
+    """The judgement with the change."""
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.answer}"
+
+
+def advice(log: EventLog, verdict: Verdict) -> tuple[Advice, ...]:
+    """Return at most three changes that save the most, the largest first."""
+    found = []
+    for change, why, changed, layout in _changes(log, verdict):
+        try:
+            judged = judge(changed, layout, verdict.device)
+        except UsageError:
+            continue  # too few rows or blocks for this change
+        saved = verdict.high_bytes - judged.high_bytes
+        if saved >= LEAST_SHARE * verdict.high_bytes:
+            found.append(Advice(change=change, why=why, saved_bytes=saved, verdict=judged))
+    return tuple(sorted(found, key=lambda each: -each.saved_bytes)[:MOST])
+
+
+def _changes(log: EventLog, verdict: Verdict) -> Iterator[tuple[str, str, EventLog, Layout]]:
+    layout = verdict.layout
+    logits = scaled(most_of_loss(log), log, layout)
+    part = logits / max(1, verdict.memory.peak.num_bytes)
+    if part > LEAST_SHARE:
+        yield (
+            f"a loss that computes its logits in {CHUNKS} chunks",
+            f"logits and what the loss makes of them take {size(logits)}, {min(part, 1):.0%} of the peak",
+            with_chunked_loss(log),
+            layout,
+        )
+    if not layout.checkpointing and log.blocks:
+        why = _share(verdict, "activation")
+        yield "recomputing activations (checkpointing)", why, log, layout.changed(checkpointing=True)
+    if layout.optimizer != "adam8bit":
+        yield "8-bit Adam", _share(verdict, "state"), log, layout.changed(optimizer="adam8bit")
+    if layout.precision != "bf16":
+        why = _share(verdict, next(iter(verdict.memory.peak.parts), "parameter"))
+        yield "bf16 weights and states", why, log, layout.changed(precision="bf16")
+    if layout.pipeline == 1:
+        twice = layout.changed(accumulation=2 * layout.accumulation)
+        yield f"accumulation {twice.accumulation}", _share(verdict, "activation"), log, twice
+    if layout.num_data > 1 and (layout.shard == 1 or layout.reshard == NEVER):
+        kept = sum(verdict.memory.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
+        why = f"weights, gradients and states are {kept / verdict.memory.peak.num_bytes:.0%} of the peak"
+        sharded = layout.changed(replicate=1, shard=layout.num_data, reshard=ALWAYS)
+        yield "FSDP (--scale fsdp)", why, log, sharded
+
+
+def _share(verdict: Verdict, category: str) -> str:
+    part = verdict.memory.peak.parts.get(category, 0) / max(1, verdict.memory.peak.num_bytes)
+    return f"{NAMES[category]} are {part:.0%} of the peak"
+
+
+def scaled(num_bytes: int, log: EventLog, layout: Layout) -> int:
+    """Return the bytes of one micro-batch of a layout for those of the traced batch."""
+    return num_bytes * layout.rows_of_micro_batch(log.rows) // log.rows if log.rows else num_bytes
+
+
+def _of_loss(log: EventLog) -> set[int]:
+    """Return the tensors of logits and loss: those after the last block that are larger than what leaves a block."""
+    where = places(log)
+    output = max((log.tensors[index].num_bytes for index in where.outputs), default=0)
+    return {
+        index
+        for index, tensor in enumerate(log.tensors)
+        if tensor.grows and where.blocks[index] == len(log.blocks) and tensor.num_bytes > output > 0
+    }
+
+
+def most_of_loss(log: EventLog) -> int:
+    """Return the most bytes of logits and loss that are live at once."""
+    tensors, live, most = _of_loss(log), 0, 0
+    for event in log.events:
+        if type(event) is int:
+            index = event if event >= 0 else -event - 1
+            if index in tensors:
+                live += log.tensors[index].num_bytes if event >= 0 else -log.tensors[index].num_bytes
+                most = max(most, live)
+    return most
+
+
+def with_chunked_loss(log: EventLog) -> EventLog:
+    """Return the log of a loss that computes logits, their loss and gradient chunk by chunk."""
+    tensors = list(log.tensors)
+    for index in _of_loss(log):
+        tensors[index] = tensors[index]._replace(num_bytes=share(tensors[index].num_bytes, CHUNKS))
+    return log.changed(tensors=tensors)
