@@ -60,12 +60,10 @@ class _Recording:
         kept = [event for event in self._open if event >= 0 and event not in freed]
         lost = [index for index in kept if index in self._in_backward and index not in self._outputs]
         self.events += [-index - 1 for index in lost]
-        self._saved[self._block].append([event for event in self._open if self._is_repeated(event, set(lost) | freed)])
+        inner = freed.union(lost)
+        repeated = [event for event in self._open if (event if event >= 0 else -event - 1) in inner]
+        self._saved[self._block].append(repeated)
         self._block = -1
-
-    @staticmethod
-    def _is_repeated(event: int, inner: set[int]) -> bool:
-        return (event if event >= 0 else -event - 1) in inner
 
     def _compute_again(self, forward: list[int]) -> None:
         """Allocate and free again what the forward did; what it kept now has a copy, which backward frees."""
