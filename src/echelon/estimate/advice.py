@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from echelon.errors import UsageError
 from echelon.estimate.layout import ALWAYS, NEVER, Layout
@@ -32,55 +33,73 @@ class Advice:
     @property
     def text(self) -> str:
         """One sentence."""
-        return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.answer}"
+        return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.predicate}"
 
 
 def advice(log: EventLog, verdict: Verdict) -> tuple[Advice, ...]:
     """Return at most three changes that save the most, the largest first."""
     found = []
-    for change, why, changed, layout in _changes(log, verdict):
+    for change in _changes(log, verdict):
         try:
-            judged = judge(changed, layout, verdict.device)
+            judged = judge(change.log, change.layout, verdict.device, expandable=change.expandable)
         except UsageError:
             continue  # too few rows or blocks for this change
         saved = verdict.high_bytes - judged.high_bytes
         if saved >= LEAST_SHARE * verdict.high_bytes:
-            found.append(Advice(change=change, why=why, saved_bytes=saved, verdict=judged))
+            found.append(Advice(change=change.text, why=change.why, saved_bytes=saved, verdict=judged))
     return tuple(sorted(found, key=lambda each: -each.saved_bytes)[:MOST])
 
 
-def _changes(log: EventLog, verdict: Verdict) -> Iterator[tuple[str, str, EventLog, Layout]]:
+class _Change(NamedTuple):
+    text: str
+    why: str
+    log: EventLog
+    layout: Layout
+    expandable: bool = False
+
+
+def _changes(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
     layout = verdict.layout
     logits = scaled(most_of_loss(log), log, layout)
     part = logits / max(1, verdict.memory.peak.num_bytes)
     if part > LEAST_SHARE:
-        yield (
-            f"a loss that computes its logits in {CHUNKS} chunks",
-            f"logits and what the loss makes of them take {size(logits)}, {min(part, 1):.0%} of the peak",
-            with_chunked_loss(log),
-            layout,
-        )
+        why = f"logits and what the loss makes of them take {size(logits)}, {_percent(min(part, 1))} of the peak"
+        yield _Change(f"a loss that computes its logits in {CHUNKS} chunks", why, with_chunked_loss(log), layout)
     if not layout.checkpointing and log.blocks:
         why = _share(verdict, "activation")
-        yield "recomputing activations (checkpointing)", why, log, layout.changed(checkpointing=True)
+        yield _Change("recomputing activations (checkpointing)", why, log, layout.changed(checkpointing=True))
     if layout.optimizer != "adam8bit":
-        yield "8-bit Adam", _share(verdict, "state"), log, layout.changed(optimizer="adam8bit")
+        yield _Change("8-bit Adam", _share(verdict, "state"), log, layout.changed(optimizer="adam8bit"))
     if layout.precision != "bf16":
         why = _share(verdict, next(iter(verdict.memory.peak.parts), "parameter"))
-        yield "bf16 weights and states", why, log, layout.changed(precision="bf16")
+        yield _Change("model.bfloat16(), which rounds all numbers,", why, log, layout.changed(precision="bf16"))
     if layout.pipeline == 1:
         twice = layout.changed(accumulation=2 * layout.accumulation)
-        yield f"accumulation {twice.accumulation}", _share(verdict, "activation"), log, twice
+        yield _Change(f"accumulation {twice.accumulation}", _share(verdict, "activation"), log, twice)
+    yield from _of_ranks(log, verdict)
+
+
+def _of_ranks(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
+    layout, found = verdict.layout, verdict.memory
     if layout.num_data > 1 and (layout.shard == 1 or layout.reshard == NEVER):
-        kept = sum(verdict.memory.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
-        why = f"weights, gradients and states are {kept / verdict.memory.peak.num_bytes:.0%} of the peak"
+        kept = sum(found.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
+        why = f"weights, gradients and states are {_percent(kept / max(1, found.peak.num_bytes))} of the peak"
         sharded = layout.changed(replicate=1, shard=layout.num_data, reshard=ALWAYS)
-        yield "FSDP (--scale fsdp)", why, log, sharded
+        yield _Change("FSDP (--scale fsdp)", why, log, sharded)
+    if verdict.device.family != "amd":  # there is no word of its authors that all versions of ROCm have them
+        why = (
+            f"the allocator reserves {found.reserved_bytes / max(1, found.allocated_bytes):.2f} times what it allocates"
+        )
+        yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", why, log, layout, True)
 
 
 def _share(verdict: Verdict, category: str) -> str:
     part = verdict.memory.peak.parts.get(category, 0) / max(1, verdict.memory.peak.num_bytes)
-    return f"{NAMES[category]} are {part:.0%} of the peak"
+    return f"{NAMES[category]} are {_percent(part)} of the peak"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
 
 
 def scaled(num_bytes: int, log: EventLog, layout: Layout) -> int:

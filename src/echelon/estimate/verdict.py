@@ -39,12 +39,17 @@ class Verdict:
         return FITS_NOT if self.low_bytes > self.device.memory_bytes else CLOSE
 
     @property
+    def predicate(self) -> str:
+        """The answer in a sentence."""
+        return f"is {self.answer}" if self.answer == CLOSE else self.answer
+
+    @property
     def why(self) -> str:
         """The numbers behind the answer."""
         span = f"{size(self.low_bytes)} to {size(self.high_bytes)} of {size(self.device.memory_bytes)}"
         name, part = next(iter(self.memory.peak.parts.items()), ("tensor", 0))
         largest = f"most of its peak in {self.memory.peak.phase} are {NAMES.get(name, name)}, {size(part)}"
-        return f"{self.layout.name} {self.answer}: {span}; {largest}"
+        return f"{self.layout.name} {self.predicate}: {span}; {largest}"
 
     def fits_with(self, margin: float) -> bool:
         """Say whether it fits if this share of the device has to stay free."""
