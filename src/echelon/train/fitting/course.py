@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .. import patches
 from ..strategies import blocks
-from .ledger import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, OPTIMIZER, PARAMETER, STATE, Ledger
+from .ledger import ACTIVATION, BACKWARD, BUFFER, BUILDING, FORWARD, GRADIENT, INPUT, OPTIMIZER, PARAMETER, STATE, Ledger
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2
@@ -61,8 +61,8 @@ class Course:
                 seen.add(number)
                 rows.append({
                     "name": name, "bytes": weight.numel() * weight.element_size(), "block": self._block_of(model, name),
-                    "tensor": number, "dtype": str(weight.dtype).rpartition(".")[2], "is_trained": weight.requires_grad,
-                    "shape": list(weight.shape),
+                    "tensor": number, "elements": weight.numel(), "dtype": str(weight.dtype).rpartition(".")[2], "is_trained": weight.requires_grad,
+                    "length": int(weight.shape[0]) if weight.dim() else 0,
                 })  # fmt: skip
         return rows
 
@@ -106,6 +106,8 @@ class Course:
     def _begin_forward(self, model: nn.Module, args: Any) -> None:
         """Note a model when it is called from outside of every module."""
         ledger = self._ledger
+        if ledger.phase == BUILDING:
+            ledger.mark("step")
         if ledger.phase != BACKWARD:
             ledger.phase = FORWARD
         if not any(model is one for one in self.models) and any(True for _ in model.parameters()):
@@ -147,8 +149,7 @@ class Course:
                 for block in sorted(self._entered):
                     ledger.mark("leave backward", block)
                 self._entered.clear()
-                ledger.phase = FORWARD if before == FORWARD else before
-                ledger.mark("forward")
+                ledger.phase = before
 
         return backward
 

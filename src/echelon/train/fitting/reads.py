@@ -37,6 +37,14 @@ class Reads:
                         patches.replace(owner, name, telling(getattr(owner, name)), why=_WHY)
         patches.replace(torch.Tensor, "bool", _as_sure(torch.Tensor.bool), why=_WHY)
 
+    def notes(self) -> List[str]:
+        """Return a sentence for each line at which a whole number or a truth was assumed: a shape may depend on it."""
+        return [
+            "%s reads a tensor's value, and %s was assumed" % (line, value)
+            for line, value in self.lines.items()
+            if value != repr(FLOAT)
+        ]
+
     def _reading(self, original: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
         def reads(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(tensor, FakeTensor):

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..scaling_error import leave_out_own_frames
-from . import kernels, pretended, unknown_shapes
+from . import builders, kernels, pretended, unknown_shapes
 from .course import Course, Traced
 from .ledger import Ledger
 from .places import Places
@@ -21,6 +21,7 @@ from .reads import Reads
 from .scratch import Scratch
 
 FORMAT = 1
+SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _open = open  # the script gets another
 
 
@@ -28,7 +29,7 @@ class Order(NamedTuple):
     """What to trace: the fields are those of the JSON in argv[1]."""
 
     target: str
-    """The path of a script."""
+    """The path of a script, `module:function`, or the path of a configuration."""
     arguments: List[str]
     out: str
     """The file for the log."""
@@ -38,6 +39,13 @@ class Order(NamedTuple):
     """The memory that the script is told of."""
     assumed: Dict[str, float]
     """The values of tensors by the lines that read them: {"train.py:31": 0.5}."""
+    kind: str = SCRIPT
+    optimizer: str = "adamw"
+    """For a function and a configuration: adamw, adam, momentum or sgd."""
+    rows: int = 1
+    """For a configuration, with length and dtype."""
+    length: int = 0
+    dtype: str = "float32"
 
 
 class Failed(NamedTuple):
@@ -104,25 +112,36 @@ class Tracer:
         ]
 
     def _run_script(self) -> Optional[Failed]:
-        target = os.path.abspath(self._order.target)
-        sys.argv = [self._order.target, *self._order.arguments]
-        sys.path.insert(0, os.path.dirname(target))
         silence = os.open(os.devnull, os.O_WRONLY)
         kept = os.dup(1), os.dup(2)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         try:
-            runpy.run_path(target, run_name="__main__")
+            self._train()
         except Traced:
             return None
         except SystemExit as error:
-            return None if not error.code else Failed("SystemExit", "it ends with exit code %s" % error.code, "", "")
+            return Failed("SystemExit", "it ends with exit code %s" % error.code, "", "") if error.code else None
         except BaseException as error:  # noqa: BLE001  (whatever the script raises is told)
             return self._failed(error)
         finally:
             os.dup2(kept[0], 1)
             os.dup2(kept[1], 2)
         return None
+
+    def _train(self) -> None:
+        order = self._order
+        if order.kind == FUNCTION:
+            builders.of_function(order.target, order.optimizer)()
+        elif order.kind == CONFIG:
+            builders.of_config(order.target, order.rows, order.length, order.optimizer, order.dtype)()
+        else:
+            sys.argv = [order.target, *order.arguments]
+            sys.path.insert(0, os.getcwd() if order.kind == MODULE else os.path.dirname(os.path.abspath(order.target)))
+            run = runpy.run_module if order.kind == MODULE else runpy.run_path
+            run(order.target, run_name="__main__")
+        if self._course.num_steps:
+            self._ledger.mark("end")  # a script of one step
 
     def _failed(self, error: BaseException) -> Failed:
         leave_out_own_frames(error)
@@ -149,8 +168,7 @@ class Tracer:
             "modules": course.modules,
             "tensors": [[one.bytes, one.category, one.module, int(one.is_of_rows)] for one in ledger.storages],
             "events": self._events(),
-            "reads": self._reads.lines,
-            "assumed_shapes": sorted(set(unknown_shapes.assumed)),
+            "notes": [*self._reads.notes(), *unknown_shapes.notes()],
             "failed": failed._asdict() if failed else None,
         }
 

@@ -25,6 +25,12 @@ def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         return largest(*args, **kwargs)
 
 
+def notes() -> List[str]:
+    """Return a sentence if shapes were assumed."""
+    names = sorted(set(assumed))
+    return ["the largest shape was assumed for the results of %s" % ", ".join(names)] if names else []
+
+
 def _selected(index: Any) -> List[Any]:
     """Return an index as it is; a mask that has data as the numbers of what it selects."""
     is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not is_fake(index)

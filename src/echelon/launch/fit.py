@@ -1,0 +1,126 @@
+"""Trace a training in a process of its own, which computes nothing and needs no device."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from echelon.errors import RunError, UsageError
+from echelon.estimate import log
+from echelon.estimate.log import EventLog
+from echelon.host import Host, own_command
+
+PROGRAM = "echelon.train.fitting.trace"
+PATIENCE_SECONDS = 1800.0
+SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
+_REPAIRS = {
+    "FileNotFoundError": "let the script find its data, or give a function that returns a model and a batch: "
+    "echelon fit module:function",
+    "ModuleNotFoundError": "install it into the Python of echelon, which traces",
+    "DataDependentOutputException": "give the value that the line reads: --assume LINE=VALUE",
+    "DynamicOutputShapeException": "give a function that returns a model and a batch: echelon fit module:function",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What to trace."""
+
+    target: str
+    kind: str = SCRIPT
+    arguments: tuple[str, ...] = ()
+    device: str = "gpu"
+    """"gpu": with the kernels of a device; "cpu": with those of a CPU."""
+    device_bytes: int = 80 << 30
+    """The memory that torch.cuda tells the script."""
+    assumed: Mapping[str, float] = field(default_factory=dict)
+    """Values of tensors by the line that reads them: {"train.py:31": 0.5}."""
+    optimizer: str = "adamw"
+    rows: int = 1
+    length: int = 0
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A training that was traced."""
+
+    log: EventLog
+    optimizers: tuple[str, ...]
+    num_steps: int
+    num_parameters: int
+    dtypes: tuple[str, ...]
+    """The types of the weights, those of the most weights first."""
+    uses_device: bool
+    """Whether the script moves its training to a device; if not, all of it is counted as if it did."""
+    seconds: float
+
+
+def trace(question: Question, host: Host) -> Traced:
+    """Run a script up to its second optimizer step without computing it; UsageError or RunError say why it cannot be."""
+    if find_spec("torch") is None:
+        raise UsageError(
+            "the Python of echelon has no PyTorch, but echelon fit traces with it", hint="pip install torch"
+        )
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "log.json")
+        words = [*own_command.module(PROGRAM), json.dumps({**_order(question), "out": out})]
+        environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
+        done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
+        if not os.path.exists(out):
+            raise RunError(f"{question.target} was not traced:", details=done.stderr.strip())
+        with open(out, encoding="utf-8") as file:
+            data = json.load(file)
+    return _read(question, data, time.monotonic() - began)
+
+
+def _order(question: Question) -> dict[str, Any]:
+    names = ("target", "kind", "device", "device_bytes", "optimizer", "rows", "length", "dtype")
+    return {
+        **{name: getattr(question, name) for name in names},
+        "arguments": list(question.arguments),
+        "assumed": dict(question.assumed),
+    }
+
+
+def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
+    if not data["steps"]:
+        _refuse(question, data["failed"])
+    weights: dict[str, int] = {}
+    for weight in data["weights"]:
+        weights[weight["dtype"]] = weights.get(weight["dtype"], 0) + weight["bytes"]
+    return Traced(
+        log=log.read(data),
+        optimizers=tuple(data["optimizers"]),
+        num_steps=data["steps"],
+        num_parameters=sum(weight["elements"] for weight in data["weights"]),
+        dtypes=tuple(sorted(weights, key=lambda name: -weights[name])),
+        uses_device=data["uses_device"],
+        seconds=seconds,
+    )
+
+
+def _refuse(question: Question, failed: dict[str, str] | None) -> None:
+    """Say why no step of the training was reached."""
+    if failed is None:
+        raise UsageError(
+            f"{question.target} ends without a step of an optimizer of PyTorch, so there is nothing to trace",
+            hint="a script that trains; or a function that returns a model and a batch: echelon fit module:function",
+        )
+    where = f" at {failed['line']}" if failed["line"] else ""
+    repair = _REPAIRS.get(failed["kind"], "")
+    if repair:
+        raise UsageError(
+            f"{question.target} cannot be traced: {failed['kind']}{where}: {failed['message']}", hint=repair
+        )
+    raise RunError(
+        f"{question.target} cannot be traced: it fails{where} with tensors that have no data:",
+        details=failed["trace"].strip(),
+    )

@@ -1,0 +1,99 @@
+"""The training of a model that a function or a configuration of Hugging Face describes, for a trace."""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any, Callable, Dict, Tuple
+
+import torch
+from torch import nn
+
+MOST_LENGTH = 4096
+"""The longest sequence that is taken if none was asked for: configurations name lengths that nobody trains with."""
+
+
+def of_function(name: str, optimizer: str) -> Callable[[], None]:
+    """Return the training of what `module:function` returns: a model and a batch.
+
+    The batch is a tensor, a tuple of tensors or a dict of them, with which the model is called. The loss is the result's
+    `loss`, or the mean of what it returns.
+    """
+    sys.path.insert(0, os.getcwd())
+    module, _, function = name.partition(":")
+    build = getattr(importlib.import_module(module), function)
+
+    def train() -> None:
+        built = build()
+        if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], nn.Module)):
+            raise TypeError("%s returns %s, but a model and a batch are needed" % (name, type(built).__name__))
+        _train(built[0], built[1], optimizer)
+
+    return train
+
+
+def of_config(path: str, rows: int, length: int, optimizer: str, dtype: str) -> Callable[[], None]:
+    """Return the training of a model of `transformers` with random weights, on a batch of random values."""
+
+    def train() -> None:
+        model, batch = _of_transformers(path, rows, length)
+        _train(model.to(getattr(torch, dtype)), batch, optimizer)
+
+    return train
+
+
+def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, Any]]:
+    import transformers
+
+    with open(path, encoding="utf-8") as file:
+        values = json.load(file)
+    config = transformers.AutoConfig.for_model(**{"model_type": values.pop("model_type"), **values})
+    names = getattr(config, "architectures", None) or []
+    kind = getattr(transformers, names[0], None) if names else None
+    model = kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
+    model.train()
+    return model, _batch(config, rows, length)
+
+
+def _batch(config: Any, rows: int, length: int) -> Dict[str, Any]:
+    """Return a batch in the shape that the configuration describes: images, or tokens."""
+    side = getattr(config, "image_size", None)
+    if isinstance(side, int):
+        labels = torch.zeros(rows, dtype=torch.int64)
+        return {"pixel_values": torch.zeros(rows, getattr(config, "num_channels", 3), side, side), "labels": labels}
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    usual = min(getattr(text, "max_position_embeddings", None) or MOST_LENGTH, MOST_LENGTH)
+    tokens = torch.zeros(rows, length or usual, dtype=torch.int64)
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def _train(model: nn.Module, batch: Any, optimizer: str) -> None:
+    """Take steps until the trace has seen enough."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device)
+    steps = _optimizer(optimizer, model)
+    moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+    while True:
+        if isinstance(moved, dict):
+            result = model(**moved)
+        else:
+            result = model(*moved) if isinstance(moved, (tuple, list)) else model(moved)
+        loss = getattr(result, "loss", None)
+        (loss if loss is not None else _mean(result)).backward()
+        steps.step()
+        steps.zero_grad()
+
+
+def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    weights = list(model.parameters())
+    if name in ("sgd", "momentum"):
+        return torch.optim.SGD(weights, lr=1e-3, momentum=0.9 if name == "momentum" else 0.0)
+    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+    return kind(weights, lr=1e-3)
+
+
+def _mean(result: Any) -> torch.Tensor:
+    from torch.utils._pytree import tree_iter
+
+    first = next(one for one in tree_iter(result) if isinstance(one, torch.Tensor))
+    return first.float().mean()
