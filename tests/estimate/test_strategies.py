@@ -156,6 +156,14 @@ def test_zero_2_keeps_gathered_weights_until_backward() -> None:
     assert parts_at(log, position)["gathered"] == 260
 
 
+def test_replicas_of_cut_weights_are_copied_too() -> None:
+    """On a mesh with one shard fully_shard copies weights as if it gathered them, and keeps them until backward."""
+    log = strategies.rank_log(by_hand(), Layout(tensor=2, replicate=2))
+    position = max(position for position, event in enumerate(log.events) if event == "backward")
+    parts = parts_at(log, position)
+    assert (parts["gathered"], "communication" in parts) == (60 + 2 * 50, False)
+
+
 def test_checkpointing_keeps_outputs() -> None:
     """After forward only the input and the blocks' outputs are live; in a block's backward its own are again."""
     log = strategies.rank_log(by_hand(), Layout(checkpointing=True))

@@ -167,8 +167,8 @@ class _Recording:
         if not self._groups[group]:
             return
         self._drop_former()
+        self._whole[group] = self._new(self._groups[group], "gathered")  # on one shard a copy, too
         if self._layout.shard > 1:
-            self._whole[group] = self._new(self._groups[group], "gathered")
             self._former = self._gathering.pop(group)
 
     def _drop_former(self) -> None:
