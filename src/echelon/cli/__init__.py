@@ -15,6 +15,7 @@ COMMANDS = {
     "rehearse": "let things go wrong in a scratch copy, and say whether the training survives them",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",
+    "fit": "tell before the queue what a training takes: which devices and strategies fit, and how far it scales",
     "check": "find what is wrong with this machine, or with the nodes of an allocation, before a run",
     "lint": "find mistakes in batch scripts and training scripts by reading them",
     "frameworks": "list the frameworks that are installed here, their devices, and known conflicts",

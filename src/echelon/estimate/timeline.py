@@ -120,6 +120,23 @@ def course(log: EventLog) -> Course:
     return Course(num_bytes=tuple(values), phases=tuple(phases), blocks=tuple(blocks))
 
 
+def layers(log: EventLog) -> dict[str, list[int]]:
+    """Return the live bytes over the last step by category, each as long as the course."""
+    begin = last_step(log.events)
+    now = Counter[str]()
+    for index in live_tensors(log, begin):
+        now[log.tensors[index].category] += log.tensors[index].num_bytes
+    categories = {tensor.category for tensor in log.tensors}
+    values = {category: [now[category]] for category in categories}
+    for event in log.events[begin + 1 :]:
+        if type(event) is int:
+            tensor = log.tensors[event if event >= 0 else -event - 1]
+            now[tensor.category] += tensor.num_bytes if event >= 0 else -tensor.num_bytes
+            for category, column in values.items():
+                column.append(now[category])
+    return values
+
+
 def last_step(events: Sequence[object]) -> int:
     """Return the position at which the last step begins."""
     return max(position for position, event in enumerate(events) if event == STEP)

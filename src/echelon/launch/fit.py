@@ -115,12 +115,8 @@ def _refuse(question: Question, failed: dict[str, str] | None) -> None:
             hint="a script that trains; or a function that returns a model and a batch: echelon fit module:function",
         )
     where = f" at {failed['line']}" if failed["line"] else ""
-    repair = _REPAIRS.get(failed["kind"], "")
-    if repair:
-        raise UsageError(
-            f"{question.target} cannot be traced: {failed['kind']}{where}: {failed['message']}", hint=repair
-        )
-    raise RunError(
-        f"{question.target} cannot be traced: it fails{where} with tensors that have no data:",
-        details=failed["trace"].strip(),
+    raise UsageError(
+        f"{question.target} cannot be traced: {failed['kind']}{where}: {failed['message']}",
+        hint=_REPAIRS.get(failed["kind"], "python " + question.target if question.kind == SCRIPT else ""),
+        details="" if failed["kind"] in _REPAIRS or not failed["line"] else failed["trace"].strip(),
     )

@@ -9,7 +9,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .. import patches
 from ..strategies import blocks
-from .ledger import ACTIVATION, BACKWARD, BUFFER, BUILDING, FORWARD, GRADIENT, INPUT, OPTIMIZER, PARAMETER, STATE, Ledger
+from .ledger import (
+    ACTIVATION,
+    BACKWARD,
+    BUFFER,
+    BUILDING,
+    FORWARD,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER,
+    PARAMETER,
+    STATE,
+    Ledger,
+)
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2

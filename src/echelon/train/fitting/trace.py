@@ -12,7 +12,6 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..scaling_error import leave_out_own_frames
 from . import builders, kernels, pretended, unknown_shapes
 from .course import Course, Traced
 from .ledger import Ledger
@@ -23,6 +22,12 @@ from .scratch import Scratch
 FORMAT = 1
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _open = open  # the script gets another
+
+
+_FOREIGN = tuple(
+    os.path.dirname(os.path.abspath(one)) + os.sep
+    for one in (torch.__file__, runpy.__file__, os.path.dirname(os.path.dirname(__file__)))
+)
 
 
 class Order(NamedTuple):
@@ -80,7 +85,7 @@ class Tracer:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._places = Places(self._ledger, self._mode)
         self._course = Course(self._ledger)
-        self._reads = Reads(order.assumed, os.path.abspath(order.target))
+        self._reads = Reads(order.assumed, order.target)
         self._scratch = Scratch(folder)
 
     def run(self) -> Dict[str, Any]:
@@ -144,13 +149,11 @@ class Tracer:
             self._ledger.mark("end")  # a script of one step
 
     def _failed(self, error: BaseException) -> Failed:
-        leave_out_own_frames(error)
-        line = ""
-        for frame, number in traceback.walk_tb(error.__traceback__):
-            if frame.f_code.co_filename == os.path.abspath(self._order.target):
-                line = "%s:%d" % (os.path.basename(self._order.target), number)
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return Failed(type(error).__name__, str(error).partition("\n")[0], line, text)
+        """Return an error with the frames of the script and of its own modules."""
+        frames = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
+        lines = ["%s:%d" % (os.path.basename(part.filename), part.lineno or 0) for part in frames]
+        text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
+        return Failed(type(error).__name__, str(error).partition("\n")[0], lines[-1] if lines else "", text)
 
     def _log(self, failed: Optional[Failed]) -> Dict[str, Any]:
         ledger, course = self._ledger, self._course
@@ -171,6 +174,13 @@ class Tracer:
             "notes": [*self._reads.notes(), *unknown_shapes.notes()],
             "failed": failed._asdict() if failed else None,
         }
+
+
+def _is_of_script(path: str) -> bool:
+    """Say whether a frame is neither of echelon, nor of PyTorch or Python."""
+    if path.startswith("<"):
+        return False
+    return not os.path.abspath(path).startswith(_FOREIGN)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,171 @@
+"""`echelon fit`: whether a training fits, on which devices, with which strategy, and how far it scales."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from echelon.cli import fit_devices, fit_scaling
+from echelon.cli.fits import OPTIONS as OF_MODEL
+from echelon.cli.fits import _optimizers
+from echelon.cli.help import Help
+from echelon.cli.options import Option, Scanned, scan, whole
+from echelon.cli.talk import print_help, say
+from echelon.errors import UsageError
+
+if TYPE_CHECKING:
+    from echelon.launch.fit import Question
+
+OF_TRACE: tuple[Option, ...] = (
+    Option(names=("--gpus",), value="N", help="compare the strategies on so many devices (default: those of a node)"),
+    Option(names=("--rows",), value="N", help="rows of the batch of all devices (default: as in the script); of --config: 1"),
+    Option(names=("--assume",), value="LINE=VALUE", help="the value that a line reads from a tensor: train.py:31=0.5; may be repeated"),
+    Option(names=("--config",), value="FILE", takes="file", help="trace a model of transformers from its config.json"),
+    Option(names=("--length",), value="N", help="with --config: tokens of a row (default: the model's, at most 4096)"),
+    Option(names=("--optimizer",), value="NAME", choices=_optimizers, help="of a function or --config: adamw (default), adam, momentum, sgd"),
+    *(option for option in OF_MODEL if option.key == "dtype"),
+    Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
+    Option(names=("--cpu",), help="count what the CPU's own kernels keep, and not a device's"),
+)  # fmt: skip
+OF_SCALING: tuple[Option, ...] = (
+    Option(names=("--from",), value="RUN", takes="run", help="the measured runs; a second one follows: --from RUN RUN"),
+    *(option for option in fit_scaling.OPTIONS if option.key not in ("node_type", "dtype", "plot")),
+)
+ENDS: tuple[Option, ...] = (
+    Option(names=("--plot",), value="NAME", takes="file", help="draw the memory of one step, or the scaling, as NAME.svg and NAME.png"),
+    Option(names=("--json",), help="as JSON"),
+    Option(names=("-h", "--help"), help="show this"),
+)  # fmt: skip
+OPTIONS = (*fit_devices.OPTIONS, *OF_TRACE, *OF_SCALING, *ENDS)
+HELP = Help(
+    command="fit",
+    usage=(
+        "[options] SCRIPT [args…]",
+        "[options] MODULE:FUNCTION",
+        "[options] --config FILE",
+        "[options] --scaling --from RUN [RUN]",
+    ),
+    about="Tell what a training takes of a device, which strategies fit, and what to change first.\n"
+    "The unchanged script is run up to its second step with tensors that have no data: nothing is computed or\n"
+    "written, and no GPU is needed. Exit code 1: it does not fit as it is.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
+    groups=(
+        ("devices", fit_devices.OPTIONS),
+        ("the training", OF_TRACE),
+        ("the speed on more devices", OF_SCALING),
+        ("other options", ENDS),
+    ),
+    example="echelon fit --machine lumi --gpus 8 train.py --epochs 3",
+)
+_LINE = re.compile(r"([^=]+:[0-9]+)=(.+)")
+
+
+def main(arguments: list[str]) -> int:
+    """Trace a training, and judge it on devices."""
+    scanned = scan(arguments, OPTIONS, command="fit")
+    values = {key: texts[-1] for key, texts in scanned.values.items()}
+    if "help" in values:
+        print_help(HELP.text())
+        return 0
+    if "scaling" in values or "from" in values:
+        return _scaling(scanned, values)
+    question = _question(scanned, values)
+    from echelon.cli import fit_answer
+    from echelon.host import Host
+    from echelon.launch import fit
+
+    host = Host()
+    chosen = fit_devices.targets(values, host)
+    num_ranks = whole(values["gpus"], "--gpus", least=1, usual=8) if "gpus" in values else 0
+    rows = whole(values["rows"], "--rows", least=1, usual=64) if "rows" in values else 0
+    files = _files(values)
+    say(f"tracing {question.target} up to its second step; nothing is computed or written")
+    traced = fit.trace(question, host)
+    answer = fit_answer.Answer(question, traced, chosen, num_ranks=num_ranks, rows=rows)
+    if files:
+        from echelon.bench import memory_plot
+
+        memory_plot.draw(traced.log, chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files)
+    if "json" in values:
+        print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
+    else:
+        answer.print()
+        for path in files:
+            print(path)
+    return answer.exit_code
+
+
+def _scaling(scanned: Scanned, values: Mapping[str, str]) -> int:
+    runs = [*scanned.values.get("from", ()), *scanned.rest]
+    if "scaling" not in values or not runs:
+        raise UsageError(
+            "the speed on more devices is estimated from measured runs, which --from names, with --scaling",
+            hint="echelon fit --scaling --from RUN RUN",
+        )
+    answer = fit_scaling.answer(values, runs)
+    if "json" in values:
+        print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
+    else:
+        answer.print()
+    return answer.exit_code
+
+
+def _files(values: Mapping[str, str]) -> tuple[str, ...]:
+    if "plot" not in values:
+        return ()
+    from echelon.bench import plot
+
+    return plot.paths(values["plot"], usual="memory")
+
+
+def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
+    """Return what to trace; UsageError for options that contradict each other."""
+    from echelon.launch.fit import CONFIG, FUNCTION, MODULE, SCRIPT, Question
+    from echelon.plan.memory import TORCH_DTYPES
+
+    assumed = dict(map(_assumed, scanned.values.get("assume", ())))
+    device = "cpu" if "cpu" in values else "gpu"
+    optimizer = values.get("optimizer", "adamw")
+    if "config" in values:
+        if scanned.rest:
+            raise UsageError(
+                f"--config {values['config']} is a model, and {scanned.rest[0]} another", hint="one of both"
+            )
+        if not os.path.isfile(values["config"]):
+            raise UsageError(
+                f"--config {values['config'] or repr('')}: there is no such file", hint="--config config.json"
+            )
+        return Question(
+            target=values["config"],
+            kind=CONFIG,
+            device=device,
+            assumed=assumed,
+            optimizer=optimizer,
+            rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
+            length=whole(values["length"], "--length", least=1, usual=2048) if "length" in values else 0,
+            dtype=TORCH_DTYPES[values.get("dtype", "fp32")],
+        )
+    if not scanned.rest:
+        raise UsageError("echelon fit needs a script, a function or --config", hint="echelon fit train.py")
+    target, *rest = scanned.rest
+    is_function = ":" in target and not os.path.exists(target)
+    kind = MODULE if "module" in values else FUNCTION if is_function else SCRIPT
+    if kind == SCRIPT and not os.path.isfile(target):
+        raise UsageError(
+            f"{target} is not a file", hint="echelon fit train.py   or a function: echelon fit module:function"
+        )
+    return Question(
+        target=target, kind=kind, arguments=tuple(rest), device=device, assumed=assumed, optimizer=optimizer
+    )
+
+
+def _assumed(text: str) -> tuple[str, float]:
+    match = _LINE.fullmatch(text)
+    try:
+        return (match[1], float(match[2])) if match else ("", float("nan"))
+    except ValueError:
+        pass
+    raise UsageError(f"--assume {text or repr('')}: give a line and a number", hint="--assume train.py:31=0.5")

@@ -1,0 +1,303 @@
+"""What `echelon fit` answers: the memory of each strategy, what fills it, what to change first, the largest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from echelon.cli.fit_devices import Target
+from echelon.cli.talk import print_table
+from echelon.errors import UsageError
+from echelon.estimate import advice, alternatives, choice, verdict
+from echelon.estimate.layout import ALWAYS, Layout
+from echelon.estimate.log import EventLog
+from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
+from echelon.launch.fit import Question, Traced
+from echelon.units import counted, duration, size
+
+MOST_MODULES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """One device: all strategies on it."""
+
+    target: Target
+    verdicts: tuple[Verdict, ...]
+    """The first is that of the script as it is, on one device."""
+
+    @property
+    def as_it_is(self) -> Verdict:
+        return self.verdicts[0]
+
+
+class Answer:
+    """The judgement of a traced training on devices."""
+
+    def __init__(
+        self, question: Question, traced: Traced, targets: Sequence[Target], *, num_ranks: int, rows: int
+    ) -> None:
+        self._question = question
+        self._traced = traced
+        self._log = traced.log
+        self._rows = rows
+        self._num_ranks = num_ranks
+        if rows and not traced.log.rows:
+            raise UsageError(
+                f"--rows {rows}: the trace does not show which dim of the batch its rows are",
+                hint="a model that is called with the batch, rows in the first dim",
+            )
+        _refuse_too_many(traced.log, num_ranks, rows)
+        self._judged = [self._judge(target, is_only=len(targets) == 1) for target in targets]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the training fits on each device as it is, or may."""
+        return int(any(_fails(judged.as_it_is) for judged in self._judged))
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the answer as JSON fields."""
+        traced, log = self._traced, self._log
+        return {
+            "target": self._question.target,
+            "parameters": traced.num_parameters,
+            "dtypes": traced.dtypes,
+            "optimizers": traced.optimizers,
+            "rows": self._rows or log.rows,
+            "steps": traced.num_steps,
+            "seconds": round(traced.seconds, 2),
+            "flops": {"forward": log.forward_flops, "backward": log.backward_flops},
+            "notes": log.notes,
+            "devices": [self._device_data(judged) for judged in self._judged],
+        }
+
+    def print(self) -> None:
+        """Print the answer."""
+        print_table(self._head())
+        for note in self._notes():
+            print_table(f"note: {note}")
+        if len(self._judged) > 1:
+            print_table(self._table_of_devices())
+            print_table("one device in detail: --device NAME; all strategies on a machine: --machine NAME")
+            return
+        for judged in self._judged:
+            self._print_device(judged)
+
+    def _judge(self, target: Target, *, is_only: bool) -> _Judged:
+        log, rows = self._log, self._rows
+        layouts = alternatives.of_one_device(log, rows=rows) if is_only else [Layout(rows=rows)]
+        if is_only:
+            layouts += alternatives.of_several(log, self._ranks(target), target.per_node, rows=rows)
+        verdicts = tuple(verdict.judge(log, layout, target.device) for layout in layouts)
+        return _Judged(target=target, verdicts=verdicts)
+
+    def _ranks(self, target: Target) -> int:
+        return self._num_ranks or target.per_node
+
+    def _head(self) -> str:
+        traced, log = self._traced, self._log
+        words = [f"{self._question.target}: {traced.num_parameters:,} parameters ({', '.join(traced.dtypes)})"]
+        words += [
+            ", ".join(traced.optimizers),
+            f"a batch of {counted(self._rows or log.rows, 'row')}" if log.rows else "",
+        ]
+        return f"{', '.join(filter(None, words))}; traced in {duration(traced.seconds)}\n"
+
+    def _notes(self) -> list[str]:
+        traced = self._traced
+        notes = list(self._log.notes)
+        if traced.num_steps == 1:
+            notes.append(
+                "the script ends after one step, so the second step's peak, with the optimizer's states, is not seen"
+            )
+        if not traced.uses_device and self._question.device == "gpu":
+            notes.append("the script moves nothing to a device; all that it trains is counted as if it did")
+        return notes
+
+    def _print_device(self, judged: _Judged) -> None:
+        target, first = judged.target, judged.as_it_is
+        print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
+        print_table(_table([_HEAD, *(_row(one, self._log.rows) for one in judged.verdicts)]))
+        print_table(self._fills(first))
+        changes = advice.advice(self._log, first)
+        for change in changes:
+            print_table(f"- {change.text}")
+        print_table(self._ways(judged))
+
+    def _fills(self, first: Verdict) -> str:
+        """Say what fills the memory at the peak of the script as it is."""
+        peak = first.memory.peak
+        where = f"{peak.phase} of {peak.block}" if peak.block else peak.phase
+        parts = ", ".join(
+            f"{NAMES[name]} {size(num)} ({num / max(peak.num_bytes, 1):.0%})"
+            for name, num in peak.parts.items()
+            if num >= peak.num_bytes / 100
+        )
+        lines = [f"\nthe peak on one device is in {where}: {parts}"]
+        modules = list(peak.activations.items())[:MOST_MODULES]
+        if modules:
+            names = ", ".join(f"{name or 'the model itself'} {size(num)}" for name, num in modules)
+            lines.append(f"the modules that keep most for backward: {names}")
+        outside = ", ".join(
+            f"{_OUTSIDE[part.what]} {size(part.low_bytes)} to {size(part.high_bytes)}" for part in first.overheads
+        )
+        lines.append(f"besides tensors: {outside}")
+        lines.append(
+            f"the allocator reserves {size(first.memory.reserved_bytes)} for {size(first.memory.allocated_bytes)}"
+        )
+        return "\n".join(lines) + "\n"
+
+    def _ways(self, judged: _Judged) -> str:
+        """Return the largest batch, the fewest devices, and the choice for the asked number of devices."""
+        lines = []
+        batch = self._largest(judged)
+        if batch is not None:
+            lines.append(f"the largest batch on one device: {_numbers(batch.surely, batch.perhaps, 'row')}")
+        few = self._fewest(judged)
+        lines.append(f"the fewest devices with FSDP: {_numbers(few.surely, few.perhaps, 'device', is_least=True)}")
+        chosen = self._choice(judged)
+        if chosen is not None:
+            lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}")
+            if chosen.chosen is not None:
+                lines.append(f"  {command(chosen.chosen.layout)}")
+        return "\n".join(lines)
+
+    def _largest(self, judged: _Judged) -> LargestBatch | None:
+        if not self._log.rows:
+            return None
+        return verdict.largest_batch(self._log, Layout(), judged.target.device)
+
+    def _fewest(self, judged: _Judged) -> Fewest:
+        rows = self._rows
+        return verdict.fewest(self._log, judged.target.device, lambda count: Layout(shard=count, rows=rows))
+
+    def _choice(self, judged: _Judged) -> choice.Choice | None:
+        target, num_ranks = judged.target, self._ranks(judged.target)
+        rows = self._rows or self._log.rows
+        if rows and rows < num_ranks:
+            return None
+        return choice.choose(
+            self._log,
+            target.device,
+            num_ranks,
+            ranks_per_node=target.per_node,
+            node_bytes=target.node_bytes,
+            rows=self._rows,
+        )
+
+    def _table_of_devices(self) -> str:
+        rows = [("device", "memory", "needed", "")]
+        for judged in self._judged:
+            one = judged.as_it_is
+            rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(one), one.answer))
+        return _table(rows)
+
+    def _device_data(self, judged: _Judged) -> dict[str, Any]:
+        batch, few, chosen = self._largest(judged), self._fewest(judged), self._choice(judged)
+        first = judged.as_it_is
+        return {
+            "device": judged.target.title,
+            "memory_bytes": judged.target.device.memory_bytes,
+            "strategies": [_verdict_data(one) for one in judged.verdicts],
+            "advice": [
+                {"change": one.change, "why": one.why, "saved_bytes": one.saved_bytes, "answer": one.verdict.answer}
+                for one in advice.advice(self._log, first)
+            ],
+            "largest_batch": None if batch is None else {"surely": batch.surely, "perhaps": batch.perhaps},
+            "fewest_devices": {"surely": few.surely, "perhaps": few.perhaps},
+            "choice": None if chosen is None or chosen.chosen is None else _verdict_data(chosen.chosen),
+        }
+
+
+def command(layout: Layout) -> str:
+    """Return the option of echelon run, or the line of a script, for a strategy."""
+    option = scale(layout)
+    return f"echelon run --scale {option}" if option else f"run.parallelize(model, echelon.{layout.code})"
+
+
+def scale(layout: Layout) -> str:
+    """Return the value of --scale that trains in this layout; empty if only a script can ask for it."""
+    axes = {name: getattr(layout, name) for name in ("replicate", "shard", "tensor", "pipeline")}
+    used = [name for name, number in axes.items() if number > 1]
+    is_plain = not (layout.checkpointing or layout.offload or layout.reshard != ALWAYS)
+    if len(used) != 1 or not is_plain:
+        return ""
+    return {"replicate": "data", "shard": "fsdp", "tensor": "tensor", "pipeline": "pipeline"}[used[0]]
+
+
+_HEAD = ("strategy", "devices", "rows at once", "needed", "", "sent a step", "how")
+_OUTSIDE = {
+    "workspace": "workspaces of matrix products",
+    "context": "the driver's context",
+    "communicator": "buffers of NCCL or RCCL",
+    "hidden": "what the driver holds back",
+}
+
+
+def _row(one: Verdict, traced_rows: int) -> tuple[str, ...]:
+    layout = one.layout
+    rows = str(layout.rows_of_micro_batch(traced_rows)) if layout.rows or traced_rows else "–"
+    sent = size(one.memory.sent_bytes) if one.memory.sent_bytes else "–"
+    how = ""
+    if layout.num_ranks > 1:
+        how = f"--scale {scale(layout)}" if scale(layout) else layout.code
+    return (layout.name, str(layout.num_ranks), rows, _span(one), one.answer, sent, how)
+
+
+def _span(one: Verdict) -> str:
+    return f"{size(one.low_bytes)} to {size(one.high_bytes)}"
+
+
+def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) -> str:
+    if not surely and not perhaps:
+        return "none fits"
+    first, other = (perhaps, surely) if is_least else (surely, perhaps)
+    if first == other:
+        return counted(first, noun)
+    if is_least:
+        return f"{first} may be enough, " + (f"{counted(other, noun)} surely" if other else "none is sure")
+    return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _fails(one: Verdict) -> bool:
+    return one.answer not in (FITS, CLOSE)
+
+
+def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:
+    have = rows or log.rows
+    if num_ranks and have and num_ranks > have:
+        raise UsageError(
+            f"--gpus {num_ranks}: the batch has {counted(have, 'row')}, and each device needs one",
+            hint=f"--rows {num_ranks}   or --gpus {have}",
+        )
+
+
+def _verdict_data(one: Verdict) -> dict[str, Any]:
+    peak = one.memory.peak
+    return {
+        "strategy": one.layout.name,
+        "scale": scale(one.layout),
+        "code": one.layout.code if one.layout.num_ranks > 1 else "",
+        "devices": one.layout.num_ranks,
+        "low_bytes": one.low_bytes,
+        "high_bytes": one.high_bytes,
+        "answer": one.answer,
+        "peak_bytes": peak.num_bytes,
+        "allocated_bytes": one.memory.allocated_bytes,
+        "reserved_bytes": one.memory.reserved_bytes,
+        "sent_bytes": one.memory.sent_bytes,
+        "host_bytes": one.memory.host_bytes,
+        "phase": peak.phase,
+        "block": peak.block,
+        "parts": peak.parts,
+        "activations": dict(list(peak.activations.items())[:MOST_MODULES]),
+        "outside": {part.what: [part.low_bytes, part.high_bytes] for part in one.overheads},
+        "notes": one.memory.notes,
+    }

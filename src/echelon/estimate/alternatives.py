@@ -1,0 +1,49 @@
+"""The layouts that a person compares: every strategy on a number of devices, and changes of the script on one."""
+
+from __future__ import annotations
+
+from echelon.errors import UsageError
+from echelon.estimate.choice import candidates
+from echelon.estimate.layout import Layout
+from echelon.estimate.log import EventLog
+from echelon.estimate.places import is_matrix
+
+ACCUMULATION = 4
+
+
+def of_one_device(log: EventLog, *, rows: int = 0) -> list[Layout]:
+    """Return the script as it is, and with one change each."""
+    changes: list[dict[str, object]] = [{}]
+    if log.blocks:
+        changes.append({"checkpointing": True})
+    changes.append({"precision": "bf16"})
+    if any(tensor.category == "state" for tensor in log.tensors):
+        changes.append({"optimizer": "adam8bit"})
+    if (rows or log.rows) >= ACCUMULATION:
+        changes.append({"accumulation": ACCUMULATION})
+    return [Layout(rows=rows).changed(**change) for change in changes]
+
+
+def of_several(log: EventLog, num_ranks: int, ranks_per_node: int, *, rows: int = 0) -> list[Layout]:
+    """Return every strategy that this model and this batch can have on so many ranks."""
+    if num_ranks == 1:
+        return []
+    layouts = [layout for layout in candidates(num_ranks, ranks_per_node, rows=rows) if not layout.offload]
+    layouts = [layout for layout in layouts if log.blocks or not layout.checkpointing]
+    within = min(num_ranks, ranks_per_node)
+    if log.blocks and num_ranks % within == 0 and any(is_matrix(weight.name) for weight in log.weights):
+        layouts.append(Layout(tensor=within, shard=num_ranks // within, rows=rows))
+    if len(log.blocks) >= num_ranks:
+        layouts.append(Layout(pipeline=num_ranks, accumulation=num_ranks, rows=rows))
+    layouts.append(Layout(shard=num_ranks, offload=True, rows=rows))
+    return [layout for layout in layouts if _is_possible(log, layout)]
+
+
+def _is_possible(log: EventLog, layout: Layout) -> bool:
+    if not log.rows:
+        return True
+    try:
+        layout.rows_of_micro_batch(log.rows)
+    except UsageError:
+        return False
+    return True
