@@ -90,6 +90,7 @@ pictures: $(VENV)/.test  ## draw the terminals and the page of docs/pictures ane
 	@$(BIN)/python docs/pictures/draw.py
 	@$(BIN)/python -m docs.pictures.watch_page
 	@$(BIN)/python -m docs.pictures.report_page
+	@$(BIN)/python -m docs.pictures.memory_plot
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
 	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs

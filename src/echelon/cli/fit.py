@@ -6,26 +6,28 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echelon.cli import fit_devices, fit_scaling
 from echelon.cli.fits import OPTIONS as OF_MODEL
-from echelon.cli.fits import _optimizers
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, scan, whole
+from echelon.cli.options import Option, Scanned, one_of, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.launch.fit import Question
 
+OPTIMIZERS = ("adamw", "adam", "momentum", "sgd")
 OF_TRACE: tuple[Option, ...] = (
     Option(names=("--gpus",), value="N", help="compare the strategies on so many devices (default: those of a node)"),
-    Option(names=("--rows",), value="N", help="rows of the batch of all devices (default: as in the script); of --config: 1"),
-    Option(names=("--assume",), value="LINE=VALUE", help="the value that a line reads from a tensor: train.py:31=0.5; may be repeated"),
+    Option(names=("--rows",), value="N", help="rows of the batch of all devices (default: the script's, or 1)"),
+    Option(names=("--assume",), value="LINE=VALUE",
+           help="the value that a line reads from a tensor: train.py:31=0.5; may be repeated"),
     Option(names=("--config",), value="FILE", takes="file", help="trace a model of transformers from its config.json"),
     Option(names=("--length",), value="N", help="with --config: tokens of a row (default: the model's, at most 4096)"),
-    Option(names=("--optimizer",), value="NAME", choices=_optimizers, help="of a function or --config: adamw (default), adam, momentum, sgd"),
+    Option(names=("--optimizer",), value="NAME", choices=OPTIMIZERS,
+           help="of a function or --config: adamw (default), adam, momentum, sgd"),
     *(option for option in OF_MODEL if option.key == "dtype"),
     Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
     Option(names=("--cpu",), help="count what the CPU's own kernels keep, and not a device's"),
@@ -35,7 +37,8 @@ OF_SCALING: tuple[Option, ...] = (
     *(option for option in fit_scaling.OPTIONS if option.key not in ("node_type", "dtype", "plot")),
 )
 ENDS: tuple[Option, ...] = (
-    Option(names=("--plot",), value="NAME", takes="file", help="draw the memory of one step, or the scaling, as NAME.svg and NAME.png"),
+    Option(names=("--plot",), value="NAME", takes="file",
+           help="draw the memory of one step, or the scaling, as NAME.svg and NAME.png"),
     Option(names=("--json",), help="as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )  # fmt: skip
@@ -123,31 +126,18 @@ def _files(values: Mapping[str, str]) -> tuple[str, ...]:
 
 def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
     """Return what to trace; UsageError for options that contradict each other."""
-    from echelon.launch.fit import CONFIG, FUNCTION, MODULE, SCRIPT, Question
-    from echelon.plan.memory import TORCH_DTYPES
+    from echelon.launch.fit import FUNCTION, MODULE, SCRIPT, Question
 
-    assumed = dict(map(_assumed, scanned.values.get("assume", ())))
-    device = "cpu" if "cpu" in values else "gpu"
-    optimizer = values.get("optimizer", "adamw")
+    common: dict[str, Any] = {
+        "device": "cpu" if "cpu" in values else "gpu",
+        "assumed": dict(map(_assumed, scanned.values.get("assume", ()))),
+        "optimizer": one_of(values.get("optimizer", OPTIMIZERS[0]), "--optimizer", OPTIMIZERS),
+    }
     if "config" in values:
-        if scanned.rest:
-            raise UsageError(
-                f"--config {values['config']} is a model, and {scanned.rest[0]} another", hint="one of both"
-            )
-        if not os.path.isfile(values["config"]):
-            raise UsageError(
-                f"--config {values['config'] or repr('')}: there is no such file", hint="--config config.json"
-            )
-        return Question(
-            target=values["config"],
-            kind=CONFIG,
-            device=device,
-            assumed=assumed,
-            optimizer=optimizer,
-            rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
-            length=whole(values["length"], "--length", least=1, usual=2048) if "length" in values else 0,
-            dtype=TORCH_DTYPES[values.get("dtype", "fp32")],
-        )
+        return _of_config(scanned, values, common)
+    for name in ("length", "dtype"):
+        if name in values:
+            raise UsageError(f"--{name} describes the batch of a --config", hint="echelon fit --config config.json")
     if not scanned.rest:
         raise UsageError("echelon fit needs a script, a function or --config", hint="echelon fit train.py")
     target, *rest = scanned.rest
@@ -157,15 +147,41 @@ def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
         raise UsageError(
             f"{target} is not a file", hint="echelon fit train.py   or a function: echelon fit module:function"
         )
+    return Question(target=target, kind=kind, arguments=tuple(rest), **common)
+
+
+def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str, Any]) -> Question:
+    from echelon.launch.fit import CONFIG, Question
+
+    path = values["config"]
+    if scanned.rest:
+        raise UsageError(
+            f"--config {path} is a model, and {scanned.rest[0]} another", hint=f"echelon fit --config {path}"
+        )
+    if not os.path.isfile(path):
+        raise UsageError(f"--config {path or repr('')}: there is no such file", hint="--config config.json")
     return Question(
-        target=target, kind=kind, arguments=tuple(rest), device=device, assumed=assumed, optimizer=optimizer
+        target=path,
+        kind=CONFIG,
+        rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
+        length=whole(values["length"], "--length", least=1, usual=2048) if "length" in values else 0,
+        dtype=_dtype(values.get("dtype", "fp32")),
+        **common,
     )
+
+
+def _dtype(name: str) -> str:
+    """Return PyTorch's name of a type."""
+    from echelon.plan.memory import TORCH_DTYPES
+
+    return TORCH_DTYPES[one_of(name, "--dtype", tuple(TORCH_DTYPES))]
 
 
 def _assumed(text: str) -> tuple[str, float]:
     match = _LINE.fullmatch(text)
     try:
-        return (match[1], float(match[2])) if match else ("", float("nan"))
+        if match is not None:
+            return match[1], float(match[2])
     except ValueError:
         pass
     raise UsageError(f"--assume {text or repr('')}: give a line and a number", hint="--assume train.py:31=0.5")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,9 +122,8 @@ class Answer:
         print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
         print_table(_table([_HEAD, *(_row(one, self._log.rows) for one in judged.verdicts)]))
         print_table(self._fills(first))
-        changes = advice.advice(self._log, first)
-        for change in changes:
-            print_table(f"- {change.text}")
+        changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
+        print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
         print_table(self._ways(judged))
 
     def _fills(self, first: Verdict) -> str:
@@ -135,8 +136,8 @@ class Answer:
             if num >= peak.num_bytes / 100
         )
         lines = [f"\nthe peak on one device is in {where}: {parts}"]
-        modules = list(peak.activations.items())[:MOST_MODULES]
-        if modules:
+        modules = _of_kinds(peak.activations)
+        if peak.parts.get("activation", 0) >= peak.num_bytes / 10:
             names = ", ".join(f"{name or 'the model itself'} {size(num)}" for name, num in modules)
             lines.append(f"the modules that keep most for backward: {names}")
         outside = ", ".join(
@@ -187,7 +188,7 @@ class Answer:
         )
 
     def _table_of_devices(self) -> str:
-        rows = [("device", "memory", "needed", "")]
+        rows = [("device", "memory", "needed", "verdict")]
         for judged in self._judged:
             one = judged.as_it_is
             rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(one), one.answer))
@@ -226,7 +227,7 @@ def scale(layout: Layout) -> str:
     return {"replicate": "data", "shard": "fsdp", "tensor": "tensor", "pipeline": "pipeline"}[used[0]]
 
 
-_HEAD = ("strategy", "devices", "rows at once", "needed", "", "sent a step", "how")
+_HEAD = ("strategy", "devices", "rows at once", "needed", "verdict", "sent a step", "how")
 _OUTSIDE = {
     "workspace": "workspaces of matrix products",
     "context": "the driver's context",
@@ -243,6 +244,14 @@ def _row(one: Verdict, traced_rows: int) -> tuple[str, ...]:
     if layout.num_ranks > 1:
         how = f"--scale {scale(layout)}" if scale(layout) else layout.code
     return (layout.name, str(layout.num_ranks), rows, _span(one), one.answer, sent, how)
+
+
+def _of_kinds(activations: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the modules with the most bytes; those that differ in their numbers alone are one: blocks.*.mlp."""
+    kinds: Counter[str] = Counter()
+    for name, num_bytes in activations.items():
+        kinds[re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)] += num_bytes
+    return kinds.most_common(MOST_MODULES)
 
 
 def _span(one: Verdict) -> str:
@@ -297,7 +306,7 @@ def _verdict_data(one: Verdict) -> dict[str, Any]:
         "phase": peak.phase,
         "block": peak.block,
         "parts": peak.parts,
-        "activations": dict(list(peak.activations.items())[:MOST_MODULES]),
+        "activations": peak.activations,
         "outside": {part.what: [part.low_bytes, part.high_bytes] for part in one.overheads},
         "notes": one.memory.notes,
     }

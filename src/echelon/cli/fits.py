@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option
+from echelon.cli.options import Option, one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
 from echelon.units import size, size_bytes, slurm_time
@@ -67,8 +67,8 @@ def read_model(values: Mapping[str, str]) -> Model | None:
         return None
     return Model(
         num_parameters=_count(values["parameters"]),
-        dtype=_word(values.get("dtype", "fp32"), "--dtype", _dtypes()),
-        optimizer=_word(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
+        dtype=one_of(values.get("dtype", "fp32"), "--dtype", _dtypes()),
+        optimizer=one_of(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
     )
 
 
@@ -83,14 +83,6 @@ def _count(text: str) -> int:
             hint="--parameters 7B",
         )
     return number
-
-
-def _word(text: str, option: str, choices: tuple[str, ...]) -> str:
-    if text not in choices:
-        raise UsageError(
-            f"{option} {text or repr('')}: the choices are {', '.join(choices)}", hint=f"{option} {choices[0]}"
-        )
-    return text
 
 
 def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Devices:

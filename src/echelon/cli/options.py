@@ -221,6 +221,15 @@ def scan_all(arguments: Sequence[str], options: Sequence[Option], *, command: st
     return Scanned(values=values, rest=tuple(words), is_program=False)
 
 
+def one_of(text: str, option: str, choices: tuple[str, ...]) -> str:
+    """Return the value of an option that has choices; raise UsageError for another value."""
+    if text not in choices:
+        raise UsageError(
+            f"{option} {text or repr('')}: the choices are {', '.join(choices)}", hint=f"{option} {choices[0]}"
+        )
+    return text
+
+
 def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
     """Split --name=value and -n4; underscores in a long name count as dashes."""
     if word.startswith("--"):

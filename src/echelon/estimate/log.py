@@ -173,7 +173,7 @@ def _weight(index: int, value: Any, num_blocks: int, num_tensors: int) -> Weight
 
 
 def _events(events: Sequence[Any], num_tensors: int, num_blocks: int) -> tuple[Event, ...]:
-    """Check each event, and that tensors are freed after they are allocated; blocks become tuples."""
+    """Check each event, and that tensors are freed after they are allocated; leave out what follows the end."""
     live: set[int] = set()
     checked: list[Event] = []
     for index, event in enumerate(events):
@@ -191,7 +191,7 @@ def _events(events: Sequence[Any], num_tensors: int, num_blocks: int) -> tuple[E
             checked.append((event[0], event[1]))
     for phase in (STEP, BACKWARD, OPTIMIZER):
         _check(phase in checked, f"events: no step reached the phase {phase!r}; the phases are", _phases(checked))
-    return tuple(checked)
+    return tuple(checked[: checked.index(END) + 1]) if END in checked else tuple(checked)
 
 
 def _phases(events: Sequence[Event]) -> list[Event]:

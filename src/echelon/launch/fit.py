@@ -63,7 +63,7 @@ class Traced:
 
 
 def trace(question: Question, host: Host) -> Traced:
-    """Run a script up to its second optimizer step without computing it; UsageError or RunError say why it cannot be."""
+    """Run a script up to its second step without computing it; UsageError or RunError say why that cannot be."""
     if find_spec("torch") is None:
         raise UsageError(
             "the Python of echelon has no PyTorch, but echelon fit traces with it", hint="pip install torch"

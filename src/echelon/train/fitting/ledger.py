@@ -99,7 +99,9 @@ class Ledger(TorchDispatchMode):
                 known.category = ACTIVATION
 
     def mark(self, *words: Any) -> None:
-        """Add a mark to the events."""
+        """Add a mark to the events; with a step the operations are counted anew."""
+        if words == ("step",):
+            self.flops = {FORWARD: 0, BACKWARD: 0}
         self.events.append(words[0] if len(words) == 1 else list(words))
 
     def _note(self, func: Any, inputs: List[torch.Tensor], result: Any) -> None:
