@@ -1,6 +1,7 @@
 """`echelon rehearse` as a user runs it: verdicts, a clean folder, and one clear error for what cannot be rehearsed."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert left_behind(str(tmp_path)) == []
 
 
+@pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="test_split_models.py goes on with split models too")
 def test_verdict_of_a_split_model(tmp_path: Path) -> None:
     """A model that is spread over the ranks survives; test_split_models.py shows that its whole state is compared."""
     shutil.copy(SPLIT, tmp_path / "train.py")

@@ -48,6 +48,8 @@ def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, 
     with open(path, encoding="utf-8") as file:
         values = json.load(file)
     config = transformers.AutoConfig.for_model(**{"model_type": values.pop("model_type"), **values})
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     names = getattr(config, "architectures", None) or []
     kind = getattr(transformers, names[0], None) if names else None
     model = kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
