@@ -55,7 +55,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert left_behind(str(tmp_path)) == []
 
 
-@pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="test_split_models.py goes on with split models too")
+@pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="test_split_models.py has split models too")
 def test_verdict_of_a_split_model(tmp_path: Path) -> None:
     """A model that is spread over the ranks survives; test_split_models.py shows that its whole state is compared."""
     shutil.copy(SPLIT, tmp_path / "train.py")
