@@ -1,16 +1,18 @@
-"""Run a script for real, and print what PyTorch's allocator on the CPU has live, as JSON: `measured.py SCRIPT`.
+"""Run a script for real, and measure what PyTorch's allocator on the CPU has live.
 
 The bytes are those of the profiler's memory events, which the allocator writes itself. They are given for the phases of
-the second step of the optimizers, as marks by the same hooks as in a trace.
+the last step that a trace sees, by marks of the same hooks as in a trace.
 """
 
+import gc
 import json
-import os
 import runpy
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from echelon.train.fitting.course import Course, Traced
@@ -29,28 +31,61 @@ class Marks(Ledger):
         return None
 
 
-def main(script: str) -> None:
-    """Run the script, and print {"forward": bytes, "forward peak": bytes, …}."""
-    marks = Marks(counts_all=True)
+class Kinds:
+    """Counts the bytes of weights, gradients and states by the tensors that the optimizers have."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.bytes: dict[str, int] = {}
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+
+    def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not any(optimizer is one for one in self.optimizers):
+            self.optimizers.append(optimizer)
+        gradients = [one.grad for one in self._weights() if one.grad is not None]
+        self.bytes |= {"gradient": num_bytes(gradients)}
+
+    def _after(self, *_: Any) -> None:
+        modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+        weights = [*self._weights(), *(weight for module in modules for weight in module.parameters())]
+        buffers = [buffer for module in modules for buffer in module.buffers()]
+        states = [one for optimizer in self.optimizers for state in optimizer.state.values() for one in state.values()]
+        tensors = {"parameter": weights, "buffer": buffers, "state": states}
+        self.bytes |= {kind: num_bytes(one) for kind, one in tensors.items()}
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        return (one for optimizer in self.optimizers for group in optimizer.param_groups for one in group["params"])
+
+
+def num_bytes(values: Iterable[Any]) -> int:
+    """Return the bytes of the storages of tensors, each once."""
+    storages = [one.untyped_storage() for one in values if isinstance(one, torch.Tensor) and not one.is_sparse]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def measure(script: str, out: str) -> None:
+    """Run the script, and write {"forward": bytes, "forward peak": bytes, …, "kinds": {"state": bytes, …}}."""
+    marks, kinds = Marks(counts_all=True), Kinds()
     Course(marks).install()
     sys.argv = [script]
-    output = os.dup(1)
-    os.dup2(2, 1)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         try:
             runpy.run_path(script, run_name="__main__")
         except Traced:
             pass
-    events = []
+    events: list[tuple[int, int | str]] = []
     for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             events.append((event.start_ns(), event.nbytes()))
         elif event.name().startswith("mark "):
             events.append((event.start_ns(), event.name()[5:]))
-    os.write(output, json.dumps(course_of([event for _, event in sorted(events, key=lambda row: row[0])])).encode())
+    course = course_of([event for _, event in sorted(events, key=lambda row: row[0])])
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump({**course, "kinds": kinds.bytes}, file)
 
 
-def course_of(events: "list[int | str]") -> "dict[str, int]":
+def course_of(events: "Iterable[int | str]") -> dict[str, int]:
     """Return the live bytes at the end of each phase of the last step, and the most in each."""
     now = most = 0
     phase, found = "building", {}
@@ -65,7 +100,3 @@ def course_of(events: "list[int | str]") -> "dict[str, int]":
         phase = "forward" if event == "step" else event
         most = now
     return found
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -8,16 +8,17 @@ from typing import Any, Callable, Dict, Tuple
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_iter, tree_map_only
 
 MOST_LENGTH = 4096
-"""The longest sequence that is taken if none was asked for: configurations name lengths that nobody trains with."""
+"""The longest sequence if none was asked for: configurations name lengths that nobody trains with."""
 
 
-def of_function(name: str, optimizer: str) -> Callable[[], None]:
+def of_function(name: str, optimizer: str, device: str) -> Callable[[], None]:
     """Return the training of what `module:function` returns: a model and a batch.
 
     The batch is a tensor, a tuple of tensors or a dict of them, with which the model is called. The loss is the result's
-    `loss`, or the mean of what it returns.
+    `loss`, or the mean of what it returns. `device` is the type of the device: "cuda" or "cpu".
     """
     sys.path.insert(0, os.getcwd())
     module, _, function = name.partition(":")
@@ -27,23 +28,23 @@ def of_function(name: str, optimizer: str) -> Callable[[], None]:
         built = build()
         if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], nn.Module)):
             raise TypeError("%s returns %s, but a model and a batch are needed" % (name, type(built).__name__))
-        _train(built[0], built[1], optimizer)
+        _train(built[0], built[1], optimizer, device)
 
     return train
 
 
-def of_config(path: str, rows: int, length: int, optimizer: str, dtype: str) -> Callable[[], None]:
+def of_config(path: str, rows: int, length: int, optimizer: str, dtype: str, device: str) -> Callable[[], None]:
     """Return the training of a model of `transformers` with random weights, on a batch of random values."""
 
     def train() -> None:
         model, batch = _of_transformers(path, rows, length)
-        _train(model.to(getattr(torch, dtype)), batch, optimizer)
+        _train(model.to(getattr(torch, dtype)), batch, optimizer, device)
 
     return train
 
 
 def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, Any]]:
-    import transformers
+    transformers = importlib.import_module("transformers")
 
     with open(path, encoding="utf-8") as file:
         values = json.load(file)
@@ -69,12 +70,11 @@ def _batch(config: Any, rows: int, length: int) -> Dict[str, Any]:
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _train(model: nn.Module, batch: Any, optimizer: str) -> None:
+def _train(model: nn.Module, batch: Any, optimizer: str, device: str) -> None:
     """Take steps until the trace has seen enough."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device)
     steps = _optimizer(optimizer, model)
-    moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+    moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
     while True:
         if isinstance(moved, dict):
             result = model(**moved)
@@ -95,7 +95,5 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _mean(result: Any) -> torch.Tensor:
-    from torch.utils._pytree import tree_iter
-
     first = next(one for one in tree_iter(result) if isinstance(one, torch.Tensor))
     return first.float().mean()

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_iter
 
 from .. import patches
 from ..strategies import blocks
@@ -21,7 +22,7 @@ from .ledger import (
     PARAMETER,
     STATE,
     Ledger,
-)
+)  # fmt: skip
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2
@@ -43,7 +44,6 @@ class Course:
         """The classes of the optimizers that took a step."""
         self.num_steps = 0
         """The steps of the optimizer that took the most."""
-        self.precision = ""
         self._ledger = ledger
         self._numbers: Dict[int, int] = {}
         self._stack: List[int] = []
@@ -72,9 +72,9 @@ class Course:
                     continue
                 seen.add(number)
                 rows.append({
-                    "name": name, "bytes": weight.numel() * weight.element_size(), "block": self._block_of(model, name),
-                    "tensor": number, "elements": weight.numel(), "dtype": str(weight.dtype).rpartition(".")[2], "is_trained": weight.requires_grad,
-                    "length": int(weight.shape[0]) if weight.dim() else 0,
+                    "name": name, "bytes": weight.numel() * weight.element_size(), "elements": weight.numel(),
+                    "block": self._block_of(model, name), "tensor": number, "is_trained": weight.requires_grad,
+                    "dtype": _name_of(weight.dtype), "length": int(weight.shape[0]) if weight.dim() else 0,
                 })  # fmt: skip
         return rows
 
@@ -172,7 +172,6 @@ class Course:
                 ledger.set_category(weight, PARAMETER)
                 ledger.set_category(weight.grad, GRADIENT)
                 self._shapes.add(_sorted(weight.shape))
-                self.precision = str(weight.dtype).rpartition(".")[2]
         self._forget_weight_shapes()
         ledger.phase = OPTIMIZER
         ledger.mark("optimizer")
@@ -190,6 +189,7 @@ class Course:
         ledger.phase = FORWARD
         if min(self._steps.values()) >= NUM_STEPS:
             ledger.mark("end")
+            ledger.close()
             raise Traced
         ledger.mark("step")
 
@@ -200,13 +200,15 @@ class Course:
                 storage.is_of_rows = False
 
 
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
 def _sorted(shape: Any) -> Tuple[int, ...]:
     return tuple(sorted(shape))
 
 
 def _tensors(values: Any) -> List[torch.Tensor]:
-    from torch.utils._pytree import tree_iter
-
     return [one for one in tree_iter(values) if isinstance(one, torch.Tensor)]
 
 
@@ -218,4 +220,4 @@ def _on_gradient(values: Any, act: Callable[[], None]) -> None:
 
     for tensor in _tensors(values):
         if tensor.requires_grad:
-            tensor.register_hook(reached)
+            tensor.register_hook(reached)  # type: ignore[no-untyped-call]

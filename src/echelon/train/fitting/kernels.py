@@ -8,25 +8,26 @@ from torch import nn
 from torch.nn import functional
 
 from .. import patches
-from .places import KIND, is_device
+from .places import is_device
 
 _WHY = "On a device this operation keeps other tensors for backward() than on a CPU."
 _FULL = (  # https://docs.pytorch.org/docs/stable/amp.html: CUDA ops that autocast to float32
     "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "binary_cross_entropy_with_logits",
-    "hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "softplus", "normalize",
+    "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "hinge_embedding_loss",
+    "binary_cross_entropy_with_logits", "margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "softplus",
+    "normalize",
 )  # fmt: skip
 _FULL_OF_TENSORS = (
-    "softmax", "log_softmax", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "rsqrt", "reciprocal", "sum", "prod",
-    "cumsum", "cumprod", "norm", "cosh", "sinh", "tan", "acos", "asin", "erfinv", "renorm",
+    "softmax", "log_softmax", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "rsqrt", "reciprocal", "sum",
+    "prod", "cumsum", "cumprod", "norm", "cosh", "sinh", "tan", "acos", "asin", "erfinv", "renorm",
 )  # fmt: skip
 _CUDNN_PLANES = 6
 """cuDNN keeps, for each step and layer of an LSTM, four gates, the cell and its tanh; fewer for others."""
 
 
 def install() -> None:
-    """Replace them."""
-    patches.replace(functional, "scaled_dot_product_attention", attention, why=_WHY)
+    """Replace these operations."""
+    patches.replace(functional, "scaled_dot_product_attention", _attention, why=_WHY)
     patches.replace(functional, "dropout", _dropout, why=_WHY)
     patches.replace(torch, "dropout", _dropout, why=_WHY)
     for name in _FULL:
@@ -35,9 +36,9 @@ def install() -> None:
         for owner in (torch, torch.Tensor):
             if hasattr(owner, name):
                 patches.replace(owner, name, _in_full(getattr(owner, name)), why=_WHY)
-    rnns = nn.modules.rnn._VF
+    rnns: Any = nn.modules.rnn
     for name, planes in (("lstm", _CUDNN_PLANES), ("gru", 5), ("rnn_tanh", 1), ("rnn_relu", 1)):
-        patches.replace(rnns, name, _recurrent(getattr(rnns, name), planes), why=_WHY)
+        patches.replace(rnns._VF, name, _recurrent(getattr(rnns._VF, name), planes), why=_WHY)
     _let_autocast_be_that_of_the_cpu()
 
 
@@ -91,7 +92,7 @@ class _Attention(torch.autograd.Function):
     """Attention by a kernel that keeps its inputs, its result and a number for each row of the scores."""
 
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
         *outer, length, width = query.shape
         if query.dtype != torch.float32 and mask is None and value.shape[-1] == width:
             result = torch.empty_like(query)  # flash attention keeps the order of the query's dims
@@ -102,8 +103,8 @@ class _Attention(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
-        query, key, value, mask, _, sums = ctx.saved_tensors
+    def backward(ctx: Any, *_: Any) -> Any:
+        query, key, value, mask, __, sums = ctx.saved_tensors
         scratch = torch.empty_like(sums)
         grads = [torch.empty_like(one) for one in (query, key, value)]
         del scratch
@@ -111,10 +112,14 @@ class _Attention(torch.autograd.Function):
         return (*grads, of_mask)
 
 
-def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Optional[torch.Tensor] = None,
+    *_: Any,
+    **__: Any,
+) -> torch.Tensor:
     """Compute attention with the memory of the flash and the memory-efficient kernels."""
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
@@ -124,7 +129,7 @@ def attention(
     mask = attn_mask
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype)  # the kernels add numbers
-    result: torch.Tensor = _Attention.apply(query, key, value, mask)
+    result: torch.Tensor = _Attention.apply(query, key, value, mask)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -135,10 +140,10 @@ def _recurrent(original: Callable[..., Any], planes: int) -> Callable[..., Any]:
         is_packed = isinstance(args[1], (list, tuple)) and isinstance(args[0], torch.Tensor) and args[0].dim() == 1
         if is_packed:
             return original(x, *args)
-        states, weights, has_bias, num_layers, dropout, training, is_both, batch_first = args
+        states, weights, _, num_layers, *_, is_both, batch_first = args
         states = states if isinstance(states, (list, tuple)) else (states,)
-        results = _Recurrent.apply(x, states[0], (num_layers, is_both, batch_first, planes, len(states)), *weights)
-        return results
+        how = num_layers, is_both, batch_first, planes, len(states)
+        return _Recurrent.apply(x, states[0], how, *weights)  # type: ignore[no-untyped-call]
 
     return compute
 
@@ -147,7 +152,7 @@ class _Recurrent(torch.autograd.Function):
     """A recurrent layer whose kernel keeps its inputs, its results and a reserve."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, state: Any, how: Tuple[Any, ...], *weights: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, x: Any, state: Any, how: Tuple[Any, ...], *weights: Any) -> Any:
         num_layers, is_both, batch_first, planes, num_states = how
         num_directions = 2 if is_both else 1
         hidden = state.shape[-1]
@@ -160,14 +165,11 @@ class _Recurrent(torch.autograd.Function):
         return (result, *ends)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:  # type: ignore[override]
-        x, state, _, __, *weights = ctx.saved_tensors
+    def backward(ctx: Any, *_: Any) -> Any:
+        x, state, __, __, *weights = ctx.saved_tensors
         flat = x.new_empty((sum(one.numel() for one in weights),))
         parts, at = [], 0
         for one in weights:
             parts.append(flat[at : at + one.numel()].view(one.shape))
             at += one.numel()
         return (torch.empty_like(x), torch.empty_like(state), None, *parts)
-
-
-__all__ = ["KIND", "attention", "install"]

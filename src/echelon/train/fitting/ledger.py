@@ -1,11 +1,12 @@
 """The ledger of a training's memory: each storage that a device would allocate and free, in order."""
 
 import weakref
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
 
 from . import unknown_shapes
 from .unknown_shapes import is_fake
@@ -16,6 +17,10 @@ PARAMETER, GRADIENT, STATE, BUFFER, INPUT, ACTIVATION, TEMPORARY = (
 BUILDING, FORWARD, BACKWARD, OPTIMIZER = "building", "forward", "backward", "optimizer"
 _EXCHANGED = ("parameter", "gradient", "state", "buffer")
 """Categories that do not depend on the number of rows."""
+_LARGER: Dict[Any, Callable[[Any], int]] = {
+    torch.ops.aten.binary_cross_entropy.default: lambda args: args[0].numel() * args[0].element_size(),
+}
+"""Operations that return a tensor in a larger storage: the mean of a loss is written where its terms were."""
 
 
 class Storage:
@@ -33,7 +38,7 @@ class Storage:
         self.is_of_rows = is_of_rows
 
 
-class Ledger(TorchDispatchMode):
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the storages of fake tensors; a tensor is on the device if an input is, or if it is moved there.
 
     A script that uses no device is traced as if its weights, its batches and all that follows were on it; a trace for a
@@ -41,7 +46,7 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(self, *, counts_all: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.storages: List[Storage] = []
         self.events: List[Any] = []
         self.phase = BUILDING
@@ -52,6 +57,7 @@ class Ledger(TorchDispatchMode):
         self.depth = 0
         """How many operations are being computed: their code sees tensors on the CPU."""
         self._counts_all = counts_all
+        self._is_closed = False
         self._ids: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         self._ends: Dict[int, Any] = {}
         self._alive: Set[int] = set()
@@ -66,7 +72,7 @@ class Ledger(TorchDispatchMode):
         finally:
             self.depth -= 1
         inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-        self._note(func, inputs, result)
+        self._note(inputs, result, int(_LARGER[func](args)) if func in _LARGER else 0)
         self._count_flops(func, args, kwargs, result)
         return result
 
@@ -104,7 +110,11 @@ class Ledger(TorchDispatchMode):
             self.flops = {FORWARD: 0, BACKWARD: 0}
         self.events.append(words[0] if len(words) == 1 else list(words))
 
-    def _note(self, func: Any, inputs: List[torch.Tensor], result: Any) -> None:
+    def close(self) -> None:
+        """Note nothing more: what the end of the script frees is no part of the training."""
+        self._is_closed = True
+
+    def _note(self, inputs: List[torch.Tensor], result: Any, least_bytes: int) -> None:
         results = [one for one in tree_iter(result) if isinstance(one, torch.Tensor)]
         if not (self._counts_all or self.is_moving or any(map(is_fake, inputs)) or any(map(is_fake, results))):
             return
@@ -114,17 +124,18 @@ class Ledger(TorchDispatchMode):
         is_on_device = self.is_moving or any(one.is_on_device for one in known)
         is_of_rows = self.phase != OPTIMIZER and (not known or any(one.is_of_rows for one in known))
         for tensor in results:
-            self._add(tensor, is_of_rows=is_of_rows, is_on_device=is_on_device)
+            self._add(tensor, is_of_rows=is_of_rows, is_on_device=is_on_device, least_bytes=least_bytes)
 
-    def _add(self, tensor: torch.Tensor, *, is_of_rows: bool, is_on_device: bool) -> None:
+    def _add(self, tensor: torch.Tensor, *, is_of_rows: bool, is_on_device: bool, least_bytes: int = 0) -> None:
         if tensor.layout != torch.strided:
             self._add_parts(tensor, is_of_rows=is_of_rows, is_on_device=is_on_device)
             return
         storage = _storage(tensor)
-        if storage in self._ids:
+        if storage in self._ids or self._is_closed:
             return
         number = len(self.storages)
-        made = Storage(storage.nbytes(), self.phase, self.module, tuple(tensor.shape), is_of_rows=is_of_rows)
+        num_bytes = max(storage.nbytes(), least_bytes)
+        made = Storage(num_bytes, self.phase, self.module, tuple(tensor.shape), is_of_rows=is_of_rows)
         made.is_on_device = is_on_device
         self.storages.append(made)
         self._ids[storage] = number
@@ -141,7 +152,8 @@ class Ledger(TorchDispatchMode):
     def _end(self, number: int) -> None:
         self._alive.discard(number)
         self._ends.pop(number, None)
-        self.events.append(-number - 1)
+        if not self._is_closed:
+            self.events.append(-number - 1)
 
     def _count_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         counter = self._counters.get(getattr(func, "_overloadpacket", None))
@@ -150,11 +162,9 @@ class Ledger(TorchDispatchMode):
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    return torch._C.TensorBase.untyped_storage(tensor)  # type: ignore[attr-defined]
+    return torch._C.TensorBase.untyped_storage(tensor)
 
 
 def _counters() -> Dict[Any, Any]:
     """Return PyTorch's own counters of floating-point operations."""
-    from torch.utils.flop_counter import flop_registry
-
     return dict(flop_registry)

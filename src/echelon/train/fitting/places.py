@@ -47,12 +47,13 @@ class Places:
             return place
 
         patches.replace(FakeTensor, "device", property(device), why=_WHY)
-        for name, kind in (("is_cuda", KIND), ("is_cpu", "cpu")):
-            patches.replace(FakeTensor, name, property(_asks(kind)), why=_WHY)
-        patches.replace(FakeTensor, "get_device", lambda one: 0 if one.device.type == KIND else -1, why=_WHY)
+        patches.replace(FakeTensor, "is_cuda", property(lambda one: is_device(one.device)), why=_WHY)
+        patches.replace(FakeTensor, "is_cpu", property(lambda one: not is_device(one.device)), why=_WHY)
+        patches.replace(FakeTensor, "get_device", lambda one: 0 if is_device(one.device) else -1, why=_WHY)
         self._replace_moves()
         self._replace_makers()
         self._replace_weights()
+        self._replace_data()
         patches.replace(torch.utils, "swap_tensors", _swapping(torch.utils.swap_tensors), why=_WHY)
         patches.replace(FakeTensor, "__deepcopy__", _deep_copy, why=_WHY)
 
@@ -113,6 +114,20 @@ class Places:
 
         patches.replace(nn.Module, "register_parameter", registered, why=_WHY)
 
+    def _replace_data(self) -> None:
+        """Let `tensor.data = value` keep whether the tensor has data."""
+        data: Any = torch.Tensor.data
+
+        def assign(tensor: torch.Tensor, value: torch.Tensor) -> None:
+            if isinstance(tensor, FakeTensor):
+                value = self._without_data(value)
+            elif isinstance(value, FakeTensor):
+                with _disable_current_modes(), self._ledger:
+                    value = torch.zeros(tuple(value.shape), dtype=value.dtype)
+            data.__set__(tensor, value)
+
+        patches.replace(torch.Tensor, "data", property(data.__get__, assign), why=_WHY)
+
     def _replace_makers(self) -> None:
         makers = _device_constructors()
         for name in dir(torch):
@@ -150,10 +165,6 @@ class Places:
                 self._ledger.is_moving = False
 
         return make
-
-
-def _asks(kind: str) -> Callable[[Any], bool]:
-    return lambda tensor: bool(tensor.device.type == kind)
 
 
 def _asked_place(args: Any, kwargs: Dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""torch.cuda, as a script sees it on a machine with one device."""
+"""The module of PyTorch for devices, as a script sees it on a machine with one device."""
 
 from types import SimpleNamespace
 from typing import Any, Tuple
@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optimizers
 
 from .. import patches
-from .places import KIND
+from .places import KIND, is_device
 
 _WHY = "The device is not here: what a script asks of it has an answer."
 
@@ -40,7 +40,8 @@ class _Nothing:
 
 
 def install(memory_bytes: int) -> None:
-    """Let torch.cuda answer for one device with this memory."""
+    """Let PyTorch answer for one device with this memory."""
+    cuda = torch.get_device_module(KIND)
     about = SimpleNamespace(
         name="a device", total_memory=memory_bytes, major=8, minor=0, multi_processor_count=108, gcnArchName="",
         warp_size=32, uuid="", L2_cache_size=1 << 25, shared_memory_per_block_optin=1 << 17,
@@ -57,24 +58,25 @@ def install(memory_bytes: int) -> None:
         "default_stream": _Nothing(), "set_stream": None, "get_arch_list": [], "reset_max_memory_allocated": None,
     }  # fmt: skip
     for name, value in answers.items():
-        if hasattr(torch.cuda, name):
-            patches.replace(torch.cuda, name, _answering(value), why=_WHY)
+        if hasattr(cuda, name):
+            patches.replace(cuda, name, _answering(value), why=_WHY)
     for name in ("Stream", "Event", "stream", "device", "nvtx"):
-        patches.replace(torch.cuda, name, _Nothing if name != "nvtx" else _Nothing(), why=_WHY)
+        patches.replace(cuda, name, _Nothing if name != "nvtx" else _Nothing(), why=_WHY)
     of_any = {
         "is_available": True, "current_accelerator": torch.device(KIND), "device_count": 1, "current_device_index": 0,
         "current_device_idx": 0, "current_stream": _Nothing(), "set_stream": None, "synchronize": None,
         "set_device_index": None, "set_device_idx": None,
     }  # fmt: skip
+    accelerator = getattr(torch, "accelerator", None)
     for name, value in of_any.items():
-        if hasattr(getattr(torch, "accelerator", None), name):  # PyTorch 2.6 and later
-            patches.replace(torch.accelerator, name, _answering(value), why=_WHY)
+        if hasattr(accelerator, name):
+            patches.replace(accelerator, name, _answering(value), why=_WHY)
     _make_types()
     _choose_as_on_devices()
 
 
 def _make_types() -> None:
-    """Let torch.cuda.FloatTensor and its kin make tensors on the device, and .type() move tensors there."""
+    """Let the FloatTensor of devices and its kin make tensors on the device, and .type() move tensors there."""
     moved, convert = {}, torch.Tensor.type
     for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
         maker = getattr(torch, "%sTensor" % name)
@@ -83,7 +85,7 @@ def _make_types() -> None:
             return _maker(*args).to(KIND)
 
         moved[make] = maker.dtype
-        patches.replace(torch.cuda, "%sTensor" % name, make, why=_WHY)
+        patches.replace(torch.get_device_module(KIND), "%sTensor" % name, make, why=_WHY)
 
     def as_type(tensor: Any, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
         if callable(kind) and kind in moved:
@@ -104,7 +106,7 @@ def _choose_as_on_devices() -> None:
     original = optimizers._default_to_fused_or_foreach
 
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> Tuple[bool, bool]:
-        is_there = all(one is None or one.device.type == KIND for one in params)
+        is_there = all(one is None or is_device(one.device) for one in params)
         return (False, not differentiable) if is_there else original(params, differentiable, use_fused)
 
     patches.replace(optimizers, "_default_to_fused_or_foreach", choose, why=_WHY)

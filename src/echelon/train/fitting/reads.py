@@ -96,7 +96,7 @@ _READ: Dict[str, Callable[..., Any]] = {
     "numpy": _array,
     "__array__": lambda tensor, value, *_: _array(tensor, value),
     "__format__": lambda tensor, value, spec="": format(value, spec) if tensor.dim() == 0 else repr(tensor),
-    "__contains__": lambda _, value, *__: False,
+    "__contains__": lambda *_: False,
 }
 
 

@@ -74,8 +74,7 @@ def _alone(original: Callable[..., None]) -> Callable[..., None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(_ORDER, args))  # noqa: B905
         given.update(kwargs)
-        for name, value in (("num_workers", 0), ("pin_memory", False), ("persistent_workers", False), ("timeout", 0)):
-            given[name] = value
+        given.update(num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn"):
             given.pop(name, None)
         original(self, **given)
@@ -84,6 +83,6 @@ def _alone(original: Callable[..., None]) -> Callable[..., None]:
 
 
 _ORDER = (
-    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last",
-    "timeout", "worker_init_fn", "multiprocessing_context", "generator",
+    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
+    "drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator",
 )  # fmt: skip

@@ -12,15 +12,18 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .. import patches
 from . import builders, kernels, pretended, unknown_shapes
+from .compiling import Compiling
 from .course import Course, Traced
 from .ledger import Ledger
-from .places import Places
+from .places import KIND, Places
 from .reads import Reads
 from .scratch import Scratch
 
 FORMAT = 1
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
+_WHY = "A script that is traced sees its own arguments."
 _open = open  # the script gets another
 
 
@@ -87,6 +90,7 @@ class Tracer:
         self._course = Course(self._ledger)
         self._reads = Reads(order.assumed, order.target)
         self._scratch = Scratch(folder)
+        self._compiling = Compiling()
 
     def run(self) -> Dict[str, Any]:
         """Return the log."""
@@ -103,6 +107,7 @@ class Tracer:
         self._reads.install()
         torch.distributions.Distribution.set_default_validate_args(False)
         self._scratch.install()
+        self._compiling.install()
         self._course.install()
 
     def _events(self) -> List[Any]:
@@ -135,18 +140,20 @@ class Tracer:
         return None
 
     def _train(self) -> None:
-        order = self._order
+        order, place = self._order, KIND if self._is_gpu else "cpu"
         if order.kind == FUNCTION:
-            builders.of_function(order.target, order.optimizer)()
+            builders.of_function(order.target, order.optimizer, place)()
         elif order.kind == CONFIG:
-            builders.of_config(order.target, order.rows, order.length, order.optimizer, order.dtype)()
+            shape = order.rows, order.length
+            builders.of_config(order.target, *shape, order.optimizer, order.dtype, place)()
         else:
-            sys.argv = [order.target, *order.arguments]
+            patches.replace(sys, "argv", [order.target, *order.arguments], why=_WHY)
             sys.path.insert(0, os.getcwd() if order.kind == MODULE else os.path.dirname(os.path.abspath(order.target)))
             run = runpy.run_module if order.kind == MODULE else runpy.run_path
             run(order.target, run_name="__main__")
         if self._course.num_steps:
             self._ledger.mark("end")  # a script of one step
+            self._ledger.close()
 
     def _failed(self, error: BaseException) -> Failed:
         """Return an error with the frames of the script and of its own modules."""
@@ -171,7 +178,7 @@ class Tracer:
             "modules": course.modules,
             "tensors": [[one.bytes, one.category, one.module, int(one.is_of_rows)] for one in ledger.storages],
             "events": self._events(),
-            "notes": [*self._reads.notes(), *unknown_shapes.notes()],
+            "notes": [*self._reads.notes(), *unknown_shapes.notes(), *self._compiling.notes()],
             "failed": failed._asdict() if failed else None,
         }
 

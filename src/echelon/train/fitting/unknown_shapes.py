@@ -42,18 +42,20 @@ def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tensor.new_zeros((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)  # type: ignore[no-untyped-call]
+    return tensor.new_zeros((shape.numel(),))
 
 
 def _index(tensor: torch.Tensor, indices: List[Any]) -> torch.Tensor:
-    return aten.index.Tensor(tensor, _numbers(indices))
+    selected: torch.Tensor = aten.index.Tensor(tensor, _numbers(indices))
+    return selected
 
 
-def _index_put(tensor: torch.Tensor, indices: List[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+def _index_put(tensor: torch.Tensor, *_: Any) -> Any:
     return torch.empty_like(tensor)
 
 
-def _index_put_(tensor: torch.Tensor, indices: List[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+def _index_put_(tensor: torch.Tensor, *_: Any) -> Any:
     return tensor
 
 
@@ -77,12 +79,12 @@ def _repeat_interleave(repeats: torch.Tensor, output_size: Any = None) -> torch.
     return repeats.new_zeros((output_size or repeats.numel(),))
 
 
-def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> Any:
     rows, steps, width = scores.shape[1], scores.shape[0], targets.shape[-1]
     return scores.new_zeros((rows,)), scores.new_zeros((rows, steps, 2 * width + 1))
 
 
-def _bincount(tensor: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
+def _bincount(tensor: torch.Tensor, _: Any = None, minlength: int = 0) -> torch.Tensor:
     return tensor.new_zeros((max(minlength, 1),))
 
 
