@@ -8,9 +8,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from echelon.cli import fits
+from echelon.cli import fits, plan_fit
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option, Scanned, scan, scan_all
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
     *fits.OPTIONS,
+    *plan_fit.OPTIONS,
     Option(names=("--why",), help="give the reason for each line, and for every partition that echelon did not choose"),
     Option(names=("--why-not",), value="PARTITION", help="tell why echelon did not choose this partition"),
     Option(names=("--json",), help="as JSON"),
@@ -32,7 +33,9 @@ OPTIONS: tuple[Option, ...] = (
 )
 HELP = Help(
     command="plan",
+    usage=("[options]", "[options] --fit SCRIPT [args…]"),
     about="Show which partition, nodes, cores and memory a job gets on a machine, why, and what it costs.",
+    operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=(("options", OPTIONS),),
     example="echelon plan --machine lumi --gpus 16 --time 12h --why",
 )
@@ -40,16 +43,12 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     """Print the booking of a job; start nothing."""
-    scanned = scan_all(arguments, OPTIONS, command="plan")
+    scanned = _scan(arguments)
     values = {key: found[-1] for key, found in scanned.values.items()}
     if "help" in values:
         print_help(HELP.text())
         return 0
-    if scanned.rest:
-        raise UsageError(
-            f"echelon plan takes only options, and {scanned.rest[0]!r} is not an option",
-            hint="echelon plan --gpus 8   or with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
-        )
+    question = plan_fit.read_question(scanned)
     from echelon.host import Host
     from echelon.plan.book import book
     from echelon.plan.candidates import candidates, choose, why_not
@@ -57,7 +56,8 @@ def main(arguments: list[str]) -> int:
     host = Host()
     machine, how = read_machine(values, host)
     request = read_request(values, host.environ)
-    fits.read_model(values)  # report an invalid command before planning
+    if question is None:
+        fits.read_model(values)  # report an invalid command before planning
     day = today()
     booking = book(request, machine, today=day, successor=successor(machine, host))
     judged = candidates(request, machine, day)
@@ -68,7 +68,12 @@ def main(arguments: list[str]) -> int:
         _note_time(values)
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
-    fit = fits.answer(booking, chosen, values, partial(_is_taken, host=host, machine=machine, day=day))
+    is_taken = partial(_is_taken, host=host, machine=machine, day=day)
+    fit: fits.Answer | plan_fit.Answer | None
+    if question is None:
+        fit = fits.answer(booking, chosen, values, is_taken)
+    else:
+        fit = plan_fit.answer(question, booking, chosen, values, host, is_taken)
     _note_time(values)
     against = {
         candidate.partition.name: why_not(candidate.partition.name, chosen, judged, machine)
@@ -86,7 +91,28 @@ def main(arguments: list[str]) -> int:
         print_table(f"not {name}: {against[name]}")
     if fit is not None:
         fit.print()
+    if "parameters" in values:
+        say("note: activations count too, and echelon fit train.py, or echelon plan --fit train.py, knows them")
     return 0
+
+
+def _scan(arguments: list[str]) -> Scanned:
+    """Read the options; with --fit, those before the script."""
+    scanned = scan(arguments, OPTIONS, command="plan")
+    if "fit" in scanned.values:
+        return scanned
+    scanned = scan_all(arguments, OPTIONS, command="plan")
+    if scanned.rest and "fit" in scanned.values:
+        raise UsageError(
+            f"--fit stands before the script, but after {scanned.rest[0]} it is an option of the script",
+            hint=f"echelon plan --fit {scanned.rest[0]}",
+        )
+    if scanned.rest and "help" not in scanned.values:
+        raise UsageError(
+            f"echelon plan takes only options, and {scanned.rest[0]!r} is not an option",
+            hint="echelon plan --gpus 8   or with a script: echelon submit --gpus 8 --time 1:00:00 train.py",
+        )
+    return scanned
 
 
 def _note_time(values: Mapping[str, str]) -> None:

@@ -84,15 +84,10 @@ def main(arguments: list[str]) -> int:
         raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
     if "time" not in values:
         raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
-    _refuse_contradictions(values)
     from echelon.host import Host
-    from echelon.launch import submit
 
     host = Host()
-    wish = _wish(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
-    script = submit.prepare(wish, host)
-    _refuse_booking(script.booking, wish)
-    refuse_unread(wish.job.command)
+    wish, script = _prepared(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
     say_worst(wish.job.command)
     for note in script.booking.notes:
         say(f"note: {note}")
@@ -105,6 +100,28 @@ def main(arguments: list[str]) -> int:
             )
         return 0
     return _hand_over(script, values, host)
+
+
+def refuse(arguments: list[str], host: Host) -> None:
+    """Raise UsageError where `echelon submit` would, or the run in its job, for its way to scale; write nothing."""
+    from echelon.launch.prepare import refuse_scaling
+
+    scanned = scan(arguments, OPTIONS, command="submit")
+    values = {key: found[-1] for key, found in scanned.values.items()}
+    wish, _ = _prepared(scanned, values, host, made_by="")
+    refuse_scaling(wish.job)
+
+
+def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> tuple[Wish, Script]:
+    """Return the wish and its script; raise UsageError for a job that cannot run as asked."""
+    from echelon.launch import submit
+
+    _refuse_contradictions(values)
+    wish = _wish(scanned, values, host, made_by=made_by)
+    script = submit.prepare(wish, host)
+    _refuse_booking(script.booking, wish)
+    refuse_unread(wish.job.command)
+    return wish, script
 
 
 def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:

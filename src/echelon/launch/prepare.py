@@ -125,6 +125,11 @@ def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None
         traps.refuse(job, ranks.booked(job, booking), _script(job.command, os.getcwd()), environ)
 
 
+def refuse_scaling(job: Job) -> None:
+    """Raise UsageError if the script cannot be scaled as asked, as the run in the job would."""
+    scaling.decide(job, None, partial(imports_of, job.command, os.getcwd()))
+
+
 def refuse_bad_command(job: Job) -> None:
     """Raise UsageError for a script or program that cannot be started, before the job waits in a queue."""
     command = job.command

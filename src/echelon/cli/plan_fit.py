@@ -1,0 +1,250 @@
+"""`echelon plan --fit train.py`: which strategy fits a script on the planned devices, from the trace of the script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from echelon.cli.fits import OPTIONS as OF_MODEL
+from echelon.cli.fits import devices_of
+from echelon.cli.options import Option, Scanned
+from echelon.cli.resources import RESOURCES
+from echelon.cli.talk import say
+from echelon.errors import EchelonError, UsageError
+from echelon.units import counted, size, slurm_time
+
+if TYPE_CHECKING:
+    from echelon.estimate.choice import Choice
+    from echelon.estimate.layout import Layout
+    from echelon.estimate.verdict import Verdict
+    from echelon.host import Host
+    from echelon.launch.fit import Question, Traced
+    from echelon.plan.candidates import Candidate
+    from echelon.plan.memory import Devices
+    from echelon.spec import Booking
+
+OPTIONS: tuple[Option, ...] = (
+    Option(names=("--fit",), help="trace the script that follows the options, and tell which strategy fits"),
+    Option(names=("--assume",), value="LINE=VALUE", help="with --fit: the value that a line reads from a tensor"),
+)
+TRIES = 8
+"""Up to so many times the fewest ranks on which all memory is enough, ranks are tried on which a margin is left."""
+_OF_FORMULA = ("parameters", "dtype", "optimizer")
+
+
+def read_question(scanned: Scanned) -> Question | None:
+    """Return what to trace, None without --fit; raise UsageError for options that contradict it."""
+    from echelon.cli.fit import _question
+
+    if "fit" not in scanned.values:
+        if "assume" in scanned.values:
+            raise UsageError("--assume needs --fit, which traces a script", hint="echelon plan --gpus 8 --fit train.py")
+        return None
+    for key in _OF_FORMULA:
+        if key in scanned.values:
+            raise UsageError(
+                f"--{key} is for the formula, but --fit reads the model from the script", hint=f"remove --{key}"
+            )
+    if not scanned.rest:
+        raise UsageError("--fit needs a script after the options", hint="echelon plan --gpus 8 --fit train.py")
+    if not os.path.isfile(scanned.rest[0]):
+        raise UsageError(f"--fit {scanned.rest[0]}: there is no such file", hint="echelon plan --gpus 8 --fit train.py")
+    values = {"assume": scanned.values["assume"]} if "assume" in scanned.values else {}
+    return _question(Scanned(values=values, rest=scanned.rest, is_program=False), {})
+
+
+def answer(
+    question: Question,
+    booking: Booking,
+    chosen: Candidate,
+    values: Mapping[str, str],
+    host: Host,
+    is_taken: Callable[[Mapping[str, str]], bool],
+) -> Answer:
+    """Trace the script, and choose its strategy; `is_taken` tells whether the machine accepts a job with options."""
+    from echelon.launch import fit
+
+    devices = devices_of(booking, chosen, values)
+    say(f"tracing {question.target} up to its second step; nothing is computed or written")
+    traced = fit.trace(question, host)
+    return Answer(
+        question, traced, booking, devices, chosen.kind.chip, values, refusal=partial(_refusal, host), is_taken=is_taken
+    )
+
+
+def _refusal(host: Host, words: Sequence[str]) -> str:
+    """Say why `echelon submit` refuses words; empty if it accepts them. Nothing is written or submitted."""
+    from echelon.cli import submit
+
+    try:
+        submit.refuse(list(words), host)
+    except EchelonError as error:
+        return error.message + (f" ({error.hint})" if error.hint else "")
+    return ""
+
+
+class Answer:
+    """The strategy that fits the traced script on the booked devices, and the command to type.
+
+    `refusal` tells why `echelon submit` would refuse words, empty if it accepts them; `is_taken` tells whether the
+    machine accepts a job with these options.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        traced: Traced,
+        booking: Booking,
+        devices: Devices,
+        chip: str,
+        values: Mapping[str, str],
+        *,
+        refusal: Callable[[Sequence[str]], str],
+        is_taken: Callable[[Mapping[str, str]], bool],
+    ) -> None:
+        from echelon.estimate import choice, scaled
+        from echelon.estimate.devices import Device
+
+        self._question = question
+        self._traced = traced
+        self._booking = booking
+        self._devices = devices
+        self._values = values
+        self._refusal = refusal
+        self._is_taken = is_taken
+        self._device = Device(chip=chip, memory_bytes=devices.device_bytes)
+        ranks, per_node = devices.num_ranks, devices.ranks_per_node
+        self._choice = choice.choose(
+            traced.log, self._device, ranks, ranks_per_node=per_node, node_bytes=devices.node_bytes
+        )
+        self._scaled: Choice | None = None
+        """The same among those of --scale, where the simplest strategy is none of them."""
+        if self._choice.chosen is not None and ranks > 1 and not scaled.how(self._choice.chosen.layout):
+            self._scaled = scaled.choose(traced.log, self._device, scaled.layouts(traced.log, ranks, per_node))
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the answer as JSON fields."""
+        simpler = self._choice.simpler
+        return {
+            "target": self._question.target,
+            "parameters": self._traced.num_parameters,
+            "rows": self._traced.log.rows,
+            **asdict(self._devices),
+            "chosen": None if self._choice.chosen is None else _data(self._choice.chosen),
+            "simpler": None if simpler is None else _data(simpler),
+            "refused": [_data(verdict) for verdict in self._choice.refused],
+            "why": self._choice.why,
+            "notes": self._traced.log.notes,
+            "take": self._take(),
+        }
+
+    def print(self) -> None:
+        """Print the strategy that fits, why, and the command."""
+        traced, devices = self._traced, self._devices
+        rows = f", a batch of {counted(traced.log.rows, 'row')}" if traced.log.rows else ""
+        print(
+            f"\n{self._question.target}: {traced.num_parameters:,} parameters, {', '.join(traced.optimizers)}{rows}; "
+            f"on {counted(devices.num_ranks, 'rank')} with {size(devices.device_bytes)} each:"
+        )
+        for note in traced.log.notes:
+            print(f"note: {note}")
+        print(self._choice.why)
+        for line in self._take():
+            print(line)
+
+    def _take(self) -> list[str]:
+        """Return the lines to type for the strategy that fits, and for the first that an unchanged script can use."""
+        from echelon.estimate import scaled
+
+        chosen = self._choice.chosen
+        if chosen is None:
+            return [self._on_more()]
+        lines = []
+        how = scaled.how(chosen.layout)
+        if not how and chosen.layout != type(chosen.layout)():
+            lines.append(f"{chosen.layout.name}: run.parallelize(model, echelon.{chosen.layout.code})")
+        if chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing:
+            lines.append(f"{chosen.layout.name}: {self._submit('')}")
+        elif how:
+            lines.append(f"{chosen.layout.name}: {self._submit(how)}")
+        elif self._scaled is not None and self._scaled.chosen is not None:
+            other = self._scaled.chosen.layout
+            lines.append(f"{other.name}: {self._submit(scaled.how(other))}")
+        return lines
+
+    def _submit(self, how: str) -> str:
+        """Return the command that submits the script scaled so, or why `echelon submit` would refuse it."""
+        words = _words(RESOURCES, {**self._values, "time": slurm_time(self._booking.minutes)})
+        words += ["--scale", how] if how else []
+        words += [self._question.target, *self._question.arguments]
+        reason = self._refusal(words)
+        return f"echelon submit would refuse it: {reason}" if reason else f"echelon submit {shlex.join(words)}"
+
+    def _on_more(self) -> str:
+        """Return the command with the fewest ranks on which FSDP fits, without checkpointing or with it."""
+        from echelon.estimate import layout
+
+        log = self._traced.log
+        for base in [layout.Layout(), *([layout.Layout(checkpointing=True)] if log.blocks else [])]:
+            few = self._fewest(base)
+            more = self._more(few) if few > self._devices.num_ranks else ""
+            if more:
+                rows = f" with a batch of at least {few} rows" if 0 < log.rows < few else ""
+                return f"on {few} ranks {base.changed(shard=few).name} would fit{rows}: {more}"
+        return f"what to change first: echelon fit {shlex.join([self._question.target, *self._question.arguments])}"
+
+    def _fewest(self, base: Layout) -> int:
+        """Return the fewest ranks on which a sharded layout fits with the margin; 0: none of those tried."""
+        from echelon.estimate.verdict import fewest, judge
+
+        log = self._traced.log
+        found = fewest(log, self._device, partial(_sharded, base))
+        count = found.surely
+        while count and found.verdict is not None and not found.verdict.fits_with(self._choice.margin):
+            count *= 2
+            if count > TRIES * found.surely:
+                return 0
+            verdict = judge(log, _sharded(base, count).changed(rows=max(log.rows, count)), self._device)
+            if verdict.fits_with(self._choice.margin):
+                break
+        return count
+
+    def _more(self, num_ranks: int) -> str:
+        """Return the command that plans so many ranks, empty if the machine does not accept them."""
+        for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
+            values = {name: value for name, value in self._values.items() if name not in leaves}
+            values["gpus"] = str(num_ranks)
+            if self._is_taken(values):
+                words = _words((*RESOURCES, *OF_MODEL), values)
+                return f"echelon plan {shlex.join([*words, '--fit', self._question.target, *self._question.arguments])}"
+        return ""
+
+
+def _sharded(base: Layout, num_ranks: int) -> Layout:
+    return base.changed(shard=num_ranks)
+
+
+def _words(options: Sequence[Option], values: Mapping[str, str]) -> list[str]:
+    """Return options with their values as shell words."""
+    words = []
+    for option in options:
+        if option.key in values:
+            words += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
+    return words
+
+
+def _data(verdict: Verdict) -> dict[str, Any]:
+    from echelon.estimate import scaled
+
+    return {
+        "strategy": verdict.layout.name,
+        "scale": scaled.how(verdict.layout),
+        "code": verdict.layout.code if verdict.layout.num_ranks > 1 else "",
+        "low_bytes": verdict.low_bytes,
+        "high_bytes": verdict.high_bytes,
+        "answer": verdict.answer,
+    }
