@@ -11,6 +11,8 @@ DTENSOR = ("fsdp", "tensor")
 """Ways to scale that turn weights into DTensors."""
 OBSERVE = "observe"
 """Instead of a way to scale: the script distributes itself, and is only recorded."""
+AUTO_FIT = "auto-fit"
+"""Before the start the script is traced, and the simplest way to scale it that fits into memory is taken."""
 VARIABLE = "ECHELON_SCALE"
 """The environment variable that gives a rank these options as JSON; absent if a script is not scaled."""
 

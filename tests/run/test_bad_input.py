@@ -23,7 +23,7 @@ LISTED = "echelon run --help lists them; the script's own come after it"
 PROGRAM = "to start a program that is not Python write: echelon run -- {folder}/"
 
 # arguments, message, hint; {folder} is where one stands
-SCALES = "auto, off, data, fsdp, tensor, context, pipeline, or a class in a file: FILE.py:CLASS"
+SCALES = "auto, off, data, fsdp, tensor, context, pipeline, auto-fit, or a class in a file: FILE.py:CLASS"
 
 OPTIONS = [
     ("-n 0 train.py", "-n 0: " + RANKS, "echelon run -n 2 …"),

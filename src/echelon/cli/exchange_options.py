@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.scale_options import MODEL_PARALLEL
+from echelon.scale_options import AUTO_FIT, MODEL_PARALLEL
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 """The defaults of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
 POWERSGD_RANK, POWERSGD_STEP = 1, 1000
 """PyTorch's own defaults: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
 MOST_STEPS = 1 << 30
-SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL)
+SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL, AUTO_FIT)
 
 _ALONE = {
     "exact": "ranks that train alone get other weights than one device, so they cannot match its bits",

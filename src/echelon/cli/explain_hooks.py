@@ -13,7 +13,7 @@ from typing import Any
 from echelon.cli.options import Scanned
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, own_command
-from echelon.scale_options import DEFAULT, ScaleOptions
+from echelon.scale_options import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.spec import Job
 
 PROGRAM = "echelon.train.explain_hooks"
@@ -64,7 +64,7 @@ class _Asked:
 
 
 def _as_asked(job: Job) -> _Asked:
-    how = "data" if job.scale == "auto" else job.scale
+    how = "data" if job.scale in ("auto", AUTO_FIT) else job.scale
     options = job.scale_options._replace(how=how, is_auto=job.scale == "auto")
     return _Asked(options=options, why_unscaled="--scale off" if how == "off" else "")
 

@@ -63,7 +63,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="allow more ranks than devices"),
     Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline, or a class of FILE.py:CLASS; off; "
-        "auto: decide by the script"),
+        "auto: decide by the script; auto-fit: trace it, and take the simplest that fits into memory"),
     Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),

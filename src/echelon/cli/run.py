@@ -28,7 +28,7 @@ from echelon.cli.options import (
 from echelon.cli.preflight import checked, look
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
-from echelon.scale_options import ScaleOptions
+from echelon.scale_options import AUTO_FIT, ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         from echelon.launch.chain.course import with_chain
 
         job = with_chain(job, chain, host)
+    if job.scale == AUTO_FIT:
+        say(f"tracing {job.command.target} up to its second step, to see how it fits into memory")
     plan = settle(prepare(job))
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)

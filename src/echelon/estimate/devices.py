@@ -14,6 +14,8 @@ from echelon.machines import files
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "overheads.toml")
 CONTEXT, COMMUNICATOR, WORKSPACE, HIDDEN = "context", "communicator", "workspace", "hidden"
 UNKNOWN = "unknown"
+CPU = "cpu"
+"""The family of a processor: no device, but the share of a rank in the memory of its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def overhead(device: Device, what: str, *, number: int = 1) -> Overhead:
     """
     rows = [row for row in _facts() if row["what"] == what]
     known = [row for row in rows if device.family in row["families"]]
-    chosen = known or rows
+    chosen = known or [row for row in rows if CPU not in row["families"]]
     source = (
         known[0]["source"] if known else f"{device.chip or 'this device'} is unknown: the widest interval of others"
     )

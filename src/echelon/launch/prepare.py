@@ -19,6 +19,7 @@ from echelon.host import Host
 from echelon.launch import duplicate_training, scaling
 from echelon.launch.run_directory import new_path
 from echelon.plan import Site, Surroundings, resolve
+from echelon.scale_options import AUTO_FIT
 from echelon.spec import RUNS, Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         vendor=devices.vendor(host.environ),
         scale_why=decision.why,
     )
-    plan = resolve(job, around)
+    plan = _fitted(job, around, host) if job.scale == AUTO_FIT else resolve(job, around)
     if options.is_auto:
         duplicate_training.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
     if found_imports is None or not (found_imports.packages or found_imports.local):
@@ -76,7 +77,22 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     from echelon.launch.frameworks import horovod, ranks, traps
 
     notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
-    return horovod.with_store(job, replace(plan, notes=notes), found_imports, {**host.environ, **dict(job.environ)})
+    return horovod.with_store(
+        job, replace(plan, notes=(*plan.notes, *notes)), found_imports, {**host.environ, **dict(job.environ)}
+    )
+
+
+def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:
+    """Return the plan with the simplest way to scale that fits into memory; the first node decides."""
+    from echelon.launch import auto_fit
+
+    data = replace(job, scale="data")
+    plan = resolve(data, around)
+    if plan.node_rank > 0:
+        return plan
+    fitted = auto_fit.decide(job, plan, around, host)
+    plan = resolve(replace(data, scale=fitted.how), replace(around, scale_why=f"--scale {AUTO_FIT}: {fitted.why}"))
+    return replace(plan, notes=(f"--scale {AUTO_FIT} takes {fitted.how}: {fitted.why}",))
 
 
 def _beside(ask: Callable[[], bool]) -> Callable[[], bool]:

@@ -1,0 +1,164 @@
+"""`--scale auto-fit`: trace the script before the start, and take the simplest way to scale that fits into memory."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from echelon.errors import RunError, UsageError
+from echelon.estimate import choice, scaled
+from echelon.estimate.devices import Device
+from echelon.launch import fit
+from echelon.node.survey import cores
+from echelon.scale_options import AUTO_FIT, ScaleOptions
+from echelon.topology import discover, visible
+from echelon.units import size
+
+if TYPE_CHECKING:
+    from echelon.estimate.choice import Choice
+    from echelon.estimate.log import EventLog
+    from echelon.host import Host
+    from echelon.launch.fit import Traced
+    from echelon.plan import Surroundings
+    from echelon.spec import Job, Plan
+    from echelon.topology.node import Node
+
+CPU = "CPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The way to scale, and why."""
+
+    how: str
+    """A value of --scale: "data", "fsdp", "tensor" or "pipeline"."""
+    why: str
+    """What it takes, and what the next simpler way would take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of each rank, and of its node."""
+
+    device: Device
+    node_bytes: int
+    """0: unknown."""
+    num_ranks: int
+    ranks_per_node: int
+
+    @property
+    def is_device(self) -> bool:
+        """Whether ranks train on devices, and not in the memory of the node."""
+        return self.device.chip != CPU
+
+
+def decide(job: Job, plan: Plan, around: Surroundings, host: Host) -> Fitted:
+    """Trace the script for the ranks of a plan; raise UsageError if it cannot be traced, or if nothing fits."""
+    if job.container:
+        raise _refusal(
+            f"{job.command.target} runs in the image {job.container}, but the Python of echelon would trace it",
+            "echelon run --scale data …   or fsdp",
+        )
+    found = memory(plan, around, discover.read(environ=host.environ), host)
+    traced = _trace(job, plan, found, host)
+    return choose(traced.log, found, job.scale_options, script=shlex.join([job.command.target, *job.command.arguments]))
+
+
+def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
+    """Return the memory of a rank: its share of a device; without devices its share of this node."""
+    num_devices = plan.devices_per_node or around.num_devices
+    ranks_per_node = plan.ranks_per_node or num_devices or 1
+    seen = cores.read("/", node)
+    node_bytes = min((each for each in (seen.memory_bytes, seen.memory_limit_bytes) if each), default=0)
+    if not num_devices:
+        device = Device(chip=CPU, memory_bytes=node_bytes // ranks_per_node)
+    else:
+        sharers = -(-ranks_per_node // num_devices)
+        device = _device(around, node, host)
+        device = replace(device, memory_bytes=device.memory_bytes // sharers)
+    return Memory(
+        device=device,
+        node_bytes=node_bytes,
+        num_ranks=max(plan.num_nodes, 1) * ranks_per_node,
+        ranks_per_node=ranks_per_node,
+    )
+
+
+def _device(around: Surroundings, node: Node, host: Host) -> Device:
+    """Return the smallest of the visible devices, or that of the machine's facts."""
+    known = [device for device in visible.visible(node, host.environ) if device.memory_bytes]
+    kind = around.site.kind
+    chip = kind.chip if kind is not None else ""
+    if known:
+        least = min(known, key=lambda device: device.memory_bytes)
+        return Device(chip=chip or least.model, memory_bytes=least.memory_bytes)
+    if kind is not None and kind.device_memory_bytes:
+        return Device(chip=chip, memory_bytes=kind.device_memory_bytes)
+    raise _refusal("neither this node nor a machine file tells the memory of a device", "echelon run --scale data …")
+
+
+def choose(log: EventLog, found: Memory, options: ScaleOptions, *, script: str) -> Fitted:
+    """Choose for a traced script; raise UsageError with what would fit if no way to scale does."""
+    rows = log.rows * found.num_ranks if options.keeps_batch else 0
+    tried = [
+        layout
+        for layout in scaled.layouts(log, found.num_ranks, found.ranks_per_node, rows=rows)
+        if _goes_with(options, scaled.how(layout))
+    ]
+    chosen = scaled.choose(log, found.device, tried)
+    if chosen.chosen is None:
+        raise _refusal(f"{script}: {chosen.why}{_of(found)}", _what_fits(log, found, rows, script))
+    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(found))
+
+
+def _of(found: Memory) -> str:
+    return "" if found.is_device else f" (the share of a rank in the {size(found.node_bytes)} of this node)"
+
+
+def _goes_with(options: ScaleOptions, how: str) -> bool:
+    """Say whether options that were given can go with a way to scale, as the command line says of each way."""
+    if how in scaled.MODEL_PARALLEL:
+        return not [each for each in options.written() if each != "--no-check"]
+    return how != "fsdp" or not (options.steps_alone or options.compress or options.bucket_megabytes)
+
+
+def _what_fits(log: EventLog, found: Memory, rows: int, script: str) -> str:
+    """Say what would fit if the script may change."""
+    other: Choice = choice.choose(
+        log,
+        found.device,
+        found.num_ranks,
+        ranks_per_node=found.ranks_per_node,
+        node_bytes=found.node_bytes if found.is_device else 0,
+        rows=rows,
+    )
+    if other.chosen is not None:
+        what = f"at most {size(other.chosen.high_bytes)}"
+        return f"{other.chosen.layout.name} fits, {what}: run.parallelize(model, echelon.{other.chosen.layout.code})"
+    return f"echelon fit {script}   says what to change first"
+
+
+def _trace(job: Job, plan: Plan, found: Memory, host: Host) -> Traced:
+    """Trace the script with the words of its ranks."""
+    command = job.command
+    number = len(command.arguments)
+    question = fit.Question(
+        target=command.target,
+        kind=fit.MODULE if command.kind == "module" else fit.SCRIPT,
+        arguments=tuple(plan.argv[-number:]) if number else (),
+        device="gpu" if found.is_device else "cpu",
+        device_bytes=found.device.memory_bytes,
+    )
+    try:
+        return fit.trace(question, host)
+    except (UsageError, RunError) as error:
+        script = shlex.join([command.target, *command.arguments])
+        hint = error.hint if "--assume" not in (error.hint or "") else f"echelon fit --assume LINE=VALUE {script}"
+        raise UsageError(
+            f"--scale {AUTO_FIT}: {error.message}", hint=hint or "echelon run --scale data …", details=error.details
+        ) from None
+
+
+def _refusal(problem: str, hint: str) -> UsageError:
+    return UsageError(f"--scale {AUTO_FIT}: {problem}", hint=hint)

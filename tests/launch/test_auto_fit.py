@@ -1,0 +1,147 @@
+"""`echelon run --scale auto-fit`: the simplest way to scale that fits, or one error before anything is started."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.estimate.logs import MIB, of_model
+from tests.plan.test_fit import SCRIPT
+from tests.runs import ECHELON
+
+from echelon.errors import UsageError
+from echelon.estimate import scaled
+from echelon.estimate.choice import MARGIN
+from echelon.estimate.devices import Device
+from echelon.estimate.log import EventLog
+from echelon.estimate.verdict import judge
+from echelon.launch.auto_fit import Memory, choose
+from echelon.scale_options import DEFAULT, ScaleOptions
+
+GIB = 1 << 30
+
+
+def log() -> EventLog:
+    """Return the log of a model of 1040 MiB with two states, in eight blocks, and few activations."""
+    return of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8)
+
+
+def ranks(memory_bytes: int, num_ranks: int = 2) -> Memory:
+    device = Device(chip="A100", memory_bytes=memory_bytes)
+    return Memory(device=device, node_bytes=512 * GIB, num_ranks=num_ranks, ranks_per_node=num_ranks)
+
+
+def needs(num_ranks: int = 2) -> dict[str, int]:
+    """Return the most that each way to scale takes."""
+    device = Device(chip="A100", memory_bytes=80 * GIB)
+    layouts = scaled.layouts(log(), num_ranks, num_ranks)
+    return {scaled.how(layout): judge(log(), layout, device).high_bytes for layout in layouts}
+
+
+def test_just_enough_memory_for_each_way() -> None:
+    """With just enough for a way, it is taken, or one before it; it fits, and simpler ones are named."""
+    taken = set()
+    found = needs()
+    assert list(found) == ["data", "fsdp", "tensor", "pipeline"]
+    for how, need in found.items():
+        fitted = choose(log(), ranks(int(need / (1 - MARGIN)) + 1), DEFAULT, script="train.py")
+        assert found[fitted.how] <= need, how
+        assert ("would take" in fitted.why) is (fitted.how != "data")
+        taken.add(fitted.how)
+    assert {"data", "fsdp"} <= taken
+
+
+def test_options_leave_out_ways() -> None:
+    """An option for shared batches never leads to a split model, and one for whole gradients not to sharded weights."""
+    tight = ranks(int(min(needs().values()) / (1 - MARGIN)) + 1)
+    assert choose(log(), tight, DEFAULT, script="train.py").how == min(needs(), key=needs().get)
+    fsdp = ranks(int(needs()["fsdp"] / (1 - MARGIN)) + 1)
+    assert choose(log(), fsdp, ScaleOptions(draws_all=True), script="train.py").how == "fsdp"
+    with pytest.raises(UsageError, match="no strategy fits: data needs least"):
+        choose(log(), fsdp, ScaleOptions(compress="bf16"), script="train.py")
+
+
+def test_batches_of_each_rank_count() -> None:
+    """With --per-device-batch each rank has all rows of the script's batch, and needs more."""
+    data = ranks(int(needs()["data"] / (1 - MARGIN)) + 1)
+    assert choose(log(), data, DEFAULT, script="train.py").how == "data"
+    large = of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8, activation_bytes=256 * MIB)
+    device = data.device
+    shared, own = (judge(large, layout, device) for layout in
+                   (scaled.layouts(large, 2, 2)[0], scaled.layouts(large, 2, 2, rows=16)[0]))  # fmt: skip
+    assert own.high_bytes > shared.high_bytes
+    tight = ranks(int(shared.high_bytes / (1 - MARGIN)) + 1)
+    assert choose(large, tight, DEFAULT, script="train.py").how == "data"
+    with pytest.raises(UsageError, match="FSDP needs least"):
+        choose(large, tight, ScaleOptions(keeps_batch=True), script="train.py")
+
+
+def test_nothing_fits() -> None:
+    """The error names the way that needs least, and what would fit in the script, or which command tells more."""
+    with pytest.raises(UsageError, match=r"--scale auto-fit: train\.py: no strategy fits") as found:
+        choose(log(), ranks(MIB), DEFAULT, script="train.py")
+    assert found.value.hint == "echelon fit train.py   says what to change first"
+    tall = of_model(num_blocks=8, block_bytes=8 * MIB, rows=8, activation_bytes=256 * MIB)
+    layout = scaled.layouts(tall, 1, 1)[0].changed(checkpointing=True)
+    need = judge(tall, layout, ranks(80 * GIB).device).high_bytes
+    with pytest.raises(UsageError, match="one device needs least") as found:
+        choose(tall, ranks(int(need / (1 - MARGIN)) + 1, 1), DEFAULT, script="train.py")
+    assert found.value.hint.startswith("one device + checkpointing fits, at most ")
+    assert found.value.hint.endswith('run.parallelize(model, echelon.Strategy(checkpointing="full"))')
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(SCRIPT)
+    return subprocess.run(
+        [*ECHELON, "run", *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_real_run_takes_what_fits(tmp_path: Path) -> None:
+    """A small model on two ranks: data is taken, one line says so, and the ranks train."""
+    done = run(tmp_path, "-n", "2", "--run-dir", "first", "--scale", "auto-fit", "train.py", "64", "2")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "auto-fit takes" in line]
+    assert line.startswith("echelon: note: --scale auto-fit takes data: data takes at most ")
+    assert "scaled over 2 ranks" in done.stderr
+    plan = json.loads((tmp_path / "first" / "plan.json").read_text())
+    assert plan["scale_options"]["how"] == "data"
+    assert plan["scale_why"].startswith("--scale auto-fit: data takes at most ")
+
+
+def test_model_of_this_node_needs_another_way(tmp_path: Path) -> None:
+    """A model that takes two thirds of this node on each of two ranks is not copied, but split; nothing is started."""
+    node = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    width, share = 4096, node // 2
+    blocks = int(1.3 * share / (16 * width * width))
+    done = run(tmp_path, "-n", "2", "--dry-run", "--json", "--scale", "auto-fit", "train.py", str(width), str(blocks))
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["scale_options"]["how"] in ("fsdp", "tensor", "pipeline")
+    assert "would take" in plan["scale_why"]
+    assert not (tmp_path / "echelon-runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message", "hint"),
+    [
+        ("print(1)", "train.py", "ends without a step of an optimizer of PyTorch", "a script that trains"),
+        (None, "-- true", "--scale auto-fit is for a Python script", "echelon run --scale auto-fit train.py"),
+        ("import torch.distributed as d\nd.init_process_group()", "train.py", "distributes itself", "--scale off"),
+        ("open('missing.csv')", "train.py", "--scale auto-fit: train.py cannot be traced: FileNotFoundError", "data"),
+    ],
+)  # fmt: skip
+def test_refused_before_the_start(tmp_path: Path, text: str | None, words: str, message: str, hint: str) -> None:
+    """One error, exit code 2, and no run directory."""
+    if text is not None:
+        (tmp_path / "train.py").write_text(text)
+    done = subprocess.run(
+        [*ECHELON, "run", "-n", "2", "--scale", "auto-fit", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "echelon-runs").exists()
