@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_iter, tree_map_only
 
+USUAL_SIDE = 224
+"""Of images, where the configuration has none."""
 MOST_LENGTH = 4096
 """The longest sequence if none was asked for: configurations name lengths that nobody trains with."""
 
@@ -17,8 +19,8 @@ MOST_LENGTH = 4096
 def of_function(name: str, optimizer: str, device: str) -> Callable[[], None]:
     """Return the training of what `module:function` returns: a model and a batch.
 
-    The batch is a tensor, a tuple of tensors or a dict of them, with which the model is called. The loss is the result's
-    `loss`, or the mean of what it returns. `device` is the type of the device: "cuda" or "cpu".
+    The batch is a tensor, a tuple of tensors or a dict of them, with which the model is called. The loss is `loss` of
+    the result, or the mean of what the model returns. `device` is the type of the device: "cuda" or "cpu".
     """
     sys.path.insert(0, os.getcwd())
     module, _, function = name.partition(":")
@@ -55,15 +57,19 @@ def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, 
     kind = getattr(transformers, names[0], None) if names else None
     model = kind(config) if kind is not None else transformers.AutoModelForCausalLM.from_config(config)
     model.train()
-    return model, _batch(config, rows, length)
+    if getattr(model, "main_input_name", "") == "pixel_values":
+        return model, _images(config, rows)
+    return model, _tokens(config, rows, length)
 
 
-def _batch(config: Any, rows: int, length: int) -> Dict[str, Any]:
-    """Return a batch in the shape that the configuration describes: images, or tokens."""
-    side = getattr(config, "image_size", None)
-    if isinstance(side, int):
-        labels = torch.zeros(rows, dtype=torch.int64)
-        return {"pixel_values": torch.zeros(rows, getattr(config, "num_channels", 3), side, side), "labels": labels}
+def _images(config: Any, rows: int) -> Dict[str, Any]:
+    side = getattr(config, "image_size", None) or USUAL_SIDE
+    height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    pixels = torch.zeros(rows, getattr(config, "num_channels", 3), height, width)
+    return {"pixel_values": pixels, "labels": torch.zeros(rows, dtype=torch.int64)}
+
+
+def _tokens(config: Any, rows: int, length: int) -> Dict[str, Any]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     usual = min(getattr(text, "max_position_embeddings", None) or MOST_LENGTH, MOST_LENGTH)
     tokens = torch.zeros(rows, length or usual, dtype=torch.int64)

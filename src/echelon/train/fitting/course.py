@@ -55,6 +55,7 @@ class Course:
     def install(self) -> None:
         """Hook modules, backward() and optimizers."""
         hooks: Any = nn.modules.module
+        patches.replace(nn.Module, "__call__", self._calling(nn.Module.__call__), why=_WHY)
         patches.hook(hooks.register_module_forward_pre_hook, self._enter, why=_WHY)
         patches.hook(hooks.register_module_forward_hook, self._leave, why=_WHY)
         patches.hook(register_optimizer_step_pre_hook, self._before_step, why=_WHY)
@@ -87,10 +88,18 @@ class Course:
                 return number
         return -1
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call of a module, which sees the batch also where it has names: model(input_ids=tokens)."""
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._stack and self._ledger.phase != OPTIMIZER:
+                self._begin_forward(module, (args, kwargs))
+            return original(module, *args, **kwargs)
+
+        return call
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
         ledger = self._ledger
-        if not self._stack and ledger.phase != OPTIMIZER:
-            self._begin_forward(module, args)
         self._stack.append(self._numbers.get(id(module), -1))
         ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module
         block = self._blocks.get(id(module))

@@ -11,6 +11,7 @@ from .. import patches
 from .places import is_device
 
 _WHY = "On a device this operation keeps other tensors for backward() than on a CPU."
+_WHOLE = "A device counts whole numbers too."
 _FULL = (  # https://docs.pytorch.org/docs/stable/amp.html: CUDA ops that autocast to float32
     "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "hinge_embedding_loss",
@@ -36,6 +37,8 @@ def install() -> None:
         for owner in (torch, torch.Tensor):
             if hasattr(owner, name):
                 patches.replace(owner, name, _in_full(getattr(owner, name)), why=_WHY)
+    counts = torch.histc
+    patches.replace(torch, "histc", lambda x, *args, **kwargs: counts(x.float(), *args, **kwargs), why=_WHOLE)
     rnns: Any = nn.modules.rnn
     for name, planes in (("lstm", _CUDNN_PLANES), ("gru", 5), ("rnn_tanh", 1), ("rnn_relu", 1)):
         patches.replace(rnns._VF, name, _recurrent(getattr(rnns._VF, name), planes), why=_WHY)
