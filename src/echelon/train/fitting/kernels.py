@@ -5,6 +5,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from .. import patches
@@ -140,12 +141,15 @@ def _recurrent(original: Callable[..., Any], planes: int) -> Callable[..., Any]:
     """Return a recurrent layer as cuDNN computes it: one kernel for all steps, which keeps what backward() needs."""
 
     def compute(x: Any, *args: Any) -> Any:
-        is_packed = isinstance(args[1], (list, tuple)) and isinstance(args[0], torch.Tensor) and args[0].dim() == 1
-        if is_packed:
+        is_packed = isinstance(args[2], (list, tuple))  # after the numbers of rows and the states
+        if not isinstance(x, FakeTensor):
             return original(x, *args)
-        states, weights, _, num_layers, *_, is_both, batch_first = args
+        states, weights, _, num_layers, *_, is_both = args[1:] if is_packed else args[:-1]
         states = states if isinstance(states, (list, tuple)) else (states,)
-        how = num_layers, is_both, batch_first, planes, len(states)
+        if torch.is_autocast_enabled("cpu"):
+            half = torch.get_autocast_dtype("cpu")
+            x, states, weights = x.to(half), [one.to(half) for one in states], [one.to(half) for one in weights]
+        how = num_layers, is_both, planes, len(states)
         return _Recurrent.apply(x, states[0], how, *weights)  # type: ignore[no-untyped-call]
 
     return compute
@@ -156,13 +160,11 @@ class _Recurrent(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, state: Any, how: Tuple[Any, ...], *weights: Any) -> Any:
-        num_layers, is_both, batch_first, planes, num_states = how
+        num_layers, is_both, planes, num_states = how
         num_directions = 2 if is_both else 1
-        hidden = state.shape[-1]
-        length, rows = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-        shape = (rows, length) if batch_first else (length, rows)
-        result = x.new_empty((*shape, hidden * num_directions))
-        reserve = x.new_empty((num_layers * num_directions * length * rows * hidden * planes,))
+        hidden, num_rows = state.shape[-1], x.numel() // x.shape[-1]
+        result = x.new_empty((*x.shape[:-1], hidden * num_directions))
+        reserve = x.new_empty((num_layers * num_directions * num_rows * hidden * planes,))
         ends = [torch.empty_like(state) for _ in range(num_states)]
         ctx.save_for_backward(x, state, result, reserve, *weights)
         return (result, *ends)

@@ -9,6 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from .. import patches
 from .ledger import Ledger
@@ -157,6 +158,7 @@ class Places:
                 kwargs["device"] = "cpu"
             if not on_device:
                 return original(*args, **kwargs)
+            args = tree_map_only(torch.Tensor, _as_number, args)
             self.are_used = self._ledger.is_moving = True
             try:
                 with self._mode, self._ledger:  # the ledger is asked first
@@ -165,6 +167,12 @@ class Places:
                 self._ledger.is_moving = False
 
         return make
+
+
+def _as_number(tensor: torch.Tensor) -> Any:
+    """Return a size that is a tensor as a number."""
+    is_size = tensor.dim() == 0 and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    return int(tensor) if is_size and tensor.dtype != torch.bool else tensor
 
 
 def _asked_place(args: Any, kwargs: Dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
 assumed: List[str] = []
@@ -21,7 +22,8 @@ def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         largest = _LARGEST.get(func)
         if largest is None:
             raise
-        assumed.append(str(func))
+        if func not in _KNOWN or is_fake(args[1]):
+            assumed.append(str(func))
         return largest(*args, **kwargs)
 
 
@@ -84,6 +86,16 @@ def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -
     return scores.new_zeros((rows,)), scores.new_zeros((rows, steps, 2 * width + 1))
 
 
+def _pack(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """Return the rows of sequences one after the other, and how many sequences are as long as each step."""
+    rows, steps = tensor.shape[:2] if batch_first else (tensor.shape[1], tensor.shape[0])
+    known = [steps] * rows if is_fake(lengths) else lengths.tolist()
+    counts = [sum(length > step for length in known) for step in range(max(known))]
+    with _disable_current_modes():
+        sizes = torch.tensor(counts)
+    return tensor.new_zeros((sum(counts), *tensor.shape[2:])), sizes
+
+
 def _bincount(tensor: torch.Tensor, _: Any = None, minlength: int = 0) -> torch.Tensor:
     return tensor.new_zeros((max(minlength, 1),))
 
@@ -104,8 +116,11 @@ _LARGEST: Dict[Any, Callable[..., Any]] = {
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.equal.default: _equal,
     aten.bincount.default: _bincount,
+    aten._pack_padded_sequence.default: _pack,
     aten._ctc_loss.Tensor: _ctc_loss,
 }
+_KNOWN = (aten._pack_padded_sequence.default,)
+"""Operations whose shape is known if their second argument has data."""
 _WITH_MASKS = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 

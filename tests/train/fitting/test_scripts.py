@@ -1,0 +1,160 @@
+"""Scripts in the styles of tutorials, unchanged: each is traced without its device, and leaves nothing behind."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train.fitting import traces
+
+FOLDER = Path(__file__).parent / "scripts"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+START = """
+    import torch
+    from torch import nn
+    model = nn.Linear(4, 2).to("cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(8, 4).cuda()
+"""
+STEP = """
+    for _ in range(3):
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+PIECES = {
+    "reads": """
+        loss = model(x).sum()
+        assert isinstance(loss.item(), float) and isinstance(x.tolist()[0][0], float)
+        assert loss.detach().cpu().numpy().shape == () and f"{loss:.2f}" == "1.00"
+        assert torch.isfinite(loss) and torch.isfinite(x).all() and not torch.isnan(loss)
+        assert 0.5 in [0.5] and float(loss) == 1.0 and bool((x > 0).any()) in (True, False)
+    """,
+    "masks": """
+        assert x[x > 0].dim() == 1 and x[torch.arange(8) < 3].shape == (3, 4)
+        assert torch.nonzero(x).shape == (32, 2) and torch.unique(x).numel() == 32
+        assert x.masked_select(x > 0).numel() == 32
+    """,
+    "copies": """
+        import copy
+        twin = copy.deepcopy(model)
+        assert twin.weight is not model.weight and twin.weight.is_cuda and twin.weight.requires_grad
+        tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        tied[1].weight = tied[0].weight
+        tied.cuda()
+        assert tied[1].weight is tied[0].weight and len(list(tied.parameters())) == 3
+    """,
+    "places": """
+        device = torch.device("cuda:0")
+        for moved in (torch.ones(2).to(device), torch.ones(2).to("cuda", torch.float16), torch.ones(2).to(x),
+                      torch.ones(2).to(device=0, dtype=torch.int64, non_blocking=True), torch.ones(2).cuda(0),
+                      torch.zeros(2, device="cuda"), torch.arange(3, device=device), torch.randn_like(x), x.new_ones(2),
+                      torch.tensor([1.0], device="cuda"), torch.cuda.FloatTensor([1.0])):
+            assert moved.is_cuda and moved.device == device and moved.get_device() == 0, moved
+        assert not x.cpu().is_cuda and x.cpu().device.type == "cpu"
+        torch.set_default_device("cuda")
+        assert torch.ones(3).is_cuda and nn.Linear(2, 2).weight.is_cuda
+        torch.set_default_device("cpu")
+    """,
+    "questions": """
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+        assert torch.cuda.get_device_properties(0).total_memory == 80 << 30 and torch.cuda.mem_get_info()[1] == 80 << 30
+        torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.manual_seed_all(0)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record(); end.record()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert begin.elapsed_time(end) > 0
+    """,
+    "compiled": """
+        model = torch.compile(model, mode="max-autotune")
+        @torch.compile
+        def twice(value):
+            return 2 * value
+        assert twice(x).shape == x.shape
+    """,
+    "data": """
+        delta = torch.zeros(3, requires_grad=True)
+        delta.data = delta.data + torch.ones(3)
+        model.weight.data = torch.ones(2, 4)
+        model.weight.data.copy_(torch.zeros(2, 4))
+    """,
+    "files": """
+        import os, shutil
+        torch.save(model.state_dict(), "model.pt")
+        os.makedirs("runs/one", exist_ok=True)
+        with open("runs/one/log.txt", "w") as file:
+            file.write("epoch 1")
+        assert open("runs/one/log.txt").read() == "epoch 1"
+        print("said"); os.system("echo said")
+    """,
+}
+"""What a script does before it trains."""
+FAILING = {
+    "raises": (START + "    raise ValueError('a wrong shape')\n", "ValueError", "a wrong shape", "raises.py:7"),
+    "exits": (START + "    import sys; sys.exit(3)\n", "SystemExit", "it ends with exit code 3", ""),
+    "lacks": (START + "    open('absent.bin', 'rb')\n", "FileNotFoundError", "absent.bin", "lacks.py:7"),
+    "imports": ("import absent_package\n", "ModuleNotFoundError", "absent_package", "imports.py:1"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    texts = {name: START + textwrap.indent(textwrap.dedent(piece), "    ") + STEP for name, piece in PIECES.items()}
+    texts |= {name: text for name, (text, *_) in FAILING.items()}
+    texts |= {"stepless": START, "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP}
+    paths = {name: FOLDER / f"{name}.py" for name in NAMES}
+    (folder / "texts").mkdir()
+    for name, text in texts.items():
+        paths[name] = folder / "texts" / f"{name}.py"
+        paths[name].write_text(textwrap.dedent(text), "utf-8")
+    jobs = {name: {"trace": traces.order(path)} for name, path in paths.items()}
+    jobs["assumed"]["trace"]["assumed"] = {"assumed.py:7": 5}
+    return traces.run(folder, jobs)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *PIECES])
+def test_script_is_traced(results: dict[str, dict[str, Any]], folder: Path, name: str) -> None:
+    """Two steps are seen, on the device; nothing is written, and nothing is said."""
+    log = results[name]
+    assert log["failed"] is None, log["failed"]["trace"]
+    assert log["steps"] == 2
+    assert log["uses_device"]
+    assert [event for event in log["events"] if isinstance(event, str)][-1] == "end"
+    assert traces.kinds(log)["parameter"] > 0
+    assert list((folder / name).iterdir()) == []
+    assert traces.said(folder, name) == ""
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_failure_is_named(results: dict[str, dict[str, Any]], name: str) -> None:
+    """The log has the kind of the error, its message, and the line of the script."""
+    _, kind, message, line = FAILING[name]
+    failed = results[name]["failed"]
+    assert (failed["kind"], failed["line"]) == (kind, line)
+    assert message in failed["message"]
+    assert results[name]["steps"] == 0
+
+
+def test_script_without_a_step(results: dict[str, dict[str, Any]]) -> None:
+    """A script that trains nothing is no failure, and has no step."""
+    assert results["stepless"]["failed"] is None
+    assert results["stepless"]["steps"] == 0
+
+
+def test_assumed_value(results: dict[str, dict[str, Any]]) -> None:
+    """A value that the user gives for a line decides the shape that follows."""
+    log = results["assumed"]
+    assert log["failed"] is None
+    assert log["rows"] == 5
+    assert log["notes"] == ["assumed.py:7 reads a tensor's value, and 5 was assumed"]
+
+
+def test_compilation_is_told(results: dict[str, dict[str, Any]]) -> None:
+    """The log says that the model was not compiled."""
+    assert any("torch.compile was left out" in note for note in results["compiled"]["notes"])
