@@ -64,7 +64,7 @@ def test_reserved_bytes(results: dict[str, dict[str, Any]], name: str) -> None:
 
 
 def test_largest_batch(results: dict[str, dict[str, Any]]) -> None:
-    """The largest batch that fitted into 16 GiB was at least the sure one, and less rows than the possible one failed."""
+    """The largest batch that fitted into 16 GiB is between the sure and the possible one."""
     (row,) = (one for one in MEASURED if one.get("training") == "gpt")
     log = logs.read(results["gpt 8 fp32 adamw"])
     found = largest_batch(log, Layout(), Device(chip="H200", memory_bytes=row["limit_gib"] * GIB))

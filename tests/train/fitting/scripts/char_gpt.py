@@ -1,4 +1,4 @@
-"""A small GPT on characters: batches from a memory of numpy, pinned, compiled, with GradScaler and gradient clipping."""
+"""A small GPT on characters: batches from numpy, pinned; compiled, with GradScaler and clipping."""
 
 import math
 import os

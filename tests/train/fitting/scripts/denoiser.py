@@ -1,4 +1,4 @@
-"""Diffusion of images with an average of the weights by deepcopy, sampling after the training, autocast as decorator."""
+"""Diffusion of images with an average of the weights by deepcopy, samples after the training, autocast."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""A U-Net for segments: a loss of Dice and cross entropy, padding of odd sizes, autocast and GradScaler of old names."""
+"""A U-Net for segments: Dice and cross entropy, padding of odd sizes, autocast, GradScaler by its old name."""
 
 import logging
 from pathlib import Path
@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 class DoubleConv(nn.Module):
     def __init__(self, in_channels, out_channels):
         super().__init__()
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels), nn.ReLU(True),
-            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels), nn.ReLU(True),
-        )  # fmt: skip
+        layers = []
+        for before in (in_channels, out_channels):
+            layers += [nn.Conv2d(before, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels)]
+            layers += [nn.ReLU(inplace=True)]
+        self.double_conv = nn.Sequential(*layers)
 
     def forward(self, x):
         return self.double_conv(x)

@@ -19,8 +19,8 @@ class EncoderRNN(nn.Module):
         self.gru = nn.GRU(hidden_size, hidden_size, batch_first=True)
         self.dropout = nn.Dropout(dropout_p)
 
-    def forward(self, input, lengths):
-        embedded = self.dropout(self.embedding(input))
+    def forward(self, words, lengths):
+        embedded = self.dropout(self.embedding(words))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         output, hidden = self.gru(packed)
         return pad_packed_sequence(output, batch_first=True, total_length=MAX_LENGTH)[0], hidden
