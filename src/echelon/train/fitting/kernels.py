@@ -117,24 +117,39 @@ class _Attention(torch.autograd.Function):
 
 
 def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: Optional[torch.Tensor] = None,
-    *_: Any,
-    **__: Any,
-) -> torch.Tensor:
-    """Compute attention with the memory of the flash and the memory-efficient kernels."""
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *_: Any, **__: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Compute attention with the memory of the kernel that a device takes."""
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
         query, key, value = (one.to(half) for one in (query, key, value))
     if query.dim() < 3:
         query, key, value = (one.unsqueeze(0) for one in (query, key, value))
+    if query.dtype == torch.float32 and query.shape[-3] != key.shape[-3]:
+        return _plain_attention(query, key, value, attn_mask, dropout_p, is_causal)
     mask = attn_mask
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype)  # the kernels add numbers
     result: torch.Tensor = _Attention.apply(query, key, value, mask)  # type: ignore[no-untyped-call]
     return result
+
+
+def _plain_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, dropout: float, is_causal: bool
+) -> torch.Tensor:
+    """Compute all scores: in float32 no kernel takes queries with more heads than keys (ATen's attention.cpp)."""
+    groups = query.shape[-3] // key.shape[-3]
+    key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scale = query.shape[-1] ** -0.25
+    if is_causal:
+        mask = query.new_zeros((query.shape[-2], key.shape[-2]))
+    elif mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype)
+    scores = (query * scale) @ (key * scale).transpose(-2, -1)
+    shares = torch.softmax(scores if mask is None else scores.add_(mask), -1)
+    del scores
+    return _dropout(shares, dropout) @ value
 
 
 def _recurrent(original: Callable[..., Any], planes: int) -> Callable[..., Any]:
