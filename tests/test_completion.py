@@ -70,7 +70,7 @@ LINES: tuple[tuple[list[str], list[str]], ...] = (
     (["run", "--sc"], ["--scale", "--scale-lr"]),
     (["run", "--launch", ""], ["warm", "exec", "tasks"]),
     (["run", "--scale", "=", "f"], ["fsdp"]),
-    (["run", "--scale", "="], ["auto", "off", "data", "fsdp", "tensor", "context", "pipeline"]),
+    (["run", "--scale", "="], ["auto", "off", "data", "fsdp", "tensor", "context", "pipeline", "auto-fit"]),
     (["prove", "--scale", "data,f"], ["data,fsdp"]),
     (["plan", "--optimizer", "ad"], ["adamw", "adam"]),
     (["plan", "--gpus", ""], []),

@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     if "scaling" in values or "from" in values:
         return _scaling(scanned, values)
     question = _question(scanned, values)
-    from echelon.cli import fit_answer
+    from echelon.cli import fit_answer, fit_kept
     from echelon.host import Host
     from echelon.launch import fit
 
@@ -88,6 +88,8 @@ def main(arguments: list[str]) -> int:
     say(f"tracing {question.target} up to its second step; nothing is computed or written")
     traced = fit.trace(question, host)
     answer = fit_answer.Answer(question, traced, chosen, num_ranks=num_ranks, rows=rows)
+    if question.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
+        fit_kept.keep(question, traced, answer.verdicts, host)
     if files:
         from echelon.bench import memory_plot
 
@@ -96,6 +98,8 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
     else:
         answer.print()
+        for line in fit_kept.trust([target.device.chip for target in chosen], traced.log.torch, host):
+            print(line)
         for path in files:
             print(path)
     return answer.exit_code

@@ -54,6 +54,11 @@ class Answer:
         self._judged = [self._judge(target, is_only=len(targets) == 1) for target in targets]
 
     @property
+    def verdicts(self) -> list[Verdict]:
+        """The judgements of all strategies on all devices."""
+        return [verdict for judged in self._judged for verdict in judged.verdicts]
+
+    @property
     def exit_code(self) -> int:
         """0 if the training fits on each device as it is, or may."""
         return int(any(_fails(judged.as_it_is) for judged in self._judged))

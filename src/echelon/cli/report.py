@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.monitor.page.page import Told
+    from echelon.monitor.predicted import Predicted
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
         return 0
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING
-    from echelon.monitor import account, advice, recorded, report
+    from echelon.monitor import account, advice, predicted, recorded, report
     from echelon.monitor.page import page
     from echelon.monitor.page.page import Told
 
@@ -56,6 +58,10 @@ def main(arguments: list[str]) -> int:
         account.of_run(record, time.time() if state == RUNNING else None)
         for record, state in zip(records, states, strict=True)
     ]
+    foreseen = [predicted.of_run(record, run, os.environ) for record, run in zip(records, accounts, strict=True)]
+    for found, state in zip(foreseen, states, strict=True):
+        if found is not None and state != RUNNING:
+            predicted.keep(found, os.environ)
     names = [runs.short_name(path) for path in paths]
     told = [
         Told(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
@@ -66,20 +72,27 @@ def main(arguments: list[str]) -> int:
     elif "paragraph" in scanned.values:
         print("\n\n".join(map(_paragraph, told)))
     elif "json" in scanned.values:
-        print(json.dumps({"format": 1, "runs": [_as_json(run) for run in told]}, indent=1))
+        print(
+            json.dumps(
+                {"format": 1, "runs": [_as_json(run, found) for run, found in zip(told, foreseen, strict=True)]},
+                indent=1,
+            )
+        )
     elif len(paths) == MOST_RUNS:
         print_table(report.comparison((names[0], names[1]), (accounts[0], accounts[1])))
     else:
         earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
         run = told[0]
-        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier))
+        line = foreseen[0].line if foreseen[0] is not None else ""
+        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier, predicted=line))
     return 0
 
 
-def _as_json(run: Told) -> dict[str, Any]:
+def _as_json(run: Told, found: Predicted | None) -> dict[str, Any]:
     """Return a run as data."""
     about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
-    return {**about, "advice": run.advice, "paragraph": _paragraph(run)}
+    foreseen = {"predicted": found.as_data()} if found is not None else {}
+    return {**about, **foreseen, "advice": run.advice, "paragraph": _paragraph(run)}
 
 
 def _paragraph(run: Told) -> str:

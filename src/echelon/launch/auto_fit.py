@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import choice, scaled
+from echelon.estimate import choice, remembered, scaled
 from echelon.estimate.devices import Device
 from echelon.launch import fit
+from echelon.machines import kept_rows
 from echelon.node.survey import cores
 from echelon.scale_options import AUTO_FIT, ScaleOptions
 from echelon.topology import discover, visible
@@ -18,6 +20,7 @@ from echelon.units import size
 if TYPE_CHECKING:
     from echelon.estimate.choice import Choice
     from echelon.estimate.log import EventLog
+    from echelon.estimate.verdict import Verdict
     from echelon.host import Host
     from echelon.launch.fit import Traced
     from echelon.plan import Surroundings
@@ -35,6 +38,7 @@ class Fitted:
     """A value of --scale: "data", "fsdp", "tensor" or "pipeline"."""
     why: str
     """What it takes, and what the next simpler way would take."""
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,25 @@ def decide(job: Job, plan: Plan, around: Surroundings, host: Host) -> Fitted:
         )
     found = memory(plan, around, discover.read(environ=host.environ), host)
     traced = _trace(job, plan, found, host)
-    return choose(traced.log, found, job.scale_options, script=shlex.join([job.command.target, *job.command.arguments]))
+    script = shlex.join([job.command.target, *job.command.arguments])
+    fitted = choose(traced.log, found, job.scale_options, script=script)
+    _remember(job, plan, traced, fitted, found, host)
+    return fitted
+
+
+def _remember(job: Job, plan: Plan, traced: Traced, fitted: Fitted, found: Memory, host: Host) -> None:
+    """Keep what was predicted in the user's folder, for the report of the run."""
+    if job.command.kind != "script":
+        return
+    path, arguments = os.path.join(plan.folder, os.path.basename(plan.argv[1])), plan.argv[2:]
+    own = job.scale_options.keeps_batch
+    training = remembered.of_script(path, arguments, fitted.how, found.num_ranks, has_own_batches=own)
+    if training is None:
+        return
+    log = traced.log
+    rows = fitted.verdict.layout.rows or log.rows
+    prediction = remembered.predict(training, fitted.verdict, torch=log.torch, rows=rows, time=host.now())
+    kept_rows.add(remembered.PREDICTIONS, [prediction.as_row()], host.environ)
 
 
 def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
@@ -109,7 +131,7 @@ def choose(log: EventLog, found: Memory, options: ScaleOptions, *, script: str) 
     chosen = scaled.choose(log, found.device, tried)
     if chosen.chosen is None:
         raise _refusal(f"{script}: {chosen.why}{_of(found)}", _what_fits(log, found, rows, script))
-    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(found))
+    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(found), verdict=chosen.chosen)
 
 
 def _of(found: Memory) -> str:

@@ -1,0 +1,160 @@
+"""What was predicted for a training, what its run measured, and how far predictions can be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from echelon.estimate import scaled
+from echelon.estimate.layout import TRACED, Layout
+from echelon.estimate.verdict import Verdict
+from echelon.units import counted
+
+PREDICTIONS, RATIOS = "predictions", "ratios"
+"""The names of the two files in the user's folder."""
+ONE = "one"
+"""The way of a training on one rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training as a person starts it: a run with equal values is a run of it."""
+
+    script: str
+    """An absolute path."""
+    arguments: tuple[str, ...]
+    digest: str
+    """SHA-256 of the script's text."""
+    how: str
+    """The value of --scale; "one" on one rank."""
+    num_ranks: int
+    has_own_batches: bool
+    """--per-device-batch: each rank has the script's batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The memory that the fullest rank of a training was predicted to take, in bytes."""
+
+    training: Training
+    rows: int
+    """Of the batch of all ranks; 0: unknown."""
+    torch: str
+    chip: str
+    low_bytes: int
+    high_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    time: float
+    """When it was predicted, in seconds since 1970."""
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the prediction as JSON fields."""
+        row = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "training"}
+        return {**asdict(self.training), "arguments": list(self.training.arguments), **row}
+
+
+def of_script(
+    path: str, arguments: tuple[str, ...], how: str, num_ranks: int, *, has_own_batches: bool
+) -> Training | None:
+    """Return the training of a script, None if it cannot be read; its way is that of one rank if it has one."""
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+    return Training(
+        script=os.path.realpath(path),
+        arguments=arguments,
+        digest=digest,
+        how=how if num_ranks > 1 else ONE,
+        num_ranks=num_ranks,
+        has_own_batches=has_own_batches and num_ranks > 1,
+    )
+
+
+def how(layout: Layout) -> str:
+    """Return the way by which a run of this layout is known; empty if a run's plan does not tell it."""
+    if layout.num_ranks > 1:
+        return scaled.how(layout)
+    is_plain = not (layout.checkpointing or layout.accumulation > 1)
+    return ONE if is_plain and (layout.precision, layout.optimizer) == (TRACED, TRACED) else ""
+
+
+def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time: float) -> Prediction:
+    """Return the prediction that a verdict is."""
+    return Prediction(
+        training=training,
+        rows=rows,
+        torch=_plain(torch),
+        chip=verdict.device.chip,
+        low_bytes=verdict.low_bytes,
+        high_bytes=verdict.high_bytes,
+        allocated_bytes=verdict.memory.allocated_bytes,
+        reserved_bytes=verdict.memory.reserved_bytes,
+        time=time,
+    )
+
+
+def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Prediction | None:
+    """Return the newest prediction for a training that was made before a moment; other rows are ignored."""
+    asked = {**asdict(training), "arguments": list(training.arguments)}
+    found: Prediction | None = None
+    for row in rows:
+        if any(row.get(name) != value for name, value in asked.items()):
+            continue
+        try:
+            rest = {name: _FIELDS[name](row[name]) for name in _FIELDS}
+        except (KeyError, TypeError, ValueError):
+            continue
+        if rest["time"] <= before and rest["reserved_bytes"] > 0 and rest["allocated_bytes"] > 0:
+            found = Prediction(training=training, **rest)
+    return found
+
+
+_FIELDS: dict[str, Any] = {
+    "rows": int,
+    "torch": str,
+    "chip": str,
+    "low_bytes": int,
+    "high_bytes": int,
+    "allocated_bytes": int,
+    "reserved_bytes": int,
+    "time": float,
+}
+
+
+def ratio(prediction: Prediction, *, run: str, allocated_bytes: int, reserved_bytes: int) -> dict[str, Any]:
+    """Return the row that is kept of a run: what it took as a multiple of what was predicted."""
+    return {
+        "run": run,
+        "chip": prediction.chip,
+        "torch": prediction.torch,
+        "allocated": round(allocated_bytes / prediction.allocated_bytes, 4),
+        "reserved": round(reserved_bytes / prediction.reserved_bytes, 4),
+    }
+
+
+def trust(rows: Iterable[Mapping[str, Any]], *, chip: str, torch: str) -> str:
+    """Say how far runs on this chip with this PyTorch were from what was predicted; empty without such runs.
+
+    >>> trust([{"chip": "A100", "torch": "2.13", "reserved": 1.02}], chip="A100", torch="2.13")
+    'on this kind of device (A100, PyTorch 2.13) 1 run took 1.02 of what was predicted'
+    """
+    device = (chip, _plain(torch))
+    there = [row.get("reserved") for row in rows if (row.get("chip"), row.get("torch")) == device]
+    ratios = [float(each) for each in there if isinstance(each, (int, float))]
+    if not ratios:
+        return ""
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    span = low if low == high else f"{low} to {high}"
+    where = f"on this kind of device ({chip}, PyTorch {device[1]})"
+    return f"{where} {counted(len(ratios), 'run')} took {span} of what was predicted"
+
+
+def _plain(torch: str) -> str:
+    """Return a version without its build: a login node may have 2.13.0+cpu, and its compute nodes 2.13.0+rocm6.4."""
+    return torch.partition("+")[0]
