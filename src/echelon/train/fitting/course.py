@@ -114,15 +114,21 @@ class Course:
         block = self._blocks.get(id(module))
         if block is not None and ledger.phase == FORWARD:
             ledger.mark("leave", block)
-            _on_gradient(result, lambda: self._mark_backward("enter backward", block))
-            _on_gradient(args, lambda: self._mark_backward("leave backward", block))
+            _on_gradient(result, lambda: self._enter_backward(block))
+            _on_gradient(args, lambda: self._leave_backward(block))
 
-    def _mark_backward(self, word: str, block: int) -> None:
-        is_entry = word == "enter backward"
-        if is_entry == (block in self._entered):
-            return
-        (self._entered.add if is_entry else self._entered.discard)(block)
-        self._ledger.mark(word, block)
+    def _enter_backward(self, block: int) -> None:
+        """Mark that a block's backward begins: the one after it has ended, which the same tensor tells only later."""
+        if block not in self._entered:
+            for other in sorted(self._entered):
+                self._leave_backward(other)
+            self._entered.add(block)
+            self._ledger.mark("enter backward", block)
+
+    def _leave_backward(self, block: int) -> None:
+        if block in self._entered:
+            self._entered.discard(block)
+            self._ledger.mark("leave backward", block)
 
     def _begin_forward(self, model: nn.Module, args: Any) -> None:
         """Note a model when it is called from outside of every module."""
@@ -168,8 +174,7 @@ class Course:
                 return original(*args, **kwargs)
             finally:
                 for block in sorted(self._entered):
-                    ledger.mark("leave backward", block)
-                self._entered.clear()
+                    self._leave_backward(block)
                 ledger.phase = before
 
         return backward
