@@ -1,6 +1,7 @@
 """`echelon fit`: the answer about a script, a function and a machine; a wrong input has one error and no traceback."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ def wrong():
 
 
 def fit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ECHELON, "fit", *words], cwd=folder, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
+    return subprocess.run(
+        [*ECHELON, "fit", *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,7 @@ def test_strategies_and_the_choice(answer: Any) -> None:
     strategies = {row["strategy"]: row for row in device["strategies"]}
     assert {"one device", "data", "ZeRO-1", "ZeRO-2", "FSDP", "pipeline", "one device + bf16"} <= set(strategies)
     assert strategies["data"]["low_bytes"] > strategies["FSDP"]["low_bytes"]
+    assert strategies["ZeRO-2"]["peak_bytes"] > strategies["FSDP"]["peak_bytes"]  # whole blocks come and go one by one
     assert (strategies["data"]["scale"], strategies["FSDP"]["scale"], strategies["ZeRO-1"]["scale"]) == (
         "data",
         "fsdp",

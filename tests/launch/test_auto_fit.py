@@ -93,9 +93,11 @@ def test_nothing_fits() -> None:
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
     return subprocess.run(
-        [*ECHELON, "run", *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+        [*ECHELON, "run", *words],
+        cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
 
 
 def test_real_run_takes_what_fits(tmp_path: Path) -> None:
