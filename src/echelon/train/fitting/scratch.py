@@ -45,7 +45,8 @@ class Scratch:
         if isinstance(file, int):
             return file
         path = os.path.abspath(os.fsdecode(file))
-        if path.startswith(("/dev/", "/proc/", self._folder)):
+        is_no_file = path.startswith(("/dev/", "/proc/")) and not path.startswith("/dev/shm/")
+        if is_no_file or path.startswith(self._folder):
             return file
         inside = self._folder + path
         if is_written:
