@@ -15,6 +15,7 @@ from echelon.errors import RunError, UsageError
 from echelon.estimate import log
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
+from echelon.script import distributes, find, imports
 
 PROGRAM = "echelon.train.fitting.trace"
 PATIENCE_SECONDS = 1800.0
@@ -114,9 +115,23 @@ def _refuse(question: Question, failed: dict[str, str] | None) -> None:
             f"{question.target} ends without a step of an optimizer of PyTorch, so there is nothing to trace",
             hint="a script that trains; or a function that returns a model and a batch: echelon fit module:function",
         )
+    how = _own_distribution(question)
+    if how:
+        raise UsageError(
+            f"{question.target} distributes itself ({how}), and echelon fit traces scripts for one device",
+            hint="a function that returns the model and a batch of one device: echelon fit module:function",
+        )
     where = f" at {failed['line']}" if failed["line"] else ""
     raise UsageError(
         f"{question.target} cannot be traced: {failed['kind']}{where}: {failed['message']}",
         hint=_REPAIRS.get(failed["kind"], "python " + question.target if question.kind == SCRIPT else ""),
         details="" if failed["kind"] in _REPAIRS or not failed["line"] else failed["trace"].strip(),
     )
+
+
+def _own_distribution(question: Question) -> str:
+    """Return how a script distributes itself, from reading it; empty if it does not."""
+    if question.kind != SCRIPT:
+        return ""
+    script = find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=())
+    return distributes.how(imports.read_imports(script))
