@@ -5,8 +5,8 @@ import socket
 
 from .errors import ClusterError
 
-# Below the range from which the kernel takes ports for outgoing connections.
-PORTS = range(17000, 32000)
+# Below the ports that pages and launchers name (29400 to 29567), and those of the kernel for outgoing connections.
+PORTS = range(15000, 29000)
 
 
 def free_ports(count: int) -> list[int]:
