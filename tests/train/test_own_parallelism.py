@@ -187,7 +187,7 @@ def test_what_is_no_class_of_parallelism(tmp_path: Path, kind: str, told: str) -
         ("none.py:Weighted", "there is no file none.py", "ls ."),
         (
             "own.py",
-            "the choices are auto, off, data, fsdp, tensor, context, pipeline, or a class",
+            "the choices are auto, off, data, fsdp, tensor, context, pipeline, auto-fit, or a class",
             "--scale auto",
         ),
         ("own.py:Even --exact 4", "--exact does not go with --scale own.py:Even", "remove --exact"),
