@@ -57,8 +57,8 @@ def generated(
     run.now = times[-1]
     measures = {"samples": samples * 99 / ranks, "step_seconds": times[-1] - times[0]}
     for rank in range(ranks):
-        told = steps(run, 100, seconds, times[0])
-        run.event("exit", 0.0, rank=rank, status=0, measures=measures, **told)
+        report = steps(run, 100, seconds, times[0])
+        run.event("exit", 0.0, rank=rank, status=0, measures=measures, **report)
     run.event("end", 0.0, exit_code=0)
     return str(run.folder)
 
@@ -90,16 +90,16 @@ def test_two_runs_tell_the_law_and_the_batch(tmp_path: Path) -> None:
     assert [run.global_batch for run in measured.runs] == pytest.approx([BATCH, BATCH], rel=0.01)
     assert [run.spread for run in measured.runs] == pytest.approx([0, 0], abs=1e-3)
     assert (measured.command, measured.machine) == ("python train.py --layers '2 4'", "lumi")
-    found = fit_scaling.answer({}, runs).as_data()
-    assert found["mode"] == "strong"
-    assert [size["num_devices"] for size in found["estimated"]] == [64, 128, 256, 512]
-    for size in found["estimated"]:
+    result = fit_scaling.answer({}, runs).as_data()
+    assert result["mode"] == "strong"
+    assert [size["num_devices"] for size in result["estimated"]] == [64, 128, 256, 512]
+    for size in result["estimated"]:
         assert size["step_seconds"]["value"] == pytest.approx(law(size["num_devices"]), rel=1e-4)
         assert size["step_seconds"]["least"] < law(size["num_devices"]) < size["step_seconds"]["most"]
         assert size["efficiency"]["value"] == pytest.approx(
             16 * law(16) / (size["num_devices"] * law(size["num_devices"]))
         )
-    assert found["not_estimated"] is None
+    assert result["not_estimated"] is None
 
 
 def test_printed_answer_has_the_table_the_worth_and_the_report(
@@ -107,10 +107,10 @@ def test_printed_answer_has_the_table_the_worth_and_the_report(
 ) -> None:
     """A person reads measured and estimated sizes, how many devices are worth it, and a report with its command."""
     runs = [generated(tmp_path, ranks, law(ranks), nodes=ranks // 8) for ranks in (16, 32)]
-    found = fit_scaling.answer({}, runs)
-    found.print()
+    result = fit_scaling.answer({}, runs)
+    result.print()
     text = capsys.readouterr().out
-    assert found.exit_code == 0
+    assert result.exit_code == 0
     assert [line.split()[:2] for line in text.splitlines()[2:8]] == [
         ["16", "measured"], ["32", "measured"],
         ["64", "estimated"], ["128", "estimated"], ["256", "estimated"], ["512", "estimated"],
@@ -132,10 +132,10 @@ def test_printed_answer_has_the_table_the_worth_and_the_report(
 def test_json_of_a_benchmark_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sizes with numbers count, with their spread; sizes without a known node are named as an assumption."""
     path = benchmark(tmp_path)
-    found = fit_scaling.answer({}, [path]).as_data()
-    assert [size["ranks"] for size in found["measured"]] == [1, 2, 4]
-    assert found["estimated"][0]["step_seconds"]["value"] == pytest.approx(law(8))
-    assert found["spread"] == pytest.approx(0.0101, abs=2e-4)
+    result = fit_scaling.answer({}, [path]).as_data()
+    assert [size["ranks"] for size in result["measured"]] == [1, 2, 4]
+    assert result["estimated"][0]["step_seconds"]["value"] == pytest.approx(law(8))
+    assert result["spread"] == pytest.approx(0.0101, abs=2e-4)
     fit_scaling.answer({}, [path]).print()
     assert "how many devices a node has is not known" in capsys.readouterr().out
 
@@ -154,10 +154,10 @@ def test_machine_tells_where_a_node_ends(tmp_path: Path) -> None:
 def test_one_run_needs_the_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A single size is refused, with the way out; the machine and the gradients bound weak scaling."""
     run = generated(tmp_path, 8, 0.5)
-    found = fit_scaling.answer({"weak": ""}, [run])
-    assert found.exit_code == 1
-    assert "gradients" in found.as_data()["refused"]["reason"]
-    found.print()
+    result = fit_scaling.answer({"weak": ""}, [run])
+    assert result.exit_code == 1
+    assert "gradients" in result.as_data()["refused"]["reason"]
+    result.print()
     assert "way out: measure another size too, such as 16 devices" in capsys.readouterr().out
     bounded = fit_scaling.answer({"weak": "", "parameters": "1B"}, [run]).as_data()
     size = bounded["estimated"][0]["step_seconds"]
@@ -192,9 +192,9 @@ def test_parts_of_what_a_rank_reports_are_not_needed(tmp_path: Path) -> None:
         events = (Path(run) / "events.jsonl").read_text()
         (Path(run) / "events.jsonl").write_text(re.sub(r'"samples": [0-9.]+, ', "", events))
     assert "do not tell" in fit_scaling.answer({}, runs).as_data()["refused"]["reason"]
-    found = fit_scaling.answer({"strong": ""}, runs).as_data()
-    assert found["spread"] == 0.02
-    assert found["estimated"][0]["samples_per_second"] is None
+    result = fit_scaling.answer({"strong": ""}, runs).as_data()
+    assert result["spread"] == 0.02
+    assert result["estimated"][0]["samples_per_second"] is None
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_any_json_is_an_answer_or_one_error(
     """No content of the file makes a traceback."""
     path = benchmark(tmp_path_factory.mktemp("any"), sizes=sizes, mode=mode)
     try:
-        found = fit_scaling.answer(values, [path])
+        result = fit_scaling.answer(values, [path])
     except UsageError as error:
         assert error.message
         return
-    data = found.as_data()
+    data = result.as_data()
     assert (data["refused"] is None) or data["refused"]["reason"]
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,32 @@ def test_nothing_is_written(answer: Any, folder: Path) -> None:
     """The script saves its model and prints; a trace leaves neither."""
     assert answer["steps"] == 2
     assert not (folder / "model.pt").exists()
+
+
+def test_killed_command_leaves_no_trace_running(folder: Path) -> None:
+    """The process that traces a script ends with the command, also where nobody could tell it."""
+    began = "import subprocess, time\nsubprocess.run(['sh', '-c', 'echo $PPID > began'])\ntime.sleep(600)\n"
+    (folder / "sleeps.py").write_text(began)
+    words = [*ECHELON, "fit", "--device", "v100", "sleeps.py"]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL) as command:
+        wait_for(lambda: (folder / "began").exists() and (folder / "began").read_text().strip())
+        command.kill()
+    pid = (folder / "began").read_text().strip()
+    wait_for(lambda: not is_running(pid))
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition: "Callable[[], Any]", seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_words_of_a_machine(folder: Path) -> None:

@@ -122,8 +122,8 @@ def test_activations_without_recomputation(row: dict[str, str]) -> None:
     stages, interleaved = int(row["pp"]), INTERLEAVED.get(row["model"], 1)
     factor = 1 + (stages - 1) / (stages * interleaved) if interleaved > 1 else 1.0
     outputs = stages * 2 * int(row["seq_len"]) * int(row["micro_batch"]) * int(row["hidden"])
-    found = most_of_activations(strategies.rank_log(log_of(row), layout_of(row)))
-    assert (found - outputs) / GIB == pytest.approx(float(row["value"]) / factor, rel=1e-6)
+    result = most_of_activations(strategies.rank_log(log_of(row), layout_of(row)))
+    assert (result - outputs) / GIB == pytest.approx(float(row["value"]) / factor, rel=1e-6)
 
 
 @pytest.mark.parametrize("row", FULL, ids=lambda row: row["model"])

@@ -289,8 +289,8 @@ def test_rows_and_blocks_have_to_suffice() -> None:
 
 def test_unknown_rows_are_said() -> None:
     """Without rows a rank has the whole batch, and a note says so."""
-    found = strategies.memory(by_hand().changed(rows=0), Layout(replicate=2))
-    assert "the rows of a batch are unknown" in found.notes[0]
+    result = strategies.memory(by_hand().changed(rows=0), Layout(replicate=2))
+    assert "the rows of a batch are unknown" in result.notes[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=names)
@@ -299,9 +299,9 @@ def test_more_rows_never_take_less(layout: Layout) -> None:
     log = of_model(num_blocks=8, rows=64, activation_bytes=16 * MIB)
     before = 0
     for rows in (16, 24, 64, 128, 1000):
-        found = strategies.memory(log, layout.changed(rows=rows))
-        assert before <= found.peak.num_bytes <= found.allocated_bytes <= found.reserved_bytes
-        before = found.peak.num_bytes
+        result = strategies.memory(log, layout.changed(rows=rows))
+        assert before <= result.peak.num_bytes <= result.allocated_bytes <= result.reserved_bytes
+        before = result.peak.num_bytes
 
 
 MODELS = st.builds(
@@ -353,10 +353,10 @@ def blocks_of(sizes: list[int]) -> EventLog:
 def test_stages_are_balanced(sizes: list[int], data: st.DataObject) -> None:
     """No other cut has a smaller largest stage."""
     count = data.draw(st.integers(1, len(sizes)))
-    found = stages.cut(blocks_of(sizes), count)
-    assert [block for stage in found for block in stage] == list(range(len(sizes)))
-    assert len(found) == count
-    assert max(sum(sizes[block] for block in stage) for stage in found) == min(_largest(sizes, count))
+    result = stages.cut(blocks_of(sizes), count)
+    assert [block for stage in result for block in stage] == list(range(len(sizes)))
+    assert len(result) == count
+    assert max(sum(sizes[block] for block in stage) for stage in result) == min(_largest(sizes, count))
 
 
 def _largest(sizes: list[int], count: int) -> Iterator[int]:

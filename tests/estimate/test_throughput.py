@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.errors import UsageError
-from echelon.estimate.communication import STEP_BYTES, Network, of_machine
-from echelon.estimate.runs import Prediction, Refusal, Run
-from echelon.estimate.throughput import DOUBT_A_DOUBLING, FARTHEST, Model, fit
+from echelon.estimate.speed.communication import STEP_BYTES, Network, of_machine
+from echelon.estimate.speed.runs import Prediction, Refusal, Run
+from echelon.estimate.speed.throughput import DOUBT_A_DOUBLING, FARTHEST, Model, fit
 from echelon.machines.load import load_shipped
 
 HERE = Path(__file__).parent

@@ -47,16 +47,16 @@ def test_family_of_a_chip(chip: str, family: str) -> None:
     assert device(GIB, chip).family == family
 
 
-@pytest.mark.parametrize("what", [devices.CONTEXT, devices.COMMUNICATOR, devices.WORKSPACE, devices.HIDDEN])
-def test_each_fact_is_an_interval_with_a_source(what: str) -> None:
+@pytest.mark.parametrize("kind", [devices.CONTEXT, devices.COMMUNICATOR, devices.WORKSPACE, devices.HIDDEN])
+def test_each_fact_is_an_interval_with_a_source(kind: str) -> None:
     """Every family has one; a device that nobody knows gets an interval around all of them."""
-    unknown = overhead(device(GIB, "Gaudi 3"), what)
+    unknown = overhead(device(GIB, "Gaudi 3"), kind)
     for chip in ("A100", "H200", "B200", "MI250X"):
-        known = overhead(device(GIB, chip), what)
+        known = overhead(device(GIB, chip), kind)
         assert unknown.low_bytes <= known.low_bytes <= known.high_bytes <= unknown.high_bytes
         assert "#" in known.source or "peaks.jsonl" in known.source
     assert "unknown" in unknown.source
-    assert overhead(device(GIB), what, number=3).high_bytes == 3 * overhead(device(GIB), what).high_bytes
+    assert overhead(device(GIB), kind, number=3).high_bytes == 3 * overhead(device(GIB), kind).high_bytes
 
 
 def test_device_without_memory_is_refused() -> None:
@@ -67,29 +67,29 @@ def test_device_without_memory_is_refused() -> None:
 
 def test_answers_by_the_interval() -> None:
     """Below the interval a training does not fit, above it it does, and in it nobody knows."""
-    found = judge(small(), Layout(), device(80 * GIB))
-    assert 0 < found.low_bytes < found.high_bytes
+    result = judge(small(), Layout(), device(80 * GIB))
+    assert 0 < result.low_bytes < result.high_bytes
     for memory_bytes, answer in (
-        (found.low_bytes - 1, FITS_NOT),
-        (found.low_bytes, CLOSE),
-        (found.high_bytes - 1, CLOSE),
-        (found.high_bytes, FITS),
+        (result.low_bytes - 1, FITS_NOT),
+        (result.low_bytes, CLOSE),
+        (result.high_bytes - 1, CLOSE),
+        (result.high_bytes, FITS),
     ):
-        assert dataclasses.replace(found, device=device(memory_bytes)).answer == answer
-    assert "one device fits: " in found.why
-    assert "most of its peak in backward are activations" in found.why
+        assert dataclasses.replace(result, device=device(memory_bytes)).answer == answer
+    assert "one device fits: " in result.why
+    assert "most of its peak in backward are activations" in result.why
 
 
 def test_interval_is_made_of_the_replay_and_the_overheads() -> None:
     """Low: allocated and the least of each; high: reserved and the most; two axes have two communicators."""
     layout = Layout(replicate=2, shard=2)
-    found = judge(small(), layout, device(80 * GIB))
-    by_name = {part.what: part for part in found.overheads}
+    result = judge(small(), layout, device(80 * GIB))
+    by_name = {part.kind: part for part in result.overheads}
     assert by_name["communicator"].low_bytes == 2 * overhead(device(GIB), "communicator").low_bytes
-    outside = sum(part.high_bytes for part in found.overheads if part.what != "workspace")
-    assert found.high_bytes == found.memory.reserved_bytes + outside
+    outside = sum(part.high_bytes for part in result.overheads if part.kind != "workspace")
+    assert result.high_bytes == result.memory.reserved_bytes + outside
     plain = memory(small(), layout)
-    assert found.memory.allocated_bytes == plain.allocated_bytes + by_name["workspace"].high_bytes
+    assert result.memory.allocated_bytes == plain.allocated_bytes + by_name["workspace"].high_bytes
 
 
 def test_unknown_device_has_the_widest_interval() -> None:
@@ -102,38 +102,38 @@ def test_fewest_ranks() -> None:
     """On so many ranks it fits, on half of them it does not; with replicas alone it never does."""
     need = judge(small(), Layout(shard=4, rows=8), device(80 * GIB))
     tight = device(need.high_bytes)
-    found = fewest(small(), tight, lambda count: Layout(shard=count))
-    assert 1 < found.surely <= 4
-    assert found.perhaps <= found.surely
-    assert found.verdict is not None
-    assert found.verdict.answer == FITS
-    before = judge(small(), Layout(shard=found.surely // 2, rows=8), tight)
+    result = fewest(small(), tight, lambda count: Layout(shard=count))
+    assert 1 < result.surely <= 4
+    assert result.perhaps <= result.surely
+    assert result.verdict is not None
+    assert result.verdict.answer == FITS
+    before = judge(small(), Layout(shard=result.surely // 2, rows=8), tight)
     assert before.answer != FITS
 
 
 def test_fewest_ranks_may_not_exist() -> None:
     """One row and what every rank has is too much: no number of ranks helps, and the search ends."""
-    found = fewest(small(), device(600 * MIB), lambda count: Layout(replicate=count))
-    assert (found.surely, found.perhaps) == (0, 0)
-    assert found.verdict is not None
-    assert found.verdict.answer == FITS_NOT
+    result = fewest(small(), device(600 * MIB), lambda count: Layout(replicate=count))
+    assert (result.surely, result.perhaps) == (0, 0)
+    assert result.verdict is not None
+    assert result.verdict.answer == FITS_NOT
 
 
 def test_no_more_stages_than_blocks_are_tried() -> None:
     """The search ends at the last possible pipeline."""
-    found = fewest(small(), device(MIB), lambda count: Layout(pipeline=count, accumulation=count))
-    assert found.surely == 0
+    result = fewest(small(), device(MIB), lambda count: Layout(pipeline=count, accumulation=count))
+    assert result.surely == 0
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(replicate=4), Layout(shard=2, accumulation=2)])
 def test_largest_batch_is_the_largest(layout: Layout) -> None:
     """So many rows fit, and one more for each rank does not."""
-    found = largest_batch(small(), layout, device(16 * GIB))
+    result = largest_batch(small(), layout, device(16 * GIB))
     step = layout.num_data * layout.accumulation
-    assert judge(small(), layout.changed(rows=found.surely), device(16 * GIB)).answer == FITS
-    assert judge(small(), layout.changed(rows=found.surely + step), device(16 * GIB)).answer != FITS
-    assert judge(small(), layout.changed(rows=found.perhaps), device(16 * GIB)).answer != FITS_NOT
-    assert judge(small(), layout.changed(rows=found.perhaps + step), device(16 * GIB)).answer == FITS_NOT
+    assert judge(small(), layout.changed(rows=result.surely), device(16 * GIB)).answer == FITS
+    assert judge(small(), layout.changed(rows=result.surely + step), device(16 * GIB)).answer != FITS
+    assert judge(small(), layout.changed(rows=result.perhaps), device(16 * GIB)).answer != FITS_NOT
+    assert judge(small(), layout.changed(rows=result.perhaps + step), device(16 * GIB)).answer == FITS_NOT
 
 
 def test_largest_batch_may_be_none() -> None:
@@ -150,19 +150,19 @@ def test_search_finds_the_last_number(intercept: int, slope: int, floor: int, li
     def needed(number: int) -> int:
         return max(floor, intercept + slope * number)
 
-    found = verdict._most(needed, limit)
-    assert found == 0 or needed(found) <= limit
-    assert found >= verdict.MOST_ROWS - 1 or needed(found + 1) > limit
+    result = verdict._most(needed, limit)
+    assert result == 0 or needed(result) <= limit
+    assert result >= verdict.MOST_ROWS - 1 or needed(result + 1) > limit
 
 
 def test_advice_is_what_the_change_saves() -> None:
     """Each saving is the difference of two judgements; the largest is first, and there are three at most."""
-    found = judge(small(), Layout(), device(4 * GIB))
-    given = advice(small(), found)
-    assert 1 <= len(given) <= 3
-    assert [each.saved_bytes for each in given] == sorted((each.saved_bytes for each in given), reverse=True)
-    for each in given:
-        assert each.saved_bytes == found.high_bytes - each.verdict.high_bytes
+    result = judge(small(), Layout(), device(4 * GIB))
+    changes = advice(small(), result)
+    assert 1 <= len(changes) <= 3
+    assert [each.saved_bytes for each in changes] == sorted((each.saved_bytes for each in changes), reverse=True)
+    for each in changes:
+        assert each.saved_bytes == result.high_bytes - each.verdict.high_bytes
         if "logits" not in each.change:
             expandable = "expandable_segments" in each.change
             again = judge(small(), each.verdict.layout, device(4 * GIB), expandable=expandable)
@@ -187,8 +187,10 @@ def test_segments_that_expand_are_tried_where_they_are_known() -> None:
 
 def test_sentences_name_the_answer() -> None:
     """Each answer has its verb."""
-    found = judge(small(), Layout(), device(80 * GIB))
-    words = [dataclasses.replace(found, device=device(size)).why for size in (MIB, found.low_bytes, found.high_bytes)]
+    result = judge(small(), Layout(), device(80 * GIB))
+    words = [
+        dataclasses.replace(result, device=device(size)).why for size in (MIB, result.low_bytes, result.high_bytes)
+    ]
     assert [word.partition(":")[0] for word in words] == [
         "one device does not fit", "one device is too close to call", "one device fits",
     ]  # fmt: skip
@@ -207,21 +209,21 @@ def test_choice_is_the_first_that_fits() -> None:
     needs = {layout: judge(small(), layout, device(80 * GIB)).high_bytes for layout in choice.candidates(4, 4)}
     for layout, need in needs.items():
         tight = device(int(need / (1 - choice.MARGIN)) + 1)
-        found = choose(small(), tight, 4, ranks_per_node=4, node_bytes=512 * GIB)
-        assert found.chosen is not None
-        assert found.chosen.fits_with(choice.MARGIN)
-        assert all(not each.fits_with(choice.MARGIN) for each in found.refused)
-        assert list(needs).index(found.chosen.layout) <= list(needs).index(layout)
-        assert found.simpler is None or f"{found.simpler.layout.name} would take" in found.why
+        result = choose(small(), tight, 4, ranks_per_node=4, node_bytes=512 * GIB)
+        assert result.chosen is not None
+        assert result.chosen.fits_with(choice.MARGIN)
+        assert all(not each.fits_with(choice.MARGIN) for each in result.refused)
+        assert list(needs).index(result.chosen.layout) <= list(needs).index(layout)
+        assert result.simpler is None or f"{result.simpler.layout.name} would take" in result.why
 
 
 def test_choice_of_one_device_and_of_none() -> None:
     """A large device needs no strategy; on a tiny one no strategy helps, and the sentence says what needs least."""
     assert choose(small(), device(80 * GIB), 1).why.startswith("one device takes at most")
-    found = choose(small(), device(MIB), 4)
-    assert found.chosen is None
-    assert "no strategy fits" in found.why
-    assert len(found.refused) == len(choice.candidates(4, 8))
+    result = choose(small(), device(MIB), 4)
+    assert result.chosen is None
+    assert "no strategy fits" in result.why
+    assert len(result.refused) == len(choice.candidates(4, 8))
 
 
 def test_offload_needs_the_memory_of_the_node() -> None:

@@ -42,11 +42,11 @@ def needs(num_ranks: int = 2) -> dict[str, int]:
 def test_just_enough_memory_for_each_way() -> None:
     """With just enough for a way, it is taken, or one before it; it fits, and simpler ones are named."""
     taken = set()
-    found = needs()
-    assert list(found) == ["data", "fsdp", "tensor", "pipeline"]
-    for how, need in found.items():
+    result = needs()
+    assert list(result) == ["data", "fsdp", "tensor", "pipeline"]
+    for how, need in result.items():
         fitted = choose(log(), ranks(int(need / (1 - MARGIN)) + 1), DEFAULT, script="train.py")
-        assert found[fitted.how] <= need, how
+        assert result[fitted.how] <= need, how
         assert ("would take" in fitted.why) is (fitted.how != "data")
         taken.add(fitted.how)
     assert {"data", "fsdp"} <= taken
@@ -79,16 +79,16 @@ def test_batches_of_each_rank_count() -> None:
 
 def test_nothing_fits() -> None:
     """The error names the way that needs least, and what would fit in the script, or which command tells more."""
-    with pytest.raises(UsageError, match=r"--scale auto-fit: train\.py: no strategy fits") as found:
+    with pytest.raises(UsageError, match=r"--scale auto-fit: train\.py: no strategy fits") as result:
         choose(log(), ranks(MIB), DEFAULT, script="train.py")
-    assert found.value.hint == "echelon fit train.py   says what to change first"
+    assert result.value.hint == "echelon fit train.py   says what to change first"
     tall = of_model(num_blocks=8, block_bytes=8 * MIB, rows=8, activation_bytes=256 * MIB)
     layout = scaled.layouts(tall, 1, 1)[0].changed(checkpointing=True)
     need = judge(tall, layout, ranks(80 * GIB).device).high_bytes
-    with pytest.raises(UsageError, match="one device needs least") as found:
+    with pytest.raises(UsageError, match="one device needs least") as result:
         choose(tall, ranks(int(need / (1 - MARGIN)) + 1, 1), DEFAULT, script="train.py")
-    assert found.value.hint.startswith("one device + checkpointing fits, at most ")
-    assert found.value.hint.endswith('run.parallelize(model, echelon.Strategy(checkpointing="full"))')
+    assert result.value.hint.startswith("one device + checkpointing fits, at most ")
+    assert result.value.hint.endswith('run.parallelize(model, echelon.Strategy(checkpointing="full"))')
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -84,8 +84,8 @@ MEASURED = {"peak_allocated_bytes": [90 * MIB, 101 * MIB], "peak_reserved_bytes"
 
 def predicted(folder: Path, path: Path) -> dict[str, Any] | None:
     (data,) = json.loads(echelon(folder, "report", "--json", str(path)))["runs"]
-    found: dict[str, Any] | None = data.get("predicted")
-    return found
+    result: dict[str, Any] | None = data.get("predicted")
+    return result
 
 
 def test_measured_over_predicted_is_kept_once(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_measured_over_predicted_is_kept_once(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     assert kept_rows.add(remembered.PREDICTIONS, [row(script)], environ(tmp_path))
     path = run_directory(tmp_path, script, MEASURED)
-    found = predicted(tmp_path, path)
-    assert found is not None
-    assert (found["allocated_ratio"], found["reserved_ratio"]) == (1.01, 1.05)
+    result = predicted(tmp_path, path)
+    assert result is not None
+    assert (result["allocated_ratio"], result["reserved_ratio"]) == (1.01, 1.05)
     text = echelon(tmp_path, "report", str(path))
     assert "predicted 900 MiB to 3.9 GiB on A100, 200 MiB of it reserved by PyTorch" in text
     assert "reserved 1.05 of that" in text
@@ -123,9 +123,9 @@ def test_newest_prediction_counts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     kept_rows.add(remembered.PREDICTIONS, [row(script), row(script, reserved_bytes=210 * MIB)], environ(tmp_path))
-    found = predicted(tmp_path, run_directory(tmp_path, script, MEASURED))
-    assert found is not None
-    assert found["reserved_ratio"] == 1.0
+    result = predicted(tmp_path, run_directory(tmp_path, script, MEASURED))
+    assert result is not None
+    assert result["reserved_ratio"] == 1.0
 
 
 def test_edited_script_is_not_compared(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_fit_predicts_and_says_how_far_to_trust_it(tmp_path: Path) -> None:
     words = ("fit", "--device", "a100-40", "--gpus", "2", "train.py", "--epochs", "3")
     assert "of what was predicted" not in echelon(tmp_path, *words)
     path = run_directory(tmp_path, script, MEASURED, began=time.time() + 1)
-    found = predicted(tmp_path, path)
-    assert found is not None
-    assert found["reserved_ratio"] == round(210 * MIB / found["reserved_bytes"], 4)
+    result = predicted(tmp_path, path)
+    assert result is not None
+    assert result["reserved_ratio"] == round(210 * MIB / result["reserved_bytes"], 4)
     last = echelon(tmp_path, *words).splitlines()[-1]
     assert last.startswith("on this kind of device (A100, PyTorch ")
-    assert last.endswith(f") 1 run took {found['reserved_ratio']:.2f} of what was predicted")
+    assert last.endswith(f") 1 run took {result['reserved_ratio']:.2f} of what was predicted")
 
 
 def test_real_run_on_a_cpu(tmp_path: Path) -> None:

@@ -30,15 +30,15 @@ def fit(folder: Path, words: str) -> dict[str, object]:
     (folder / "train.py").write_text(SCRIPT)
     done = echelon(folder, f"{PLAN} {words}")
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)["memory"]
-    return found
+    result: dict[str, object] = json.loads(done.stdout)["memory"]
+    return result
 
 
 def test_simplest_strategy_is_a_command_that_submit_accepts(tmp_path: Path) -> None:
     """A small model is shared by data; what is pasted is accepted by echelon submit."""
-    found = fit(tmp_path, "--gpus 8 --json --fit train.py 256 2")
-    assert (found["chosen"]["scale"], found["simpler"]) == ("data", None)
-    (line,) = found["take"]
+    result = fit(tmp_path, "--gpus 8 --json --fit train.py 256 2")
+    assert (result["chosen"]["scale"], result["simpler"]) == ("data", None)
+    (line,) = result["take"]
     again = echelon(tmp_path, line.partition("echelon ")[2].replace("submit ", "submit --dry-run ", 1))
     assert again.returncode == 0, again.stderr
     assert "--scale data train.py 256 2" in again.stdout
@@ -46,20 +46,20 @@ def test_simplest_strategy_is_a_command_that_submit_accepts(tmp_path: Path) -> N
 
 def test_larger_models_get_the_next_strategy(tmp_path: Path) -> None:
     """Of a device of 7 GiB, data parallelism of 137 million weights takes too much; the answer says how much."""
-    found = fit(tmp_path, "--gpus 8 --device-memory 7G --json --fit train.py 4096 8")
-    assert found["parameters"] == 8 * (4096 * 4096 + 4096)
-    assert found["chosen"]["strategy"] != "data"
-    assert found["refused"][0]["strategy"] == "data"
-    assert found["simpler"]["high_bytes"] > 0.95 * 7 * GIB >= found["chosen"]["high_bytes"]
-    assert any("run.parallelize" in line for line in found["take"]) is (found["chosen"]["scale"] == "")
-    assert "would take" in found["why"]
+    result = fit(tmp_path, "--gpus 8 --device-memory 7G --json --fit train.py 4096 8")
+    assert result["parameters"] == 8 * (4096 * 4096 + 4096)
+    assert result["chosen"]["strategy"] != "data"
+    assert result["refused"][0]["strategy"] == "data"
+    assert result["simpler"]["high_bytes"] > 0.95 * 7 * GIB >= result["chosen"]["high_bytes"]
+    assert any("run.parallelize" in line for line in result["take"]) is (result["chosen"]["scale"] == "")
+    assert "would take" in result["why"]
 
 
 def test_too_large_for_all(tmp_path: Path) -> None:
     """On one device nothing fits; the command for more devices says that it fits there."""
-    found = fit(tmp_path, "--gpus 1 --device-memory 20G --json --fit train.py 8192 16")
-    assert found["chosen"] is None
-    (line,) = found["take"]
+    result = fit(tmp_path, "--gpus 1 --device-memory 20G --json --fit train.py 8192 16")
+    assert result["chosen"] is None
+    (line,) = result["take"]
     words = shlex.split(line.partition(": echelon ")[2])
     more = echelon(tmp_path, shlex.join([words[0], "--json", *words[1:]]))
     assert more.returncode == 0, more.stderr

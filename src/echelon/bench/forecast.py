@@ -9,8 +9,8 @@ from echelon import __version__
 from echelon.bench import plot, report
 from echelon.bench.efficiency import Range
 from echelon.bench.measured_sizes import Measured
-from echelon.estimate.runs import STRONG, Interval, Prediction, Refusal, Run, Worth
-from echelon.estimate.throughput import Model
+from echelon.estimate.speed.runs import STRONG, Interval, Prediction, Refusal, Run, Worth
+from echelon.estimate.speed.throughput import Model
 from echelon.units import counted, rate, step_time
 
 FACTORS = (2, 4, 8, 16)

@@ -14,7 +14,7 @@ from typing import Any
 from echelon.bench import efficiency, jobs, records, report
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.estimate.runs import Run
+from echelon.estimate.speed.runs import Run
 from echelon.host import Host
 from echelon.launch import runs as run_directories
 from echelon.monitor import account as accounts

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if "scaling" in values or "from" in values:
         return _scaling(scanned, values)
-    question = _question(scanned, values)
+    asked = question(scanned, values)
     from echelon.cli import fit_answer, fit_kept
     from echelon.host import Host
     from echelon.launch import fit
@@ -85,11 +85,11 @@ def main(arguments: list[str]) -> int:
     num_ranks = whole(values["gpus"], "--gpus", least=1, usual=8) if "gpus" in values else 0
     rows = whole(values["rows"], "--rows", least=1, usual=64) if "rows" in values else 0
     files = _files(values)
-    say(f"tracing {question.target} up to its second step; nothing is computed or written")
-    traced = fit.trace(question, host)
-    answer = fit_answer.Answer(question, traced, chosen, num_ranks=num_ranks, rows=rows)
-    if question.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
-        fit_kept.keep(question, traced, answer.verdicts, host)
+    say(f"tracing {asked.target} up to its second step; nothing is computed or written")
+    traced = fit.trace(asked, host)
+    answer = fit_answer.Answer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
+    if asked.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
+        fit_kept.keep(asked, traced, answer.verdicts, host)
     if files:
         from echelon.bench import memory_plot
 
@@ -128,7 +128,7 @@ def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     return plot.paths(values["plot"], usual="memory")
 
 
-def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
+def question(scanned: Scanned, values: Mapping[str, str]) -> Question:
     """Return what to trace; UsageError for options that contradict each other."""
     from echelon.launch.fit import FUNCTION, MODULE, SCRIPT, Question
 

@@ -11,8 +11,8 @@ from typing import Any
 from echelon.cli.fit_devices import Target
 from echelon.cli.talk import print_table
 from echelon.errors import UsageError
-from echelon.estimate import advice, alternatives, choice, verdict
-from echelon.estimate.layout import ALWAYS, Layout
+from echelon.estimate import advice, alternatives, choice, scaled, verdict
+from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
 from echelon.launch.fit import Question, Traced
@@ -146,7 +146,7 @@ class Answer:
             names = ", ".join(f"{name or 'the model itself'} {size(num)}" for name, num in modules)
             lines.append(f"the modules that keep most for backward: {names}")
         outside = ", ".join(
-            f"{_OUTSIDE[part.what]} {size(part.low_bytes)} to {size(part.high_bytes)}" for part in first.overheads
+            f"{_OUTSIDE[part.kind]} {size(part.low_bytes)} to {size(part.high_bytes)}" for part in first.overheads
         )
         lines.append(f"besides tensors: {outside}")
         lines.append(
@@ -195,8 +195,8 @@ class Answer:
     def _table_of_devices(self) -> str:
         rows = [("device", "memory", "needed", "verdict")]
         for judged in self._judged:
-            one = judged.as_it_is
-            rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(one), one.answer))
+            first = judged.as_it_is
+            rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(first), first.answer))
         return _table(rows)
 
     def _device_data(self, judged: _Judged) -> dict[str, Any]:
@@ -218,18 +218,8 @@ class Answer:
 
 def command(layout: Layout) -> str:
     """Return the option of echelon run, or the line of a script, for a strategy."""
-    option = scale(layout)
+    option = scaled.how(layout)
     return f"echelon run --scale {option}" if option else f"run.parallelize(model, echelon.{layout.code})"
-
-
-def scale(layout: Layout) -> str:
-    """Return the value of --scale that trains in this layout; empty if only a script can ask for it."""
-    axes = {name: getattr(layout, name) for name in ("replicate", "shard", "tensor", "pipeline")}
-    used = [name for name, number in axes.items() if number > 1]
-    is_plain = not (layout.checkpointing or layout.offload or layout.reshard != ALWAYS)
-    if len(used) != 1 or not is_plain:
-        return ""
-    return {"replicate": "data", "shard": "fsdp", "tensor": "tensor", "pipeline": "pipeline"}[used[0]]
 
 
 _HEAD = ("strategy", "devices", "rows at once", "needed", "verdict", "sent a step", "how")
@@ -241,14 +231,15 @@ _OUTSIDE = {
 }
 
 
-def _row(one: Verdict, traced_rows: int) -> tuple[str, ...]:
-    layout = one.layout
+def _row(judged: Verdict, traced_rows: int) -> tuple[str, ...]:
+    layout = judged.layout
     rows = str(layout.rows_of_micro_batch(traced_rows)) if layout.rows or traced_rows else "–"
-    sent = size(one.memory.sent_bytes) if one.memory.sent_bytes else "–"
+    sent = size(judged.memory.sent_bytes) if judged.memory.sent_bytes else "–"
     how = ""
     if layout.num_ranks > 1:
-        how = f"--scale {scale(layout)}" if scale(layout) else layout.code
-    return (layout.name, str(layout.num_ranks), rows, _span(one), one.answer, sent, how)
+        option = scaled.how(layout)
+        how = f"--scale {option}" if option else layout.code
+    return (layout.name, str(layout.num_ranks), rows, _span(judged), judged.answer, sent, how)
 
 
 def _of_kinds(activations: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -259,8 +250,8 @@ def _of_kinds(activations: Mapping[str, int]) -> list[tuple[str, int]]:
     return kinds.most_common(MOST_MODULES)
 
 
-def _span(one: Verdict) -> str:
-    return f"{size(one.low_bytes)} to {size(one.high_bytes)}"
+def _span(judged: Verdict) -> str:
+    return f"{size(judged.low_bytes)} to {size(judged.high_bytes)}"
 
 
 def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) -> str:
@@ -280,8 +271,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _fails(one: Verdict) -> bool:
-    return one.answer not in (FITS, CLOSE)
+def _fails(judged: Verdict) -> bool:
+    return judged.answer not in (FITS, CLOSE)
 
 
 def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:
@@ -293,25 +284,32 @@ def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:
         )
 
 
-def _verdict_data(one: Verdict) -> dict[str, Any]:
-    peak = one.memory.peak
+def summary(judged: Verdict) -> dict[str, Any]:
+    """Return a verdict as JSON fields, without what fills the memory."""
     return {
-        "strategy": one.layout.name,
-        "scale": scale(one.layout),
-        "code": one.layout.code if one.layout.num_ranks > 1 else "",
-        "devices": one.layout.num_ranks,
-        "low_bytes": one.low_bytes,
-        "high_bytes": one.high_bytes,
-        "answer": one.answer,
+        "strategy": judged.layout.name,
+        "scale": scaled.how(judged.layout),
+        "code": judged.layout.code if judged.layout.num_ranks > 1 else "",
+        "low_bytes": judged.low_bytes,
+        "high_bytes": judged.high_bytes,
+        "answer": judged.answer,
+    }
+
+
+def _verdict_data(judged: Verdict) -> dict[str, Any]:
+    peak = judged.memory.peak
+    return {
+        **summary(judged),
+        "devices": judged.layout.num_ranks,
         "peak_bytes": peak.num_bytes,
-        "allocated_bytes": one.memory.allocated_bytes,
-        "reserved_bytes": one.memory.reserved_bytes,
-        "sent_bytes": one.memory.sent_bytes,
-        "host_bytes": one.memory.host_bytes,
+        "allocated_bytes": judged.memory.allocated_bytes,
+        "reserved_bytes": judged.memory.reserved_bytes,
+        "sent_bytes": judged.memory.sent_bytes,
+        "host_bytes": judged.memory.host_bytes,
         "phase": peak.phase,
         "block": peak.block,
         "parts": peak.parts,
         "activations": peak.activations,
-        "outside": {part.what: [part.low_bytes, part.high_bytes] for part in one.overheads},
-        "notes": one.memory.notes,
+        "outside": {part.kind: [part.low_bytes, part.high_bytes] for part in judged.overheads},
+        "notes": judged.memory.notes,
     }

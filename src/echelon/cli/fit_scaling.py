@@ -14,8 +14,8 @@ from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.bench.forecast import Forecast
-    from echelon.estimate.communication import Network
-    from echelon.estimate.runs import Refusal
+    from echelon.estimate.speed.communication import Network
+    from echelon.estimate.speed.runs import Refusal
     from echelon.machines.machine import Machine
 
 OPTIONS: tuple[Option, ...] = (
@@ -43,8 +43,8 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
 
         files = plot.paths(values["plot"], usual="scaling")
     from echelon.bench import measured_sizes
-    from echelon.estimate.runs import STRONG, WEAK, Refusal
-    from echelon.estimate.throughput import fit
+    from echelon.estimate.speed.runs import STRONG, WEAK, Refusal
+    from echelon.estimate.speed.throughput import fit
 
     model = read_model({key: value for key, value in values.items() if key in ("parameters", "dtype")})
     measured = measured_sizes.read(runs, gradient_bytes=model.weight_bytes if model is not None else None)
@@ -84,7 +84,7 @@ def _node_devices(machine: Machine, values: Mapping[str, str]) -> int | None:
 
 
 def _network(machine: Machine | None, values: Mapping[str, str]) -> Network | None:
-    from echelon.estimate import communication
+    from echelon.estimate.speed import communication
 
     return communication.of_machine(machine, values.get("node_type", "")) if machine is not None else None
 

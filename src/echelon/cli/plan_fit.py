@@ -20,7 +20,6 @@ from echelon.units import counted, size, slurm_time
 if TYPE_CHECKING:
     from echelon.estimate.choice import Choice
     from echelon.estimate.layout import Layout
-    from echelon.estimate.verdict import Verdict
     from echelon.host import Host
     from echelon.launch.fit import Question, Traced
     from echelon.plan.candidates import Candidate
@@ -31,14 +30,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--fit",), help="trace the script that follows the options, and tell which strategy fits"),
     Option(names=("--assume",), value="LINE=VALUE", help="with --fit: the value that a line reads from a tensor"),
 )
-TRIES = 8
-"""Up to so many times the fewest ranks on which all memory is enough, ranks are tried on which a margin is left."""
 _OF_FORMULA = ("parameters", "dtype", "optimizer")
 
 
 def read_question(scanned: Scanned) -> Question | None:
     """Return what to trace, None without --fit; raise UsageError for options that contradict it."""
-    from echelon.cli.fit import _question
+    from echelon.cli.fit import question
 
     if "fit" not in scanned.values:
         if "assume" in scanned.values:
@@ -54,7 +51,7 @@ def read_question(scanned: Scanned) -> Question | None:
     if not os.path.isfile(scanned.rest[0]):
         raise UsageError(f"--fit {scanned.rest[0]}: there is no such file", hint="echelon plan --gpus 8 --fit train.py")
     values = {"assume": scanned.values["assume"]} if "assume" in scanned.values else {}
-    return _question(Scanned(values=values, rest=scanned.rest, is_program=False), {})
+    return question(Scanned(values=values, rest=scanned.rest, is_program=False), {})
 
 
 def answer(
@@ -128,15 +125,17 @@ class Answer:
 
     def as_data(self) -> dict[str, Any]:
         """Return the answer as JSON fields."""
+        from echelon.cli.fit_answer import summary
+
         simpler = self._choice.simpler
         return {
             "target": self._question.target,
             "parameters": self._traced.num_parameters,
             "rows": self._traced.log.rows,
             **asdict(self._devices),
-            "chosen": None if self._choice.chosen is None else _data(self._choice.chosen),
-            "simpler": None if simpler is None else _data(simpler),
-            "refused": [_data(verdict) for verdict in self._choice.refused],
+            "chosen": None if self._choice.chosen is None else summary(self._choice.chosen),
+            "simpler": None if simpler is None else summary(simpler),
+            "refused": [summary(verdict) for verdict in self._choice.refused],
             "why": self._choice.why,
             "notes": self._traced.log.notes,
             "take": self._take(),
@@ -199,19 +198,9 @@ class Answer:
 
     def _fewest(self, base: Layout) -> int:
         """Return the fewest ranks on which a sharded layout fits with the margin; 0: none of those tried."""
-        from echelon.estimate.verdict import fewest, judge
+        from echelon.estimate.verdict import fewest
 
-        log = self._traced.log
-        found = fewest(log, self._device, partial(_sharded, base))
-        count = found.surely
-        while count and found.verdict is not None and not found.verdict.fits_with(self._choice.margin):
-            count *= 2
-            if count > TRIES * found.surely:
-                return 0
-            verdict = judge(log, _sharded(base, count).changed(rows=max(log.rows, count)), self._device)
-            if verdict.fits_with(self._choice.margin):
-                break
-        return count
+        return fewest(self._traced.log, self._device, partial(_sharded, base), margin=self._choice.margin).surely
 
     def _more(self, num_ranks: int) -> str:
         """Return the command that plans so many ranks, empty if the machine does not accept them."""
@@ -235,16 +224,3 @@ def _words(options: Sequence[Option], values: Mapping[str, str]) -> list[str]:
         if option.key in values:
             words += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
     return words
-
-
-def _data(verdict: Verdict) -> dict[str, Any]:
-    from echelon.estimate import scaled
-
-    return {
-        "strategy": verdict.layout.name,
-        "scale": scaled.how(verdict.layout),
-        "code": verdict.layout.code if verdict.layout.num_ranks > 1 else "",
-        "low_bytes": verdict.low_bytes,
-        "high_bytes": verdict.high_bytes,
-        "answer": verdict.answer,
-    }

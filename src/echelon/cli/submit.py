@@ -107,7 +107,7 @@ def refuse(arguments: list[str], host: Host) -> None:
     from echelon.launch.prepare import refuse_scaling
 
     scanned = scan(arguments, OPTIONS, command="submit")
-    values = {key: found[-1] for key, found in scanned.values.items()}
+    values = {key: texts[-1] for key, texts in scanned.values.items()}
     wish, _ = _prepared(scanned, values, host, made_by="")
     refuse_scaling(wish.job)
 

@@ -38,7 +38,7 @@ class Advice:
 
 def advice(log: EventLog, verdict: Verdict) -> tuple[Advice, ...]:
     """Return at most three changes that save the most, the largest first."""
-    found = []
+    changes = []
     for change in _changes(log, verdict):
         try:
             judged = judge(change.log, change.layout, verdict.device, expandable=change.expandable)
@@ -46,8 +46,8 @@ def advice(log: EventLog, verdict: Verdict) -> tuple[Advice, ...]:
             continue  # too few rows or blocks for this change
         saved = verdict.high_bytes - judged.high_bytes
         if saved >= LEAST_SHARE * verdict.high_bytes:
-            found.append(Advice(change=change.text, why=change.why, saved_bytes=saved, verdict=judged))
-    return tuple(sorted(found, key=lambda each: -each.saved_bytes)[:MOST])
+            changes.append(Advice(change=change.text, why=change.why, saved_bytes=saved, verdict=judged))
+    return tuple(sorted(changes, key=lambda each: -each.saved_bytes)[:MOST])
 
 
 class _Change(NamedTuple):
@@ -80,16 +80,15 @@ def _changes(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
 
 
 def _of_ranks(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
-    layout, found = verdict.layout, verdict.memory
+    layout, memory = verdict.layout, verdict.memory
     if layout.num_data > 1 and (layout.shard == 1 or layout.reshard == NEVER):
-        kept = sum(found.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
-        why = f"weights, gradients and states are {_percent(kept / max(1, found.peak.num_bytes))} of the peak"
+        kept = sum(memory.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
+        why = f"weights, gradients and states are {_percent(kept / max(1, memory.peak.num_bytes))} of the peak"
         sharded = layout.changed(replicate=1, shard=layout.num_data, reshard=ALWAYS)
         yield _Change("FSDP (--scale fsdp)", why, log, sharded)
     if verdict.device.family != "amd":  # there is no word of its authors that all versions of ROCm have them
-        why = (
-            f"the allocator reserves {found.reserved_bytes / max(1, found.allocated_bytes):.2f} times what it allocates"
-        )
+        times = memory.reserved_bytes / max(1, memory.allocated_bytes)
+        why = f"the allocator reserves {times:.2f} times what it allocates"
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", why, log, layout, True)
 
 

@@ -1,4 +1,4 @@
-"""Replay PyTorch's caching allocator: what it takes from a device, of which tensors use a part.
+"""Replay PyTorch's caching allocator: it takes memory from a device, and gives a part of this memory to tensors.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp with its defaults, the same from PyTorch 2.6 to 2.13. Addresses
 in a replay rise with each segment; on a device the driver chooses them, which decides only between blocks of one size.
@@ -244,11 +244,11 @@ class Allocator:
         return [part for part in stays if part.size]
 
 
-def _link(one: _Block | None, other: _Block | None) -> None:
-    if one is not None:
-        one.after = other
+def _link(block: _Block | None, other: _Block | None) -> None:
+    if block is not None:
+        block.after = other
     if other is not None:
-        other.before = one
+        other.before = block
 
 
 def _could_be(block: _Block) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from echelon.errors import UsageError
 from echelon.estimate.choice import candidates
 from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
@@ -36,14 +35,4 @@ def of_several(log: EventLog, num_ranks: int, ranks_per_node: int, *, rows: int 
     if len(log.blocks) >= num_ranks:
         layouts.append(Layout(pipeline=num_ranks, accumulation=num_ranks, rows=rows))
     layouts.append(Layout(shard=num_ranks, offload=True, rows=rows))
-    return [layout for layout in layouts if _is_possible(log, layout)]
-
-
-def _is_possible(log: EventLog, layout: Layout) -> bool:
-    if not log.rows:
-        return True
-    try:
-        layout.rows_of_micro_batch(log.rows)
-    except UsageError:
-        return False
-    return True
+    return [layout for layout in layouts if layout.has_rows(log.rows)]

@@ -1,4 +1,4 @@
-"""Choose the simplest strategy that fits with a margin, of those the one that communicates least."""
+"""Choose the simplest strategy that fits with a margin; of equally simple strategies, the one that sends least."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Choice:
     chosen: Verdict | None
     """None: no strategy fits."""
     refused: tuple[Verdict, ...]
-    """Those before it, in the order of trying; without a chosen one, all."""
+    """The strategies that were tried before the chosen strategy; all strategies if none fits."""
     margin: float
 
     @property

@@ -35,7 +35,7 @@ class Device:
 
     @property
     def family(self) -> str:
-        """The kind of chip, of which facts are known; UNKNOWN for any other."""
+        """The family of the chip, if the table of facts has it; else UNKNOWN."""
         return _families().get(_plain(self.chip), UNKNOWN)
 
 
@@ -43,25 +43,25 @@ class Device:
 class Overhead:
     """Memory that is no tensor of the training."""
 
-    what: str
+    kind: str
     low_bytes: int
     high_bytes: int
     source: str
 
 
-def overhead(device: Device, what: str, *, number: int = 1) -> Overhead:
-    """Return what is known of a device: `what` is context, communicator, workspace or hidden; `number` are counted.
+def overhead(device: Device, kind: str, *, number: int = 1) -> Overhead:
+    """Return what is known of a device: `kind` is context, communicator, workspace or hidden; `number` are counted.
 
     A device that nobody knows gets the widest interval of all that are known.
     """
-    rows = [row for row in _facts() if row["what"] == what]
+    rows = [row for row in _facts() if row["kind"] == kind]
     known = [row for row in rows if device.family in row["families"]]
     chosen = known or [row for row in rows if CPU not in row["families"]]
     source = (
         known[0]["source"] if known else f"{device.chip or 'this device'} is unknown: the widest interval of others"
     )
     return Overhead(
-        what=what,
+        kind=kind,
         low_bytes=number * min(row["low_bytes"] for row in chosen),
         high_bytes=number * max(row["high_bytes"] for row in chosen),
         source=source,

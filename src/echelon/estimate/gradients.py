@@ -9,14 +9,14 @@ from echelon.estimate.log import BACKWARD, STEP, Event, Tensor
 
 def last_backwards(events: Sequence[Event]) -> set[int]:
     """Return the position at which the last backward of each step begins."""
-    found: dict[int, int] = {}
+    last: dict[int, int] = {}
     step = 0
     for position, event in enumerate(events):
         if event == STEP:
             step += 1
         elif event == BACKWARD:
-            found[step] = position
-    return set(found.values())
+            last[step] = position
+    return set(last.values())
 
 
 def is_kept(events: Sequence[Event], position: int, tensors: Sequence[Tensor]) -> bool:

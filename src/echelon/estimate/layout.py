@@ -121,6 +121,10 @@ class Layout:
         """Return a copy with other values."""
         return dataclasses.replace(self, **changes)
 
+    def has_rows(self, traced: int) -> bool:
+        """Say whether each rank gets a row of a batch of `traced` rows; 0 rows are an unknown number."""
+        return not traced or (self.rows or traced) >= self.num_data * self.accumulation
+
     def rows_of_micro_batch(self, traced: int) -> int:
         """Return the most rows that a rank computes at once; `traced` are those of the traced batch."""
         rows, parts = self.rows or traced, self.num_data * self.accumulation

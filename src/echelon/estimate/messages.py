@@ -32,11 +32,11 @@ def messages(log: EventLog, layout: Layout, where: Places) -> tuple[Message, ...
     """Return the messages of a step of one rank; `log` has the rank's weights and micro-batch, before sharding."""
     weights = sum(weight.num_bytes for weight in log.weights)
     blocks = sum(weight.num_bytes for weight in log.weights if weight.block >= 0)
-    found: list[Message] = []
+    sent: list[Message] = []
 
     def add(operation: str, axis: str, num_bytes: int, num_ranks: int) -> None:
         if num_bytes and num_ranks > 1:
-            found.append(Message(operation=operation, axis=axis, num_bytes=num_bytes, num_ranks=num_ranks))
+            sent.append(Message(operation=operation, axis=axis, num_bytes=num_bytes, num_ranks=num_ranks))
 
     if layout.shard > 1 and layout.reshard == NEVER:
         add("all-reduce", "shard", weights, layout.num_data)
@@ -51,4 +51,4 @@ def messages(log: EventLog, layout: Layout, where: Places) -> tuple[Message, ...
     output = max((log.tensors[tensor].num_bytes for tensor in where.outputs), default=0)
     add("all-reduce", "tensor", 4 * len(log.blocks) * output * layout.accumulation, layout.tensor)
     add("send", "pipeline", 2 * output * layout.accumulation, layout.pipeline)
-    return tuple(found)
+    return tuple(sent)

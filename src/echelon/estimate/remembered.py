@@ -102,7 +102,7 @@ def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time
 def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Prediction | None:
     """Return the newest prediction for a training that was made before a moment; other rows are ignored."""
     asked = {**asdict(training), "arguments": list(training.arguments)}
-    found: Prediction | None = None
+    newest: Prediction | None = None
     for row in rows:
         if any(row.get(name) != value for name, value in asked.items()):
             continue
@@ -111,8 +111,8 @@ def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float
         except (KeyError, TypeError, ValueError):
             continue
         if rest["time"] <= before and rest["reserved_bytes"] > 0 and rest["allocated_bytes"] > 0:
-            found = Prediction(training=training, **rest)
-    return found
+            newest = Prediction(training=training, **rest)
+    return newest
 
 
 _FIELDS: dict[str, Any] = {

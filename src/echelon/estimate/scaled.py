@@ -32,12 +32,12 @@ def layouts(log: EventLog, num_ranks: int, ranks_per_node: int, *, rows: int = 0
     """
     if num_ranks == 1:
         return [Layout(rows=rows)]
-    found = [Layout(replicate=num_ranks, rows=rows), Layout(shard=num_ranks, rows=rows)]
+    possible = [Layout(replicate=num_ranks, rows=rows), Layout(shard=num_ranks, rows=rows)]
     if log.blocks and num_ranks <= ranks_per_node and any(is_matrix(weight.name) for weight in log.weights):
-        found.append(Layout(tensor=num_ranks, rows=rows))
+        possible.append(Layout(tensor=num_ranks, rows=rows))
     if len(log.blocks) >= num_ranks:
-        found.append(Layout(pipeline=num_ranks, accumulation=num_ranks, rows=rows))
-    return [layout for layout in found if _has_rows(log, layout)]
+        possible.append(Layout(pipeline=num_ranks, accumulation=num_ranks, rows=rows))
+    return [layout for layout in possible if layout.has_rows(log.rows)]
 
 
 def choose(log: EventLog, device: Device, tried: list[Layout], *, margin: float = MARGIN) -> Choice:
@@ -61,13 +61,3 @@ def choose(log: EventLog, device: Device, tried: list[Layout], *, margin: float 
         if verdict.fits_with(margin):
             return Choice(chosen=verdict, refused=tuple(verdicts[:-1]), margin=margin)
     return Choice(chosen=None, refused=tuple(verdicts), margin=margin)
-
-
-def _has_rows(log: EventLog, layout: Layout) -> bool:
-    if not (layout.rows or log.rows):
-        return True
-    try:
-        layout.rows_of_micro_batch(log.rows)
-    except UsageError:
-        return False
-    return True

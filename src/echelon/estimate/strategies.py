@@ -69,7 +69,7 @@ def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int,
     for place in sorted({0, layout.pipeline - 1}):
         rank = _rank(log, layout, place)
         replayed = replay(rank.log, expandable=expandable, before=before)
-        found = Memory(
+        taken = Memory(
             layout=layout,
             peak=timeline.peak(rank.log),
             allocated_bytes=replayed.allocated_bytes,
@@ -78,8 +78,8 @@ def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int,
             messages=rank.messages,
             notes=_notes(log, layout),
         )
-        if fullest is None or found.reserved_bytes > fullest.reserved_bytes:
-            fullest = found
+        if fullest is None or taken.reserved_bytes > fullest.reserved_bytes:
+            fullest = taken
     return fullest  # type: ignore[return-value]
 
 

@@ -73,18 +73,18 @@ NAMES = {
 def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> Verdict:
     """Replay a layout and judge its fullest rank."""
     workspace = overhead(device, WORKSPACE)
-    found = memory(log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
+    taken = memory(log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
     outside = [overhead(device, CONTEXT), overhead(device, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
-    low = found.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
+    low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
     return Verdict(
         layout=layout,
         device=device,
-        memory=found,
+        memory=taken,
         overheads=(workspace, *outside),
         low_bytes=low + sum(part.low_bytes for part in outside),
-        high_bytes=found.reserved_bytes + sum(part.high_bytes for part in outside),
+        high_bytes=taken.reserved_bytes + sum(part.high_bytes for part in outside),
     )
 
 
@@ -105,8 +105,18 @@ class Fewest:
     """The judgement of the number on which it surely fits, or else of the most that were tried."""
 
 
-def fewest(log: EventLog, device: Device, layout_of: Callable[[int], Layout], *, counts: Iterable[int] = ()) -> Fewest:
-    """Find the fewest ranks; without `counts` powers of two are tried, with at least one row a rank."""
+def fewest(
+    log: EventLog,
+    device: Device,
+    layout_of: Callable[[int], Layout],
+    *,
+    counts: Iterable[int] = (),
+    margin: float = 0.0,
+) -> Fewest:
+    """Find the fewest ranks; without `counts` powers of two are tried, with at least one row a rank.
+
+    On the fewest on which it surely fits, the share `margin` of the device stays free.
+    """
     tried = list(counts) or [1 << power for power in range(MOST_RANKS.bit_length())]
     perhaps, verdict = 0, None
     for count in tried:
@@ -118,7 +128,7 @@ def fewest(log: EventLog, device: Device, layout_of: Callable[[int], Layout], *,
             break  # more stages than blocks: no larger number is possible
         if not perhaps and verdict.answer != FITS_NOT:
             perhaps = count
-        if verdict.answer == FITS:
+        if verdict.fits_with(margin):
             return Fewest(surely=count, perhaps=perhaps, verdict=verdict)
         if _is_stuck(verdict):
             break

@@ -64,21 +64,21 @@ def decide(job: Job, plan: Plan, around: Surroundings, host: Host) -> Fitted:
             f"{job.command.target} runs in the image {job.container}, but the Python of echelon would trace it",
             "echelon run --scale data …   or fsdp",
         )
-    found = memory(plan, around, discover.read(environ=host.environ), host)
-    traced = _trace(job, plan, found, host)
+    room = memory(plan, around, discover.read(environ=host.environ), host)
+    traced = _trace(job, plan, room, host)
     script = shlex.join([job.command.target, *job.command.arguments])
-    fitted = choose(traced.log, found, job.scale_options, script=script)
-    _remember(job, plan, traced, fitted, found, host)
+    fitted = choose(traced.log, room, job.scale_options, script=script)
+    _remember(job, plan, traced, fitted, room, host)
     return fitted
 
 
-def _remember(job: Job, plan: Plan, traced: Traced, fitted: Fitted, found: Memory, host: Host) -> None:
+def _remember(job: Job, plan: Plan, traced: Traced, fitted: Fitted, room: Memory, host: Host) -> None:
     """Keep what was predicted in the user's folder, for the report of the run."""
     if job.command.kind != "script":
         return
     path, arguments = os.path.join(plan.folder, os.path.basename(plan.argv[1])), plan.argv[2:]
     own = job.scale_options.keeps_batch
-    training = remembered.of_script(path, arguments, fitted.how, found.num_ranks, has_own_batches=own)
+    training = remembered.of_script(path, arguments, fitted.how, room.num_ranks, has_own_batches=own)
     if training is None:
         return
     log = traced.log
@@ -120,22 +120,22 @@ def _device(around: Surroundings, node: Node, host: Host) -> Device:
     raise _refusal("neither this node nor a machine file tells the memory of a device", "echelon run --scale data …")
 
 
-def choose(log: EventLog, found: Memory, options: ScaleOptions, *, script: str) -> Fitted:
+def choose(log: EventLog, room: Memory, options: ScaleOptions, *, script: str) -> Fitted:
     """Choose for a traced script; raise UsageError with what would fit if no way to scale does."""
-    rows = log.rows * found.num_ranks if options.keeps_batch else 0
+    rows = log.rows * room.num_ranks if options.keeps_batch else 0
     tried = [
         layout
-        for layout in scaled.layouts(log, found.num_ranks, found.ranks_per_node, rows=rows)
+        for layout in scaled.layouts(log, room.num_ranks, room.ranks_per_node, rows=rows)
         if _goes_with(options, scaled.how(layout))
     ]
-    chosen = scaled.choose(log, found.device, tried)
+    chosen = scaled.choose(log, room.device, tried)
     if chosen.chosen is None:
-        raise _refusal(f"{script}: {chosen.why}{_of(found)}", _what_fits(log, found, rows, script))
-    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(found), verdict=chosen.chosen)
+        raise _refusal(f"{script}: {chosen.why}{_of(room)}", _what_fits(log, room, rows, script))
+    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(room), verdict=chosen.chosen)
 
 
-def _of(found: Memory) -> str:
-    return "" if found.is_device else f" (the share of a rank in the {size(found.node_bytes)} of this node)"
+def _of(room: Memory) -> str:
+    return "" if room.is_device else f" (the share of a rank in the {size(room.node_bytes)} of this node)"
 
 
 def _goes_with(options: ScaleOptions, how: str) -> bool:
@@ -145,23 +145,23 @@ def _goes_with(options: ScaleOptions, how: str) -> bool:
     return how != "fsdp" or not (options.steps_alone or options.compress or options.bucket_megabytes)
 
 
-def _what_fits(log: EventLog, found: Memory, rows: int, script: str) -> str:
+def _what_fits(log: EventLog, room: Memory, rows: int, script: str) -> str:
     """Say what would fit if the script may change."""
     other: Choice = choice.choose(
         log,
-        found.device,
-        found.num_ranks,
-        ranks_per_node=found.ranks_per_node,
-        node_bytes=found.node_bytes if found.is_device else 0,
+        room.device,
+        room.num_ranks,
+        ranks_per_node=room.ranks_per_node,
+        node_bytes=room.node_bytes if room.is_device else 0,
         rows=rows,
     )
     if other.chosen is not None:
-        what = f"at most {size(other.chosen.high_bytes)}"
-        return f"{other.chosen.layout.name} fits, {what}: run.parallelize(model, echelon.{other.chosen.layout.code})"
+        need = f"at most {size(other.chosen.high_bytes)}"
+        return f"{other.chosen.layout.name} fits, {need}: run.parallelize(model, echelon.{other.chosen.layout.code})"
     return f"echelon fit {script}   says what to change first"
 
 
-def _trace(job: Job, plan: Plan, found: Memory, host: Host) -> Traced:
+def _trace(job: Job, plan: Plan, room: Memory, host: Host) -> Traced:
     """Trace the script with the words of its ranks."""
     command = job.command
     number = len(command.arguments)
@@ -169,8 +169,8 @@ def _trace(job: Job, plan: Plan, found: Memory, host: Host) -> Traced:
         target=command.target,
         kind=fit.MODULE if command.kind == "module" else fit.SCRIPT,
         arguments=tuple(plan.argv[-number:]) if number else (),
-        device="gpu" if found.is_device else "cpu",
-        device_bytes=found.device.memory_bytes,
+        device="gpu" if room.is_device else "cpu",
+        device_bytes=room.device.memory_bytes,
     )
     try:
         return fit.trace(question, host)

@@ -55,13 +55,17 @@ class Kinds:
         self.bytes |= {kind: num_bytes(one) for kind, one in tensors.items()}
 
     def _weights(self) -> Iterator[torch.Tensor]:
-        return (one for optimizer in self.optimizers for group in optimizer.param_groups for one in group["params"])
+        return (
+            weight for optimizer in self.optimizers for group in optimizer.param_groups for weight in group["params"]
+        )
 
 
 def num_bytes(values: Iterable[Any]) -> int:
     """Return the bytes of the storages of tensors, each once."""
-    storages = [one.untyped_storage() for one in values if isinstance(one, torch.Tensor) and not one.is_sparse]
-    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+    storages = [
+        tensor.untyped_storage() for tensor in values if isinstance(tensor, torch.Tensor) and not tensor.is_sparse
+    ]
+    return sum({tensor.data_ptr(): tensor.nbytes() for tensor in storages}.values())
 
 
 def measure(script: str, out: str) -> None:
@@ -88,15 +92,15 @@ def measure(script: str, out: str) -> None:
 def course_of(events: "Iterable[int | str]") -> dict[str, int]:
     """Return the live bytes at the end of each phase of the last step, and the most in each."""
     now = most = 0
-    phase, found = "building", {}
+    phase, result = "building", {}
     for event in events:
         if isinstance(event, int):
             now += event
             most = max(most, now)
             continue
-        found |= {phase: now, f"{phase} peak": most}
+        result |= {phase: now, f"{phase} peak": most}
         if event == "step":
-            found = {}
+            result = {}
         phase = "forward" if event == "step" else event
         most = now
-    return found
+    return result

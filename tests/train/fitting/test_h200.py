@@ -48,10 +48,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 @pytest.mark.parametrize("name", CHOSEN)
 def test_allocated_bytes(results: dict[str, dict[str, Any]], name: str) -> None:
     """The allocated bytes of each phase are within 3 %; cuDNN's convolutions also take workspaces inside of a phase."""
-    found, real = traces.course(results[name], rounded=traces.ROUNDED), CHOSEN[name]["bytes"]
+    result, real = traces.course(results[name], rounded=traces.ROUNDED), CHOSEN[name]["bytes"]
     for phase, measured in PHASES.items():
         if not (phase.endswith("peak") and name.startswith("cnn")):
-            assert found[phase] + WORKSPACES == pytest.approx(real[measured], rel=0.03), phase
+            assert result[phase] + WORKSPACES == pytest.approx(real[measured], rel=0.03), phase
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -65,10 +65,10 @@ def test_reserved_bytes(results: dict[str, dict[str, Any]], name: str) -> None:
 
 def test_largest_batch(results: dict[str, dict[str, Any]]) -> None:
     """The largest batch that fitted into 16 GiB is between the sure and the possible one."""
-    (row,) = (one for one in MEASURED if one.get("training") == "gpt")
+    (row,) = (training for training in MEASURED if training.get("training") == "gpt")
     log = logs.read(results["gpt 8 fp32 adamw"])
-    found = largest_batch(log, Layout(), Device(chip="H200", memory_bytes=row["limit_gib"] * GIB))
-    assert found.surely <= row["fits"] <= found.perhaps
+    result = largest_batch(log, Layout(), Device(chip="H200", memory_bytes=row["limit_gib"] * GIB))
+    assert result.surely <= row["fits"] <= result.perhaps
 
 
 def test_program_is_there() -> None:

@@ -86,6 +86,7 @@ PIECES = {
         with open("runs/one/log.txt", "w") as file:
             file.write("epoch 1")
         assert open("runs/one/log.txt").read() == "epoch 1"
+        os.close(os.open("low.bin", os.O_WRONLY | os.O_CREAT))
         print("said"); os.system("echo said")
     """,
 }

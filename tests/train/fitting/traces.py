@@ -62,12 +62,12 @@ def _changes(log: dict[str, Any], rounded: int) -> "Iterator[int | str]":
 def kinds(log: dict[str, Any]) -> dict[str, int]:
     """Return the bytes of each category at the end; those of gradients where the last optimizer begins."""
     live: set[int] = set()
-    found = {}
+    result = {}
     for event in log["events"]:
         if isinstance(event, int):
             (live.add if event >= 0 else live.remove)(max(event, -event - 1))
         elif event in ("optimizer", "end"):
             names = ("gradient",) if event == "optimizer" else ("parameter", "state")
             rows = [log["tensors"][number] for number in live]
-            found |= {name: sum(size for size, kind, *_ in rows if kind == name) for name in names}
-    return found
+            result |= {name: sum(size for size, kind, *_ in rows if kind == name) for name in names}
+    return result

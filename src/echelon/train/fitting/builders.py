@@ -101,5 +101,5 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _mean(result: Any) -> torch.Tensor:
-    first = next(one for one in tree_iter(result) if isinstance(one, torch.Tensor))
+    first = next(tensor for tensor in tree_iter(result) if isinstance(tensor, torch.Tensor))
     return first.float().mean()

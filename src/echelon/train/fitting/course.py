@@ -137,7 +137,7 @@ class Course:
             ledger.mark("step")
         if ledger.phase != BACKWARD:
             ledger.phase = FORWARD
-        if not any(model is one for one in self.models) and any(True for _ in model.parameters()):
+        if not any(model is known_model for known_model in self.models) and any(True for _ in model.parameters()):
             self._add_model(model)
         for weight in model.parameters():
             ledger.set_category(weight, PARAMETER)
@@ -223,7 +223,7 @@ def _sorted(shape: Any) -> Tuple[int, ...]:
 
 
 def _tensors(values: Any) -> List[torch.Tensor]:
-    return [one for one in tree_iter(values) if isinstance(one, torch.Tensor)]
+    return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
 def _on_gradient(values: Any, act: Callable[[], None]) -> None:

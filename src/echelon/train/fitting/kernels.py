@@ -123,9 +123,9 @@ def _attention(
     """Compute attention with the memory of the kernel that a device takes."""
     if torch.is_autocast_enabled("cpu"):
         half = torch.get_autocast_dtype("cpu")
-        query, key, value = (one.to(half) for one in (query, key, value))
+        query, key, value = (tensor.to(half) for tensor in (query, key, value))
     if query.dim() < 3:
-        query, key, value = (one.unsqueeze(0) for one in (query, key, value))
+        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
     if query.dtype == torch.float32 and query.shape[-3] != key.shape[-3]:
         return _plain_attention(query, key, value, attn_mask, dropout_p, is_causal)
     mask = attn_mask
@@ -163,7 +163,11 @@ def _recurrent(original: Callable[..., Any], planes: int) -> Callable[..., Any]:
         states = states if isinstance(states, (list, tuple)) else (states,)
         if torch.is_autocast_enabled("cpu"):
             half = torch.get_autocast_dtype("cpu")
-            x, states, weights = x.to(half), [one.to(half) for one in states], [one.to(half) for one in weights]
+            x, states, weights = (
+                x.to(half),
+                [tensor.to(half) for tensor in states],
+                [tensor.to(half) for tensor in weights],
+            )
         how = num_layers, is_both, planes, len(states)
         return _Recurrent.apply(x, states[0], how, *weights)  # type: ignore[no-untyped-call]
 

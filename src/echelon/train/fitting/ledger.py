@@ -18,7 +18,8 @@ BUILDING, FORWARD, BACKWARD, OPTIMIZER = "building", "forward", "backward", "opt
 _EXCHANGED = ("parameter", "gradient", "state", "buffer")
 """Categories that do not depend on the number of rows."""
 _LARGER: Dict[Any, Callable[[Any], int]] = {
-    torch.ops.aten.binary_cross_entropy.default: lambda args: args[0].numel() * args[0].element_size(),
+    getattr(torch.ops.aten, name).default: lambda args: args[0].numel() * args[0].element_size()
+    for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
 }
 """Operations that return a tensor in a larger storage: the mean of a loss is written where its terms were."""
 
@@ -71,7 +72,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = unknown_shapes.call(func, args, kwargs)
         finally:
             self.depth -= 1
-        inputs = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+        inputs = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
         self._note(inputs, result, int(_LARGER[func](args)) if func in _LARGER else 0)
         self._count_flops(func, args, kwargs, result)
         return result
@@ -115,14 +116,14 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is_closed = True
 
     def _note(self, inputs: List[torch.Tensor], result: Any, least_bytes: int) -> None:
-        results = [one for one in tree_iter(result) if isinstance(one, torch.Tensor)]
+        results = [value for value in tree_iter(result) if isinstance(value, torch.Tensor)]
         if not (self._counts_all or self.is_moving or any(map(is_fake, inputs)) or any(map(is_fake, results))):
             return
         for tensor in inputs:  # a batch that has data
             self._add(tensor, is_of_rows=True, is_on_device=False)
-        known = [one for one in map(self.of, inputs) if one is not None]
-        is_on_device = self.is_moving or any(one.is_on_device for one in known)
-        is_of_rows = self.phase != OPTIMIZER and (not known or any(one.is_of_rows for one in known))
+        known = [value for value in map(self.of, inputs) if value is not None]
+        is_on_device = self.is_moving or any(value.is_on_device for value in known)
+        is_of_rows = self.phase != OPTIMIZER and (not known or any(value.is_of_rows for value in known))
         for tensor in results:
             self._add(tensor, is_of_rows=is_of_rows, is_on_device=is_on_device, least_bytes=least_bytes)
 

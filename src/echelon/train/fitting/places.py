@@ -48,9 +48,9 @@ class Places:
             return place
 
         patches.replace(FakeTensor, "device", property(device), why=_WHY)
-        patches.replace(FakeTensor, "is_cuda", property(lambda one: is_device(one.device)), why=_WHY)
-        patches.replace(FakeTensor, "is_cpu", property(lambda one: not is_device(one.device)), why=_WHY)
-        patches.replace(FakeTensor, "get_device", lambda one: 0 if is_device(one.device) else -1, why=_WHY)
+        patches.replace(FakeTensor, "is_cuda", property(lambda value: is_device(value.device)), why=_WHY)
+        patches.replace(FakeTensor, "is_cpu", property(lambda value: not is_device(value.device)), why=_WHY)
+        patches.replace(FakeTensor, "get_device", lambda value: 0 if is_device(value.device) else -1, why=_WHY)
         self._replace_moves()
         self._replace_makers()
         self._replace_weights()
@@ -76,9 +76,9 @@ class Places:
             return self._put(tensor, on_device=is_device(asked), copy=copy, settings=settings, to=to)
 
         patches.replace(torch.Tensor, "to", move, why=_WHY)
-        patches.replace(torch.Tensor, "cuda", lambda one, *_, **__: one.to(KIND), why=_WHY)
-        patches.replace(torch.Tensor, "cpu", lambda one, *_, **__: one.to("cpu"), why=_WHY)
-        patches.replace(torch.Tensor, "pin_memory", lambda one, *_, **__: one, why=_WHY)
+        patches.replace(torch.Tensor, "cuda", lambda value, *_, **__: value.to(KIND), why=_WHY)
+        patches.replace(torch.Tensor, "cpu", lambda value, *_, **__: value.to("cpu"), why=_WHY)
+        patches.replace(torch.Tensor, "pin_memory", lambda value, *_, **__: value, why=_WHY)
         patches.replace(nn.Module, "cuda", lambda module, *_: module.to(KIND), why=_WHY)
 
     def _put(

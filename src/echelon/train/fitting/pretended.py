@@ -106,7 +106,7 @@ def _choose_as_on_devices() -> None:
     original = optimizers._default_to_fused_or_foreach
 
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> Tuple[bool, bool]:
-        is_there = all(one is None or is_device(one.device) for one in params)
+        is_there = all(weight is None or is_device(weight.device) for weight in params)
         return (False, not differentiable) if is_there else original(params, differentiable, use_fused)
 
     patches.replace(optimizers, "_default_to_fused_or_foreach", choose, why=_WHY)

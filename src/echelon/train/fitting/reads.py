@@ -113,8 +113,8 @@ def _as_sure(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose result is as true as the tensors that it gets."""
 
     def asks(*args: Any, **kwargs: Any) -> Any:
-        tensors: List[Any] = [one for one in args if isinstance(one, FakeTensor)]
-        is_true = bool(tensors) and all(getattr(one, "echelon_truth", TRUTH) for one in tensors)
+        tensors: List[Any] = [value for value in args if isinstance(value, FakeTensor)]
+        is_true = bool(tensors) and all(getattr(value, "echelon_truth", TRUTH) for value in tensors)
         return _tell(original(*args, **kwargs), is_true=is_true)
 
     return asks

@@ -30,6 +30,13 @@ class Scratch:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             return original(self._place(file, is_written=bool(_WRITING & set(mode))), mode, *args, **kwargs)
 
+        low = os.open
+
+        def opened_low(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            return low(path if "dir_fd" in kwargs else self._place(path, is_written=writes), flags, *args, **kwargs)
+
+        patches.replace(os, "open", opened_low, why=_WHY)
         patches.replace(builtins, "open", opened, why=_WHY)
         patches.replace(io, "open", opened, why=_WHY)
         for name in (*_ONE_PATH, *_TWO_PATHS):
@@ -73,12 +80,12 @@ def _alone(original: Callable[..., None]) -> Callable[..., None]:
     """Return the beginning of a loader that loads in this process, and keeps no batches ahead."""
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = dict(zip(_ORDER, args))  # noqa: B905
-        given.update(kwargs)
-        given.update(num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
+        settings = dict(zip(_ORDER, args))  # noqa: B905
+        settings.update(kwargs)
+        settings.update(num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn"):
-            given.pop(name, None)
-        original(self, **given)
+            settings.pop(name, None)
+        original(self, **settings)
 
     return init
 

@@ -1,11 +1,11 @@
 """The program that `echelon fit` starts: run a script without computing it, and write the log of its memory."""
 
+import ctypes
 import json
 import os
 import runpy
-import shutil
+import signal
 import sys
-import tempfile
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -16,12 +16,13 @@ from .. import patches
 from . import builders, kernels, pretended, unknown_shapes
 from .compiling import Compiling
 from .course import Course, Traced
-from .ledger import Ledger
+from .ledger import Ledger, Storage
 from .places import KIND, Places
 from .reads import Reads
 from .scratch import Scratch
 
 FORMAT = 1
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _WHY = "A script that is traced sees its own arguments."
 _open = open  # the script gets another
@@ -40,7 +41,7 @@ class Order(NamedTuple):
     """The path of a script, `module:function`, or the path of a configuration."""
     arguments: List[str]
     out: str
-    """The file for the log."""
+    """The file for the log, in a folder that the caller removes; the files of the script come beside it."""
     device: str
     """"gpu": as a device would compute it; "cpu": as this CPU would."""
     device_bytes: int
@@ -68,14 +69,16 @@ class Failed(NamedTuple):
 def main(argv: List[str]) -> int:
     """Trace as argv[0] says, and write the log, or {"failed": …}."""
     order = Order(**json.loads(argv[0]))
-    folder = tempfile.mkdtemp()
-    try:
-        log = Tracer(order, folder).run()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    _end_with_parent()
+    log = Tracer(order, os.path.abspath(order.out) + ".files").run()
     with _open(order.out, "w", encoding="utf-8") as file:
         json.dump(log, file)
     return 0
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process when `echelon fit` is killed: a script may take hours to its first step."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Tracer:
@@ -176,11 +179,18 @@ class Tracer:
             "blocks": course.block_names,
             "weights": course.weights(),
             "modules": course.modules,
-            "tensors": [[one.bytes, one.category, one.module, int(one.is_of_rows)] for one in ledger.storages],
+            "tensors": [
+                [storage.bytes, storage.category, storage.module, int(storage.is_of_rows)]
+                for storage in ledger.storages
+            ],
             "events": self._events(),
             "notes": [*self._reads.notes(), *unknown_shapes.notes(), *self._compiling.notes()],
             "failed": failed._asdict() if failed else None,
         }
+
+
+def _row(storage: Storage) -> List[Any]:
+    return [storage.bytes, storage.category, storage.module, int(storage.is_of_rows)]
 
 
 def _is_of_script(path: str) -> bool:

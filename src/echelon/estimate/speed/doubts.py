@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from echelon.estimate.communication import Network
-from echelon.estimate.runs import STRONG, WEAK, Refusal, Run
+from echelon.estimate.speed.communication import Network
+from echelon.estimate.speed.runs import STRONG, WEAK, Refusal, Run
 from echelon.units import counted
 
 SAME = 0.02
@@ -21,7 +21,7 @@ LEAST_EFFICIENCY = 0.5
 
 def unlike(runs: Sequence[Run]) -> Refusal | None:
     """Refuse runs of different trainings."""
-    for what, values in (
+    for noun, values in (
         ("script", {run.script for run in runs if run.script}),
         ("precision", {run.precision for run in runs if run.precision}),
         ("strategy", {run.strategy for run in runs if run.strategy}),
@@ -29,9 +29,9 @@ def unlike(runs: Sequence[Run]) -> Refusal | None:
         ("devices per node", {run.ranks_per_node for run in runs if run.ranks_per_node is not None}),
     ):
         if len(values) > 1:
-            told = " and ".join(str(value) for value in sorted(values, key=str))
+            listed = " and ".join(str(value) for value in sorted(values, key=str))
             return Refusal(
-                reason=f"the runs differ in {what}: {told}; so they are not one training at several sizes",
+                reason=f"the runs differ in {noun}: {listed}; so they are not one training at several sizes",
                 repair="measure all sizes with the same settings",
             )
     return None
@@ -50,19 +50,19 @@ def mode_of(runs: Sequence[Run]) -> str:
 
 def unclear_mode(runs: Sequence[Run], mode: str) -> Refusal | None:
     """Refuse batches that fit neither kind of scaling, or not the one that was asked for."""
-    found = mode_of(runs)
+    shown = mode_of(runs)
     known = [run for run in runs if run.global_batch is not None]
-    told = ", ".join(f"{run.global_batch:g} on {counted(run.num_devices, 'device')}" for run in known)
-    if len(known) == len(runs) > 1 and (not found or mode not in ("", found)):
+    batches = ", ".join(f"{run.global_batch:g} on {counted(run.num_devices, 'device')}" for run in known)
+    if len(known) == len(runs) > 1 and (not shown or mode not in ("", shown)):
         wanted = {STRONG: "the same global batch", WEAK: "the same batch for each device"}.get(
             mode, "neither the same global batch nor the same batch for each device"
         )
         have = f"{mode} scaling needs {wanted}" if mode else f"the runs have {wanted}"
         return Refusal(
-            reason=f"{have}, and a step had these samples: {told}",
+            reason=f"{have}, and a step had these samples: {batches}",
             repair="measure all sizes with one --global-batch (strong), or one --per-device-batch (weak)",
         )
-    if not (mode or found):
+    if not (mode or shown):
         return Refusal(
             reason="the runs do not tell whether the global batch stays with more devices, or the batch of each device",
             repair="--strong if the global batch stays, --weak if the batch of each device stays",
@@ -71,7 +71,7 @@ def unclear_mode(runs: Sequence[Run], mode: str) -> Refusal | None:
 
 
 def slower(runs: Sequence[Run], mode: str) -> Refusal | None:
-    """Refuse sizes of which one did less in the same time than the one before it."""
+    """Refuse sizes if a larger size did less in the same time than a smaller size."""
     for smaller, larger in pairwise(runs):
         gain = _gain(smaller, larger, mode)
         if gain <= 1:

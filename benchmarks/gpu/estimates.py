@@ -1,0 +1,50 @@
+"""Compare `echelon fit` with what a GPU took: `PYTHONPATH=src:. python -m benchmarks.gpu.estimates [MODEL …]`.
+
+The trainings of peaks.jsonl are traced here, without a GPU. For each model: how far the bytes that the replayed
+allocator reserves are from torch.cuda.max_memory_reserved() on the GPU. A model whose package is not installed is named
+and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from benchmarks.gpu.peaks import PROGRAM
+from echelon.errors import EchelonError
+from echelon.estimate.devices import Device
+from echelon.estimate.layout import Layout
+from echelon.estimate.verdict import judge
+from echelon.host import Host
+from echelon.launch import fit
+
+PEAKS = Path(__file__).with_name("peaks.jsonl")
+H200 = Device(chip="H200", memory_bytes=141 << 30)
+
+
+def main(names: list[str]) -> None:
+    """Print a line for each training, and a row for each model."""
+    differences: dict[str, list[float]] = defaultdict(list)
+    for row in map(json.loads, PEAKS.read_text("utf-8").splitlines()):
+        if "bytes" not in row or (names and row["model"] not in names):
+            continue
+        words = [row["model"], "--batch", str(row["batch"]), "--precision", row["precision"]]
+        words += ["--optimizer", row["optimizer"], *(["--checkpointing"] if row["checkpointing"] else [])]
+        try:
+            traced = fit.trace(fit.Question(target=str(PROGRAM), arguments=tuple(words)), Host())
+        except EchelonError as error:
+            print(f"{' '.join(words)}: left out: {error.message}", file=sys.stderr)
+            continue
+        estimated = judge(traced.log, Layout(), H200).memory.reserved_bytes
+        difference = estimated / row["bytes"]["reserved"] - 1
+        differences[row["model"]].append(difference)
+        print(f"{' '.join(words)}: {row['bytes']['reserved']:,} B measured, {difference:+.1%}", flush=True)
+    print("| model | trainings | reserved, estimated against measured |\n|---|---|---|")
+    for model, values in differences.items():
+        print(f"| {model} | {len(values)} | {min(values):+.1%} to {max(values):+.1%} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The speed of a training on more devices, from sizes that were measured."""
