@@ -23,7 +23,7 @@ test: $(VENV)/.test check  ## install what the tests need, Slurm included, and r
 
 soak: $(VENV)/.test  ## the tests of faults and chains with many more moments, for hours
 	@tools/install-slurm
-	ECHELON_SOAK=1 $(BIN)/python -m pytest $(SOAK)
+	ECHELON_SOAK=1 $(BIN)/python -m pytest -rP $(SOAK)
 
 check: $(VENV)/.test  ## style, types and the rooms' borders
 	$(BIN)/ruff check .

@@ -1,17 +1,20 @@
 """Start `echelon run` as a user does, look into its run directory, and find whatever it may have left behind."""
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 ECHELON = (sys.executable, "-m", "echelon")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 def hear_interrupts() -> None:
@@ -70,6 +73,13 @@ class Run:
 
     def until_started(self, num_ranks: int) -> None:
         self.until(lambda: len(self.events("started")) == num_ranks, f"{num_ranks} ranks started")
+
+    def shown_bytes(self) -> int:
+        """Return how much standard output has to read; nothing is taken from it."""
+        assert self.process.stdout
+        size = array.array("i", [0])
+        fcntl.ioctl(self.process.stdout, termios.FIONREAD, size)
+        return size[0]
 
     def finish(self, *, seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
         """Return exit code, standard output and standard error once it has ended."""

@@ -63,6 +63,7 @@ def test_training_survives_a_random_fault_of_each_kind(cluster: Cluster, tmp_pat
     assert told["ranks"] == NUM_NODES * RANKS_PER_NODE
     assert [row["fault"] for row in told["faults"]] == list(KINDS)
     for row in told["faults"]:
+        print(json.dumps({"seed": seed, **row}))  # `make soak` shows the rows of docs/reliability.md
         assert row["survives"], (row, lines)
         assert row["same_bits"] if is_exact else row["difference"] <= ROUNDING, row
         assert row["lost_steps"] <= MOST_LOST, row

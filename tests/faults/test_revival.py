@@ -31,8 +31,11 @@ def in_job(folder: Path, cluster: Cluster, *words: str, num_nodes: int = 2) -> R
 
 
 def until_waiting(run: Run, attempt: int, num_ranks: int) -> None:
+    """Wait until all ranks wait, and the line of each attempt is shown: a supervisor that is killed shows no more."""
     folder = run.directory.parent
     run.until(lambda: len(list(folder.glob(f"waits-{attempt}-*"))) == num_ranks, f"attempt {attempt} waits")
+    size = (attempt + 1) * len("attempt 0 of 2\n")
+    run.until(lambda: run.shown_bytes() >= size, f"the line of attempt {attempt} is shown")
 
 
 def last_agent(run: Run, node: str = "") -> int:
