@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.runs import ECHELON
 
 from echelon.train.measuring import batch_size, spans
 from echelon.train.measuring.batch_size import size_of
+from echelon.train.measuring.install import _timed
 from echelon.train.measuring.measures import Measures
 
 SCRIPT = """
@@ -65,12 +67,62 @@ for step in range(5):
     optimizer.zero_grad()
 """
 
+SPLIT = """
+import sys, time, torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-def measured(folder: Path, script: str, *options: str) -> "tuple[list[dict[str, Any]], str]":
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,))
+rank = dist.get_rank()
+
+
+class Slow(nn.Module):
+    def forward(self, rows):
+        if rank == 1:
+            time.sleep(0.05)
+        return rows
+
+
+def layer():
+    return nn.Sequential(nn.Linear(8, 16), Slow(), nn.Linear(16, 8))
+
+
+torch.manual_seed(0)
+rows = torch.randn(8, 8)
+if sys.argv[1] == "fully_shard":
+    from torch.distributed.fsdp import fully_shard
+    model = nn.Sequential(layer(), layer())
+    for each in (*model, model):
+        fully_shard(each, mesh=mesh)
+elif sys.argv[1] == "tensor":
+    model = nn.Sequential(layer(), layer())
+    parallelize_module(model, mesh, {"*.0": ColwiseParallel(), "*.2": RowwiseParallel()})
+else:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    model = layer()
+    stage = PipelineStage(model, rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda output, target: (output - target).square().mean())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(6):
+    if sys.argv[1] == "pipeline":
+        schedule.step(rows) if rank == 0 else schedule.step(target=rows)
+    else:
+        model(rows).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def measured(
+    folder: Path, script: str, *options: str, arguments: tuple[str, ...] = ()
+) -> "tuple[list[dict[str, Any]], str]":
     """Return the measures of each rank at its end, and what the run printed."""
     (folder / "train.py").write_text(script)
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    line = [*ECHELON, "run", "--run-dir", "run", *options, "train.py"]
+    line = [*ECHELON, "run", "--run-dir", "run", *options, "train.py", *arguments]
     done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
@@ -113,6 +165,15 @@ def test_script_that_distributes_itself(tmp_path: Path, launch: str) -> None:
     for measures in (first, second):
         assert measures["communication_seconds"] > 4 * 0.04
         assert not {"samples", "data_seconds", "save_seconds"} & set(measures)
+
+
+@pytest.mark.parametrize("way", ["fully_shard", "tensor", "pipeline"])
+def test_wait_for_a_rank_that_holds_a_part_of_the_model(tmp_path: Path, way: str) -> None:
+    """Rank 1 computes 50 ms longer in each half of the model that it has; rank 0 waits inside of PyTorch's own code."""
+    num_halves = 1 if way == "pipeline" else 2
+    first, second = measured(tmp_path, SPLIT, "-n", "2", "--scale", "off", arguments=(way,))[0]
+    assert first["communication_seconds"] > 5 * num_halves * 0.05 * 0.8
+    assert second["communication_seconds"] < first["communication_seconds"] / 2
 
 
 def test_loss_that_is_no_number(tmp_path: Path) -> None:
@@ -179,6 +240,49 @@ def test_time_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     Event.reached = 900
     of_rank.settle()
     assert told[1:] == [("data_seconds", 0.4)]
+
+
+def test_collective_beside_the_training_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another queue of the device does while the training computes is not counted; its result is waited for."""
+    told: list[str] = []
+    of_rank = spans.Spans(lambda name, _: told.append(name))
+    queue = ["training"]
+    monkeypatch.setattr(spans.devices, "is_used", lambda: True)
+    monkeypatch.setattr(spans.devices, "is_capturing", lambda: False)
+    monkeypatch.setattr(spans.devices, "current_queue", lambda: queue[0])
+    monkeypatch.setattr(spans, "on_device", lambda: (0.0, None))
+    of_rank.settle()
+    collective = _timed(of_rank, lambda: None, "communication_seconds")
+    queue[0] = "all-gathers"
+    collective()
+    assert told == []
+    queue[0] = "training"
+    collective()
+    assert told == ["communication_seconds"]
+
+
+def test_thread_that_goes_backward_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device's pass backward runs in a thread of PyTorch's, which waits for ranks too; other threads do not count."""
+    import torch
+
+    of_rank = spans.Spans(lambda *_: None)
+    answers: list[bool] = []
+
+    def ask() -> None:
+        thread = threading.Thread(target=lambda: answers.append(of_rank.may_measure()))
+        thread.start()
+        thread.join()
+
+    of_rank.begin("backward_seconds")
+    ask()
+    weight = torch.ones((), requires_grad=True)
+    weight.register_hook(lambda _: answers.append(of_rank.may_measure()))
+    thread = threading.Thread(target=weight.mul(2).backward)
+    thread.start()
+    thread.join()
+    of_rank.end(0)
+    ask()
+    assert answers == [False, True, False]
 
 
 def test_size_of_batches() -> None:

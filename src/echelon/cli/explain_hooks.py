@@ -144,4 +144,12 @@ def _stacks(rows: Rows) -> list[str]:
 
 def _wrapped(text: str, first: int, following: int) -> list[str]:
     options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    room = WIDTH - max(first, following)
+    text = " ".join(word if len(word) <= room else _broken(word, room) for word in text.split())
     return textwrap.wrap(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * following, **options)
+
+
+def _broken(name: str, room: int) -> str:
+    """Return a name that is longer than a line with a space after the last of its dots that a line has room for."""
+    at = name.rfind(".", 0, room) + 1
+    return f"{name[:at]} {name[at:]}"

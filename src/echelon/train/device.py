@@ -168,6 +168,12 @@ def event() -> Any:
     return made
 
 
+def current_queue() -> Any:
+    """Return the queue to which the current device's work goes now (a CUDA stream); None if no device is in use."""
+    current_stream = getattr(_module(), "current_stream", None) if is_used() else None
+    return None if current_stream is None else current_stream()
+
+
 def is_capturing() -> bool:
     """Say whether the device's work is captured in a graph: a question about its progress would end the capture."""
     return is_used() and bool(getattr(_module(), "is_current_stream_capturing", lambda: False)())

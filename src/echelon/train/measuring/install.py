@@ -25,6 +25,12 @@ COLLECTIVES = (
     "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "scatter", "barrier", "send", "recv",
 )  # fmt: skip
 
+WAITS = (
+    ("torch.distributed._functional_collectives", "wait_tensor"),  # DTensor: tensor and context parallel
+    ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup.wait_for_unshard"),
+)
+"""Functions of modules that a script may never import, in which computing waits for a collective asked for before."""
+
 
 def install(names: Sequence[str], write: Write) -> None:
     """Measure this process's training from now on; `write` gets the values of the names after each step."""
@@ -33,11 +39,19 @@ def install(names: Sequence[str], write: Write) -> None:
     _hook_backward(measures)
     _hook_steps(measures)
     patches.replace(torch, "save", _timed(measures.spans, torch.save, "save_seconds"), why=_WHY)
-    for owner, name in _communicating():
-        timed = _timed(measures.spans, getattr(owner, name), "communication_seconds")
-        patches.replace(owner, name, timed, why=_WHY)
+    _hook_communication(measures.spans)
     _hook_compilers(measures)
     _hook_tracebacks()
+
+
+def _hook_communication(spans: Spans) -> None:
+    def wrap(original: Func) -> Func:
+        return _timed(spans, original, "communication_seconds")
+
+    for owner, name in _communicating():
+        patches.replace(owner, name, wrap(getattr(owner, name)), why=_WHY)
+    for module, attribute in WAITS:
+        patches.Hooks().replace(module, attribute, wrap, why=_WHY)
 
 
 def _communicating() -> Iterator[Tuple[Any, str]]:
@@ -122,7 +136,7 @@ def _timed(spans: Spans, original: Func, name: str) -> Func:
 
     @wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not spans.may_measure():
+        if torch.compiler.is_compiling() or not spans.may_measure() or spans.is_beside():
             return original(*args, **kwargs)
         depth = spans.depth
         spans.begin(name)

@@ -1,13 +1,16 @@
 """The time of parts of a step: on the clock of a rank's device if it uses one, else on that of the processor.
 
 A device computes later than Python asks it to. So a moment is an event in the device's queue of work: a wait for data
-that the device spends with computing takes no time, and a collective takes the time that computing waits for it.
+that the device spends with computing takes no time, and a collective takes the time that computing waits for it. A
+collective in another queue than the training's, as fully_shard issues, takes none: only the wait for its result does.
 """
 
 import time
 from _thread import get_ident
 from collections import deque
 from typing import Any, Callable, Deque, List, Tuple
+
+import torch
 
 from .. import device as devices
 
@@ -30,12 +33,16 @@ def on_device() -> Moment:
 
 
 class Spans:
-    """Spans of the main thread, each added to the sum of its name; the time of an inner one is not the outer one's."""
+    """Spans of the training, each added to the sum of its name; the time of an inner one is not the outer one's.
+
+    The training is the main thread, and the thread in which PyTorch goes backward for it: a device has one of its own.
+    """
 
     def __init__(self, add: Callable[[str, float], None]) -> None:
         self._add = add
         self._thread = get_ident()
         self._now = on_processor
+        self._queue: Any = None
         self._open: List[Tuple[str, Moment]] = []
         self._pending: Deque[Tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
 
@@ -45,8 +52,13 @@ class Spans:
         return len(self._open)
 
     def may_measure(self) -> bool:
-        """Say whether this is the thread that trains, as a thread beside it lets nobody wait, and captures no graph."""
-        return get_ident() == self._thread and not (self._now is on_device and devices.is_capturing())
+        """Say whether this thread trains, as a thread beside it lets nobody wait, and captures no graph."""
+        is_training = get_ident() == self._thread or (bool(self._open) and _is_in_pass())
+        return is_training and not (self._now is on_device and devices.is_capturing())
+
+    def is_beside(self) -> bool:
+        """Say whether the device's work goes to another queue now than to that in which the training computes."""
+        return self._now is on_device and devices.current_queue() != self._queue
 
     def begin(self, name: str) -> None:
         """Begin a span inside of those that are open."""
@@ -81,6 +93,7 @@ class Spans:
     def settle(self) -> None:
         """Add the spans whose end the device has reached, and never wait for it; note whether a device is used now."""
         self._now = on_device if devices.is_used() else on_processor
+        self._queue = devices.current_queue()
         while self._pending and self._pending[0][3].query():
             name, outer, began, ended = self._pending.popleft()
             try:
@@ -88,3 +101,8 @@ class Spans:
             except RuntimeError:
                 continue  # the script has changed its device between the two
             self._count(name, outer, seconds)
+
+
+def _is_in_pass() -> bool:
+    """Say whether this thread computes a part of a pass backward."""
+    return torch._C._current_graph_task_id() != -1
