@@ -24,6 +24,7 @@ from . import (
     spreading,
     stages,
     states,
+    versions,
 )
 from .axes import Axes
 from .optimizers import Chooser, Optimizing, check_is_stepped_once
@@ -319,6 +320,7 @@ class Parallel:
         has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
         tensors = self._show_stages(inputs)
         wanted: Dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
+        wanted.update(versions.no_outputs(self._schedule))
         with precision.autocast(self.axes):
             self._schedule.step(*(tensors if has_first else ()), **stages.as_named(tensors), **wanted)
         return [one.detach() / self._factor for one in losses]
