@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +54,8 @@ class Storages(TorchDispatchMode):
         self._references: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its operations on the tensors of this rank follow
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -77,6 +81,22 @@ class Storages(TorchDispatchMode):
             self._references.add(weakref.ref(storage, gone))
             self._resize(index, storage.nbytes())
         return self._ids[key]
+
+    @contextmanager
+    def watching_resizes(self) -> Iterator[None]:
+        """Notice storages that are resized, which no operation tells."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: Any, num_bytes: int) -> Any:
+            result = resize(storage, num_bytes)
+            self.resized(storage, num_bytes)
+            return result
+
+        torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
 
     def resized(self, storage: Any, num_bytes: int) -> None:
         """Note that a storage has another size."""
@@ -197,15 +217,7 @@ def _watch(block: nn.Module, index: int, events: list[Any]) -> None:
 def measured(layout: Layout) -> int:
     """Return the peak of a rank's live bytes under PyTorch."""
     storages = Storages()
-    resize = torch.UntypedStorage.resize_
-
-    def resized(storage: Any, num_bytes: int) -> Any:
-        result = resize(storage, num_bytes)
-        storages.resized(storage, num_bytes)
-        return result
-
-    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign,assignment]
-    with storages:
+    with storages, storages.watching_resizes():
         model = Model()
         if layout.checkpointing:
             model.blocks = nn.ModuleList(checkpoint_wrapper(block) for block in model.blocks)
@@ -217,7 +229,6 @@ def measured(layout: Layout) -> int:
                 fully_shard(block, mesh=mesh, reshard_after_forward=layout.reshard == "always")
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         train(model, storages, parts=layout.accumulation)
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
     return storages.peak
 
 

@@ -59,9 +59,9 @@ def between_steps(log: EventLog) -> dict[str, int]:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=names)
 def test_every_freed_tensor_was_allocated(layout: Layout) -> None:
-    """No strategy frees twice, allocates twice, or leaves more behind than the traced step does, but for buckets."""
+    """No strategy frees twice or allocates twice, and only buckets and a pipeline's buffers are left behind."""
     traced = of_model(num_blocks=8, rows=64)
-    for place in {0, layout.pipeline - 1}:
+    for place in {0, layout.pipeline // 2, layout.pipeline - 1}:
         live: set[int] = set()
         rank = strategies.rank_log(traced, layout, place=place)
         for event in rank.events:
@@ -70,7 +70,10 @@ def test_every_freed_tensor_was_allocated(layout: Layout) -> None:
                 assert (index in live) == (event < 0)
                 live ^= {index}
         left = [rank.tensors[index].category for index in live]
-        assert not {"communication", "gathered", "temporary"} & set(left)
+        assert not {"gathered", "temporary"} & set(left)
+        is_between = 0 < place < layout.pipeline - 1
+        num_buffers = layout.accumulation * (1 + is_between) + (place > 0) if layout.pipeline > 1 else 0
+        assert left.count("communication") == num_buffers
         assert left.count("input") == 1
 
 
@@ -127,7 +130,7 @@ KEPT = [
     (Layout(replicate=2, shard=2), {"parameter": 130, "gradient": 130, "state": 260}),
     (Layout(shard=2, offload=True), {}),
     (Layout(tensor=2), {"parameter": 160, "gradient": 160, "state": 320}),
-    (Layout(pipeline=2, accumulation=2), {"parameter": 160, "gradient": 160, "state": 320}),
+    (Layout(pipeline=2, accumulation=2), {"parameter": 160, "gradient": 160, "state": 320, "communication": 2 * 500}),
     (Layout(precision="bf16"), {"parameter": 130, "gradient": 130, "state": 260}),
 ]
 
@@ -192,14 +195,47 @@ def test_data_parallel_accumulation_has_gradients_twice() -> None:
 
 
 def test_pipeline_keeps_micro_batches_in_flight() -> None:
-    """The first of two stages has two micro-batches in flight, the last has one."""
+    """The first of two stages has two micro-batches in flight, the last has one; buffers hold eight messages."""
     log = of_model(num_blocks=4, rows=8)
     layout = Layout(pipeline=2, accumulation=8)
     first, last = (strategies.rank_log(log, layout, place=place) for place in (0, 1))
     most = [_most(rank, "activation") for rank in (first, last)]
     micro = 4 * MIB // 8
     assert most[0] == 2 * (1 + 2 * 4) * micro
-    assert most[1] == (1 + 2 * 4 + 2) * micro  # with what it receives, and the logits
+    assert most[1] == (2 * 4 + 2) * micro  # with the logits
+    assert [_most(rank, "communication") for rank in (first, last)] == [8 * micro, 9 * micro]
+
+
+def test_stage_keeps_its_output_until_backward_has_ended() -> None:
+    """On one device the logits may be freed before backward; a stage keeps what it returns until then."""
+    log = of_model(num_blocks=2, rows=2)
+    (*_, logits) = (index for index, tensor in enumerate(log.tensors) if tensor.module == log.modules.index("head"))
+    assert log.tensors[logits].category == "gradient"
+    logits = max(index for index in range(logits) if log.tensors[index].module == log.modules.index("head"))
+    events = list(stages.stage(log, range(1, 2), 2).events)
+    assert events.index(-logits - 1) == events.index("optimizer", events.index(logits)) - 1
+
+
+def test_weights_outside_of_blocks_are_where_they_are_used() -> None:
+    """A head listed before the blocks is in the last stage; a module that keeps nothing is where it is listed."""
+    log = Written(rows=2, blocks=("layers.0", "layers.1"), modules=("", "head", "layers.0", "layers.1"))
+    for name, block in (("embedding.weight", -1), ("head.weight", -1), ("layers.0.weight", 0), ("layers.1.weight", 1)):
+        log.weight(name, 40, block)
+    log.mark("step")
+    kept = []
+    for block in range(2):
+        log.mark("enter", block)
+        kept.append(log.new(8, "activation", module=f"layers.{block}", grows=True))
+        log.mark("leave", block)
+    kept.append(log.new(8, "activation", module="head", grows=True))
+    log.mark("backward")
+    log.free(*kept)
+    log.mark("optimizer")
+    log.mark("end")
+    parts = [
+        [weight.name for weight in stages.stage(log.read(), blocks, 2).weights] for blocks in (range(1), range(1, 2))
+    ]
+    assert parts == [["embedding.weight", "layers.0.weight"], ["head.weight", "layers.1.weight"]]
 
 
 def _most(log: EventLog, category: str) -> int:
@@ -339,7 +375,7 @@ def test_checkpointing_and_stages_keep_every_byte(log: EventLog, data: st.DataOb
     )
     assert kept["activation"] <= plain["activation"]
     count = data.draw(st.integers(1, len(log.blocks)))
-    weights = [weight for blocks in stages.cut(log, count) for weight in stages.stage(log, blocks).weights]
+    weights = [weight for blocks in stages.cut(log, count) for weight in stages.stage(log, blocks, 1).weights]
     assert weights == list(log.weights)
 
 

@@ -8,7 +8,7 @@ import functools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.estimate.logs import MIB, of_model
+from tests.estimate.logs import MIB, Written, of_model
 
 from echelon.errors import UsageError
 from echelon.estimate import choice, devices, verdict
@@ -257,3 +257,26 @@ def test_strategies_are_ordered_by_what_they_hold(num_ranks: int) -> None:
     peaks = [memory(log, layout).peak.parts for layout in layouts]
     kept = [sum(parts.get(name, 0) for name in ("parameter", "state")) for parts in peaks]
     assert kept == sorted(kept, reverse=True)
+
+
+def test_workspaces_of_convolutions_raise_the_high_end_alone() -> None:
+    """Nobody knows what a convolution takes beside its tensors: the least is nothing, and the peak has none of it."""
+    logs = []
+    for work in (0, 64 * MIB):
+        log = Written(rows=2, modules=("",))
+        log.weight("conv.weight", 1024, -1)
+        log.mark("step")
+        kept = log.new(4 * MIB, "activation", grows=True)
+        log.free(log.new(work, "workspace", grows=True))
+        log.mark("backward")
+        log.free(kept)
+        log.mark("optimizer")
+        log.mark("end")
+        logs.append(log.read())
+    device = Device(chip="A100", memory_bytes=40 << 30)
+    plain, worked = (judge(log, Layout(), device) for log in logs)
+    assert worked.low_bytes == plain.low_bytes
+    assert worked.memory.peak.num_bytes == plain.memory.peak.num_bytes
+    assert worked.high_bytes == plain.high_bytes + 64 * MIB
+    half = judge(logs[1], Layout(replicate=2), device)
+    assert half.overheads[-1].high_bytes == 32 * MIB

@@ -92,8 +92,11 @@ def main(arguments: list[str]) -> int:
         fit_kept.keep(asked, traced, answer.verdicts, host)
     if files:
         from echelon.bench import memory_plot
+        from echelon.estimate import workspaces
 
-        memory_plot.draw(traced.log, chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files)
+        memory_plot.draw(
+            workspaces.without(traced.log), chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files
+        )
     if "json" in values:
         print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
     else:

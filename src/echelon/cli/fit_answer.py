@@ -225,6 +225,7 @@ def command(layout: Layout) -> str:
 _HEAD = ("strategy", "devices", "rows at once", "needed", "verdict", "sent a step", "how")
 _OUTSIDE = {
     "workspace": "workspaces of matrix products",
+    "convolution": "workspaces of convolutions",
     "context": "the driver's context",
     "communicator": "buffers of NCCL or RCCL",
     "hidden": "what the driver holds back",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from echelon.errors import UsageError
 from echelon.estimate.layout import ALWAYS, NEVER, Layout
-from echelon.estimate.log import EventLog
+from echelon.estimate.log import WORKSPACE, EventLog
 from echelon.estimate.places import places
 from echelon.estimate.shares import share
 from echelon.estimate.verdict import NAMES, Verdict, judge
@@ -113,7 +113,8 @@ def _of_loss(log: EventLog) -> set[int]:
     return {
         index
         for index, tensor in enumerate(log.tensors)
-        if tensor.grows and where.blocks[index] == len(log.blocks) and tensor.num_bytes > output > 0
+        if tensor.grows and tensor.category != WORKSPACE
+        if where.blocks[index] == len(log.blocks) and tensor.num_bytes > output > 0
     }
 
 

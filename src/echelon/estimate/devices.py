@@ -13,6 +13,8 @@ from echelon.machines import files
 
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "overheads.toml")
 CONTEXT, COMMUNICATOR, WORKSPACE, HIDDEN = "context", "communicator", "workspace", "hidden"
+CONVOLUTION = "convolution"
+"""The workspaces of convolutions, which depend on the training and on no fact of the device."""
 UNKNOWN = "unknown"
 CPU = "cpu"
 """The family of a processor: no device, but the share of a rank in the memory of its node."""

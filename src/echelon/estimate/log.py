@@ -14,7 +14,9 @@ FORWARD = "forward"
 """Begins another micro-batch of a step: a phase of a rank's log, which no traced log has."""
 ENTER, LEAVE, ENTER_BACKWARD, LEAVE_BACKWARD = "enter", "leave", "enter backward", "leave backward"
 BORDERS = (ENTER, LEAVE, ENTER_BACKWARD, LEAVE_BACKWARD)
-TRACED = ("parameter", "gradient", "state", "buffer", "input", "activation", "temporary")
+WORKSPACE = "workspace"
+"""The most that a library may take for one operation; nobody knows what it takes."""
+TRACED = ("parameter", "gradient", "state", "buffer", "input", "activation", "temporary", WORKSPACE)
 """The categories of a traced tensor."""
 CATEGORIES = (*TRACED, "gathered", "communication")
 """The categories of a rank's tensor: a strategy adds gathered weights and the buffers of messages."""

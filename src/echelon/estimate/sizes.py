@@ -75,6 +75,7 @@ def _cut(log: EventLog, tensors: list[Tensor], num_ranks: int, where: Places) ->
     sizes = {log.weights[position].num_bytes for position in cut}
     parameters = {log.weights[position].tensor for position in cut}
     inside = {index for index, name in enumerate(log.modules) if _is_inside(name, log.blocks)}
+    hidden = _hidden_sizes(log, where, inside)
     for index, tensor in enumerate(tensors):
         if tensor.category == "parameter":
             is_cut = index in parameters
@@ -84,9 +85,19 @@ def _cut(log: EventLog, tensors: list[Tensor], num_ranks: int, where: Places) ->
             is_in_block = where.phases[index] == "optimizer" or 0 <= where.blocks[index] < len(log.blocks)
             is_cut = is_in_block and log.tensors[index].num_bytes in sizes
         else:
-            is_cut = tensor.grows and tensor.module in inside
+            is_hidden = (where.blocks[index], log.tensors[index].num_bytes) in hidden
+            is_cut = tensor.grows and (tensor.module in inside or (where.phases[index] == "backward" and is_hidden))
         if is_cut:
             tensors[index] = tensor._replace(num_bytes=share(tensor.num_bytes, num_ranks))
+
+
+def _hidden_sizes(log: EventLog, where: Places, inside: set[int]) -> set[tuple[int, int]]:
+    """Return the blocks and sizes that only cut activations have: in backward no tensor tells its module."""
+    cut, whole = set[tuple[int, int]](), set[tuple[int, int]]()
+    for index, tensor in enumerate(log.tensors):
+        if tensor.grows and where.phases[index] == "forward":
+            (cut if tensor.module in inside else whole).add((where.blocks[index], tensor.num_bytes))
+    return cut - whole
 
 
 def _is_inside(module: str, blocks: tuple[str, ...]) -> bool:

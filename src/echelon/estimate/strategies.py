@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from echelon.estimate import recompute, replicas, schedule, sharding, sizes, stages, timeline
+from echelon.estimate import recompute, replicas, schedule, sharding, sizes, stages, timeline, workspaces
 from echelon.estimate.allocator import replay
 from echelon.estimate.layout import NEVER, Layout
 from echelon.estimate.log import EventLog
@@ -43,13 +43,23 @@ class Memory:
 
 def rank_log(log: EventLog, layout: Layout, *, place: int = 0) -> EventLog:
     """Return the log of the rank at this place of the pipeline; 0 without one."""
-    return _rank(log, layout, place).log
+    return _rank(workspaces.without(log), layout, place).log
 
 
-def memory(log: EventLog, layout: Layout, *, expandable: bool = False, before: tuple[int, ...] = ()) -> Memory:
-    """Return what the fullest rank takes; `before` are the sizes that libraries take from the allocator first."""
+def memory(
+    log: EventLog,
+    layout: Layout,
+    *,
+    expandable: bool = False,
+    before: tuple[int, ...] = (),
+    has_workspaces: bool = False,
+) -> Memory:
+    """Return what the fullest rank takes; `before` are the sizes that libraries take from the allocator first.
+
+    With `has_workspaces` each convolution takes the most that its library may take.
+    """
     with _without_collection():
-        return _fullest(log, layout, expandable, before)
+        return _fullest(log if has_workspaces else workspaces.without(log), layout, expandable, before)
 
 
 @contextmanager
@@ -93,7 +103,7 @@ def _rank(log: EventLog, layout: Layout, place: int) -> _Rank:
     where = places(log)
     rank = sizes.resized(log, layout, where)
     if layout.pipeline > 1:
-        rank = stages.stage(rank, stages.cut(rank, layout.pipeline)[place])
+        rank = stages.stage(rank, stages.cut(rank, layout.pipeline)[place], layout.accumulation)
     sent, host_bytes = messages(rank, layout, where), _host_bytes(rank, layout)
     if layout.checkpointing:
         rank = recompute.checkpointed(rank, where)

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from echelon.errors import UsageError
-from echelon.estimate.devices import COMMUNICATOR, CONTEXT, HIDDEN, WORKSPACE, Device, Overhead, overhead
+from echelon.estimate import workspaces
+from echelon.estimate.devices import (
+    COMMUNICATOR,
+    CONTEXT,
+    CONVOLUTION,
+    HIDDEN,
+    WORKSPACE,
+    Device,
+    Overhead,
+    overhead,
+)
 from echelon.estimate.layout import AXES, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.strategies import Memory, memory
@@ -73,10 +84,14 @@ NAMES = {
 def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> Verdict:
     """Replay a layout and judge its fullest rank."""
     workspace = overhead(device, WORKSPACE)
-    taken = memory(log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
+    options: dict[str, Any] = {"expandable": expandable, "before": _handles(workspace.high_bytes)}
+    taken = memory(log, layout, **options)
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
     outside = [overhead(device, CONTEXT), overhead(device, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
+    if workspaces.has_any(log):
+        most = memory(log, layout, has_workspaces=True, **options).reserved_bytes
+        outside.append(_of_convolutions(max(0, most - taken.reserved_bytes)))
     low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
     return Verdict(
         layout=layout,
@@ -86,6 +101,11 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
         low_bytes=low + sum(part.low_bytes for part in outside),
         high_bytes=taken.reserved_bytes + sum(part.high_bytes for part in outside),
     )
+
+
+def _of_convolutions(most: int) -> Overhead:
+    source = "the algorithm of a convolution is chosen when it runs: Winograd's takes the most (arXiv:1509.09308)"
+    return Overhead(kind=CONVOLUTION, low_bytes=0, high_bytes=most, source=source)
 
 
 def _handles(num_bytes: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import pytest
 from tests.train.fitting import traces
 
 from echelon.estimate import log as logs
-from echelon.estimate.devices import CONTEXT, Device, overhead
+from echelon.estimate.devices import CONTEXT, CONVOLUTION, Device, overhead
 from echelon.estimate.layout import Layout
 from echelon.estimate.verdict import judge, largest_batch
 
@@ -61,6 +61,15 @@ def test_reserved_bytes(results: dict[str, dict[str, Any]], name: str) -> None:
     verdict, context = judge(logs.read(results[name]), Layout(), device), overhead(device, CONTEXT)
     used = CHOSEN[name]["bytes"]["reserved"] + context.low_bytes
     assert verdict.low_bytes <= used <= verdict.high_bytes
+
+
+@pytest.mark.parametrize("name", [name for name in CHOSEN if name.startswith("cnn")])
+def test_workspaces_of_convolutions(results: dict[str, dict[str, Any]], name: str) -> None:
+    """What PyTorch reserved lies between the replay without workspaces and that with the largest ones."""
+    verdict = judge(logs.read(results[name]), Layout(), Device(chip="H200", memory_bytes=141 * GIB))
+    (work,) = (part.high_bytes for part in verdict.overheads if part.kind == CONVOLUTION)
+    least = verdict.memory.reserved_bytes
+    assert least < CHOSEN[name]["bytes"]["reserved"] <= least + work
 
 
 def test_largest_batch(results: dict[str, dict[str, Any]]) -> None:

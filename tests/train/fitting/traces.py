@@ -51,7 +51,7 @@ def course(log: dict[str, Any], *, rounded: int = 1) -> dict[str, int]:
 
 
 def _changes(log: dict[str, Any], rounded: int) -> "Iterator[int | str]":
-    sizes = [-(-row[0] // rounded) * rounded for row in log["tensors"]]
+    sizes = [0 if row[1] == "workspace" else -(-row[0] // rounded) * rounded for row in log["tensors"]]
     for event in log["events"]:
         if isinstance(event, int):
             yield sizes[event] if event >= 0 else -sizes[-event - 1]

@@ -9,10 +9,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from . import unknown_shapes
+from .convolutions import WORKSPACES
 from .unknown_shapes import is_fake
 
-PARAMETER, GRADIENT, STATE, BUFFER, INPUT, ACTIVATION, TEMPORARY = (
-    "parameter", "gradient", "state", "buffer", "input", "activation", "temporary",
+PARAMETER, GRADIENT, STATE, BUFFER, INPUT, ACTIVATION, TEMPORARY, WORKSPACE = (
+    "parameter", "gradient", "state", "buffer", "input", "activation", "temporary", "workspace",
 )  # fmt: skip
 BUILDING, FORWARD, BACKWARD, OPTIMIZER = "building", "forward", "backward", "optimizer"
 _EXCHANGED = ("parameter", "gradient", "state", "buffer")
@@ -74,6 +75,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.depth -= 1
         inputs = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
         self._note(inputs, result, int(_LARGER[func](args)) if func in _LARGER else 0)
+        if func in WORKSPACES and not self._counts_all:
+            self._work(inputs, WORKSPACES[func](args, result))
         self._count_flops(func, args, kwargs, result)
         return result
 
@@ -149,6 +152,18 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.layout == torch.sparse_coo:
             for part in (tensor._indices(), tensor._values()):
                 self._add(part, **about)
+
+    def _work(self, inputs: List[torch.Tensor], sizes: List[int]) -> None:
+        """Note the most that an operation may take beside its tensors, and give back."""
+        known = [value for value in map(self.of, inputs) if value is not None]
+        if self._is_closed or not known:
+            return
+        is_of_rows = any(value.is_of_rows for value in known)
+        for size in sizes:
+            made = Storage(size, self.phase, self.module, (size,), is_of_rows=is_of_rows)
+            made.category, made.is_on_device = WORKSPACE, any(value.is_on_device for value in known)
+            self.storages.append(made)
+            self.events += [len(self.storages) - 1, -len(self.storages)]
 
     def _end(self, number: int) -> None:
         self._alive.discard(number)
