@@ -18,8 +18,8 @@ from echelon.rehearsal_order import KINDS
 SCRIPT = Path(__file__).with_name("rehearsed.py")
 IS_SOAK = os.environ.get("ECHELON_SOAK") == "1"
 NUM_NODES, RANKS_PER_NODE = 4, 4 if IS_SOAK else 2
-NUM_SEEDS = 29 if IS_SOAK else 1
-"""With seven kinds of faults each: 7 faults in CI, 203 with `make soak`."""
+NUM_SEEDS = 29 if IS_SOAK else 3
+"""With seven kinds of faults each: 21 faults in CI, 203 with `make soak`."""
 ROUNDING = 1e-6
 MOST_LOST = 10
 """Steps between checkpoints, twice: the newest checkpoint may be torn."""

@@ -1,6 +1,6 @@
 """`echelon fit --config`: architectures of transformers in their usual sizes are traced unmodified.
 
-With ECHELON_ALL_RANKS=1 all 43 of them, up to 35 billion parameters; without it those that take a few seconds.
+With ECHELON_ALL_RANKS=1 all 44 of them, up to 47 billion parameters; without it those that take a few seconds.
 """
 
 import json
@@ -21,7 +21,7 @@ OTHERS = (
     "CohereForCausalLM", "ConvNextForImageClassification", "DebertaV2ForMaskedLM", "DeiTForImageClassification",
     "ElectraForMaskedLM", "FalconForCausalLM", "Gemma2ForCausalLM", "GemmaForCausalLM", "GPTJForCausalLM",
     "GPTNeoForCausalLM", "GPTNeoXForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "MambaForCausalLM",
-    "MistralForCausalLM", "MobileNetV2ForImageClassification", "ModernBertForMaskedLM",
+    "MistralForCausalLM", "MixtralForCausalLM", "MobileNetV2ForImageClassification", "ModernBertForMaskedLM",
     "MptForCausalLM", "Olmo2ForCausalLM", "OlmoForCausalLM", "OPTForCausalLM", "PegasusForConditionalGeneration",
     "Phi3ForCausalLM", "PhiForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "RegNetForImageClassification",
     "RobertaForMaskedLM", "StableLmForCausalLM", "Starcoder2ForCausalLM", "SwinForImageClassification",

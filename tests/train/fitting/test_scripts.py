@@ -79,6 +79,14 @@ PIECES = {
         model.weight.data = torch.ones(2, 4)
         model.weight.data.copy_(torch.zeros(2, 4))
     """,
+    "groups": """
+        rows, ends = torch.ones(8, 4).cuda(), torch.tensor([4, 6, 8], dtype=torch.int32).cuda()
+        experts = torch.randn(3, 4, 16, device="cuda", requires_grad=True)
+        product = torch.nn.functional.grouped_mm(rows, experts, offs=ends)
+        product.sum().backward()
+        assert product.shape == (8, 16) and experts.grad.shape == (3, 4, 16)
+        assert torch.nn.functional.grouped_mm(rows.T, product, offs=ends).shape == (3, 4, 16)
+    """,
     "files": """
         import os, shutil
         torch.save(model.state_dict(), "model.pt")

@@ -13,6 +13,7 @@ from .places import is_device
 
 _WHY = "On a device this operation keeps other tensors for backward() than on a CPU."
 _WHOLE = "A device counts whole numbers too."
+_ANY_KIND = "Without data PyTorch multiplies groups of matrices only in bfloat16."
 _FULL = (  # https://docs.pytorch.org/docs/stable/amp.html: CUDA ops that autocast to float32
     "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "hinge_embedding_loss",
@@ -43,6 +44,9 @@ def install() -> None:
     rnns: Any = nn.modules.rnn
     for name, planes in (("lstm", _CUDNN_PLANES), ("gru", 5), ("rnn_tanh", 1), ("rnn_relu", 1)):
         patches.replace(rnns._VF, name, _recurrent(getattr(rnns._VF, name), planes), why=_WHY)
+    for owner, name in ((functional, "grouped_mm"), (torch, "_grouped_mm")):
+        if hasattr(owner, name):
+            patches.replace(owner, name, _grouped(getattr(owner, name)), why=_ANY_KIND)
     _let_autocast_be_that_of_the_cpu()
 
 
@@ -197,3 +201,32 @@ class _Recurrent(torch.autograd.Function):
             parts.append(flat[at : at + one.numel()].view(one.shape))
             at += one.numel()
         return (torch.empty_like(x), torch.empty_like(state), None, *parts)
+
+
+def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the products of groups of matrices, as in mixtures of experts, for all kinds of numbers."""
+
+    @wraps(original)
+    def compute(first: Any, second: Any, offs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if first.dtype == torch.bfloat16 or not isinstance(first, FakeTensor):
+            return original(first, second, offs, *args, **kwargs)
+        return _Grouped.apply(first, second, offs)  # type: ignore[no-untyped-call]
+
+    return compute
+
+
+class _Grouped(torch.autograd.Function):
+    """Products of groups: rows of a matrix, or its columns, are cut into groups where `offs` says."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Any, second: Any, offs: Any) -> Any:
+        ctx.save_for_backward(first, second, offs)
+        rows, columns = first.shape[-2], second.shape[-1]
+        if first.dim() == second.dim():
+            return first.new_empty((len(offs) if first.dim() == 2 else len(first), rows, columns))
+        return first.new_empty((rows, columns))
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        first, second, __ = ctx.saved_tensors
+        return torch.empty_like(first), torch.empty_like(second), None
