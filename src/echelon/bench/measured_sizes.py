@@ -8,27 +8,21 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from echelon.bench import efficiency, jobs, records, report
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.estimate.remembered import Training
 from echelon.estimate.speed.runs import Run
 from echelon.host import Host
 from echelon.launch import runs as run_directories
 from echelon.monitor import account as accounts
-from echelon.monitor import paragraph, recorded
+from echelon.monitor import paragraph, predicted, recorded, steady
 from echelon.monitor.account import Account
 from echelon.monitor.recorded import Recorded
 
 MOST_BYTES = 1 << 24
-WARM_SHARE = 0.4
-"""The first part of a run's steps, which does not count."""
-NUM_BLOCKS = 4
-"""The steps after it are divided into so many parts, which show the spread."""
-FEWEST_STEPS = 10
-"""Fewer steps give no rate."""
 FORMAT = 1
 
 
@@ -47,6 +41,8 @@ class Measured:
     """Empty: unknown."""
     used: tuple[str, ...]
     """A sentence for each run directory: its machine, processes, time, energy and bill."""
+    trainings: tuple[Training, ...] = ()
+    """The training of each run directory whose script can still be read."""
 
     def on_nodes_of(self, num_devices: int | None) -> Measured:
         """Return the same for nodes of so many devices, where the runs do not tell it themselves; None: unknown."""
@@ -69,6 +65,7 @@ def read(names: Sequence[str], *, gradient_bytes: int | None = None) -> Measured
         command=next((part.command for part in parts if part.command), ""),
         machine=next((part.machine for part in parts if part.machine), ""),
         used=tuple(sentence for part in parts for sentence in part.used),
+        trainings=tuple(training for part in parts for training in part.trainings),
     )
 
 
@@ -149,14 +146,16 @@ def _of_files(path: str, gradient_bytes: int | None) -> Measured:
     files = recorded.read(path)
     account = accounts.of_run(files)
     name = run_directories.short_name(path)
-    if account.steps is None or account.steps.number < FEWEST_STEPS or not account.steps.per_second:
+    measured = steady.of_run(files, account)
+    if measured is None:
         made = account.steps.number if account.steps is not None else 0
         raise UsageError(
-            f"run {name} made {made} optimizer steps, and a rate needs at least {FEWEST_STEPS}",
+            f"run {name} made {made} optimizer steps, and a rate needs at least {steady.FEWEST_STEPS}",
             hint="echelon run -n N train.py   long enough for its first steps to warm up",
         )
     words = [str(word) for word in files.plan.get("argv") or ()]
-    per_second, spread = _steady(files) or (account.steps.per_second, None)
+    per_second, spread = measured
+    training = predicted.training_of(files, account.num_ranks)
     run = Run(
         num_devices=account.num_ranks,
         step_seconds=1 / per_second,
@@ -174,6 +173,7 @@ def _of_files(path: str, gradient_bytes: int | None) -> Measured:
         command=shlex.join(["python", *words[1:]] if files.plan.get("is_python") else words),
         machine=str(files.booking.get("machine") or ""),
         used=(paragraph.used(files, account),),
+        trainings=(training,) if training is not None else (),
     )
 
 
@@ -189,32 +189,3 @@ def _ranks_per_node(files: Recorded, account: Account) -> int | None:
     if account.num_nodes > 1:
         return max(account.num_devices // account.num_nodes, int(files.plan.get("ranks_per_node") or 1))
     return account.num_devices or None
-
-
-def _steady(files: Recorded) -> tuple[float, float] | None:
-    """Return the steps a second after the warm-up, and their spread, from the samples of the last attempt; or None."""
-    last = max((int(sample.get("attempt") or 0) for sample in files.samples), default=0)
-    seen = [
-        (float(sample["time"]), _steps(sample["steps"]))
-        for sample in files.samples
-        if sample.get("attempt") == last and "steps" in sample
-    ]
-    seen = [(moment, steps) for moment, steps in seen if steps]
-    if not seen:
-        return None
-    first = seen[0][1] + WARM_SHARE * (seen[-1][1] - seen[0][1])
-    steady = [point for point in seen if point[1] >= first]
-    while len(steady) > 1 and steady[-1][1] == steady[-2][1]:
-        steady.pop()  # the steps have ended, the ranks have not
-    if len(steady) <= NUM_BLOCKS or steady[-1][1] - steady[0][1] < FEWEST_STEPS:
-        return None
-    edges = [steady[(len(steady) - 1) * place // NUM_BLOCKS] for place in range(NUM_BLOCKS + 1)]
-    rates = [(steps - before) / (moment - earlier) for (earlier, before), (moment, steps) in pairwise(edges)]
-    mean = (edges[-1][1] - edges[0][1]) / (edges[-1][0] - edges[0][0])
-    return mean, min(0.99, max(abs(rate / mean - 1) for rate in rates))
-
-
-def _steps(value: Any) -> float:
-    """Return the steps of a sample: one number, or a list with one for each rank."""
-    numbers = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, (int, float))]
-    return float(max(numbers, default=0))

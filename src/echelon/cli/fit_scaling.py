@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,22 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
         return Answer(None, law, files=())
     from echelon.bench.forecast import Forecast
 
-    return Answer(Forecast(measured, law), None, files=files)
+    forecast = Forecast(measured, law)
+    return Answer(forecast, None, files=files, trust=_remember(forecast))
+
+
+def _remember(forecast: Forecast) -> str:
+    """Keep the estimates, to compare later runs with them; say how far earlier ones were right."""
+    from echelon.estimate.speed import remembered
+    from echelon.machines import kept_rows
+
+    measured = forecast.measured
+    trainings = sorted(measured.trainings, key=lambda training: training.num_ranks)
+    is_one = len({(training.script, training.arguments) for training in trainings}) == 1
+    if is_one and trainings[-1].num_ranks > 1:
+        rows = remembered.foresee(trainings[-1], forecast.sizes, machine=measured.machine, time=time.time())
+        kept_rows.add(remembered.FORECASTS, [row.as_row() for row in rows], os.environ)
+    return remembered.trust(kept_rows.read(remembered.RATIOS, os.environ), machine=measured.machine)
 
 
 def _machine(values: Mapping[str, str], used: str) -> Machine | None:
@@ -92,10 +108,13 @@ def _network(machine: Machine | None, values: Mapping[str, str]) -> Network | No
 class Answer:
     """The estimate, or why there is none."""
 
-    def __init__(self, forecast: Forecast | None, refusal: Refusal | None, *, files: tuple[str, ...]) -> None:
+    def __init__(
+        self, forecast: Forecast | None, refusal: Refusal | None, *, files: tuple[str, ...], trust: str = ""
+    ) -> None:
         self._forecast = forecast
         self._refusal = refusal
         self._files = files
+        self._trust = trust
 
     @property
     def exit_code(self) -> int:
@@ -108,7 +127,7 @@ class Answer:
             refusal = self._refusal
             return {"refused": {"reason": refusal.reason, "repair": refusal.repair} if refusal is not None else None}
         self._draw()
-        return {"refused": None, **self._forecast.as_data()}
+        return {"refused": None, **self._forecast.as_data(), "trust": self._trust}
 
     def print(self) -> None:
         """Print the answer, and draw the picture."""
@@ -118,6 +137,8 @@ class Answer:
             return
         self._draw()
         print_table(self._forecast.text())
+        if self._trust:
+            print(self._trust)
         for path in self._files:
             print(path)
 

@@ -14,8 +14,11 @@ from echelon.cli.talk import print_help, print_table
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
+    from echelon.monitor.account import Account
     from echelon.monitor.page.page import Told
     from echelon.monitor.predicted import Predicted
+    from echelon.monitor.predicted_time import PredictedTime
+    from echelon.monitor.recorded import Recorded
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
@@ -43,7 +46,7 @@ def main(arguments: list[str]) -> int:
         return 0
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING
-    from echelon.monitor import account, advice, predicted, recorded, report
+    from echelon.monitor import account, advice, recorded, report
     from echelon.monitor.page import page
     from echelon.monitor.page.page import Told
 
@@ -58,10 +61,10 @@ def main(arguments: list[str]) -> int:
         account.of_run(record, time.time() if state == RUNNING else None)
         for record, state in zip(records, states, strict=True)
     ]
-    foreseen = [predicted.of_run(record, run, os.environ) for record, run in zip(records, accounts, strict=True)]
-    for found, state in zip(foreseen, states, strict=True):
-        if found is not None and state != RUNNING:
-            predicted.keep(found, os.environ)
+    foreseen = [
+        _foreseen(record, run, is_over=state != RUNNING)
+        for record, run, state in zip(records, accounts, states, strict=True)
+    ]
     names = [runs.short_name(path) for path in paths]
     told = [
         Told(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
@@ -83,16 +86,34 @@ def main(arguments: list[str]) -> int:
     else:
         earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
         run = told[0]
-        line = foreseen[0].line if foreseen[0] is not None else ""
-        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier, predicted=line))
+        lines = [comparison.line for comparison in foreseen[0].values()]
+        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier, predicted=lines))
     return 0
 
 
-def _as_json(run: Told, found: Predicted | None) -> dict[str, Any]:
+def _foreseen(record: Recorded, run: Account, *, is_over: bool) -> dict[str, Predicted | PredictedTime]:
+    """Return what was predicted for a run, by its name in JSON; keep the ratios of a run that is over."""
+    from echelon.monitor import predicted, predicted_time
+
+    comparisons: dict[str, Predicted | PredictedTime] = {}
+    memory = predicted.of_run(record, run, os.environ)
+    if memory is not None:
+        comparisons["predicted"] = memory
+    time_of_step = predicted_time.of_run(record, run, os.environ)
+    if time_of_step is not None:
+        comparisons["predicted_step_seconds"] = time_of_step
+    if is_over and memory is not None:
+        predicted.keep(memory, os.environ)
+    if is_over and time_of_step is not None:
+        predicted_time.keep(time_of_step, os.environ)
+    return comparisons
+
+
+def _as_json(run: Told, foreseen: dict[str, Predicted | PredictedTime]) -> dict[str, Any]:
     """Return a run as data."""
     about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
-    foreseen = {"predicted": found.as_data()} if found is not None else {}
-    return {**about, **foreseen, "advice": run.advice, "paragraph": _paragraph(run)}
+    comparisons = {name: comparison.as_data() for name, comparison in foreseen.items()}
+    return {**about, **comparisons, "advice": run.advice, "paragraph": _paragraph(run)}
 
 
 def _paragraph(run: Told) -> str:

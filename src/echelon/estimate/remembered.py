@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -54,7 +54,18 @@ class Prediction:
     def as_row(self) -> dict[str, Any]:
         """Return the prediction as JSON fields."""
         row = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "training"}
-        return {**asdict(self.training), "arguments": list(self.training.arguments), **row}
+        return {**fields_of(self.training), **row}
+
+
+def fields_of(training: Training) -> dict[str, Any]:
+    """Return a training as JSON fields."""
+    return {**asdict(training), "arguments": list(training.arguments)}
+
+
+def rows_of(rows: Iterable[Mapping[str, Any]], training: Training) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a training."""
+    asked = fields_of(training)
+    return (row for row in rows if all(row.get(name) == value for name, value in asked.items()))
 
 
 def of_script(
@@ -101,11 +112,8 @@ def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time
 
 def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Prediction | None:
     """Return the newest prediction for a training that was made before a moment; other rows are ignored."""
-    asked = {**asdict(training), "arguments": list(training.arguments)}
     newest: Prediction | None = None
-    for row in rows:
-        if any(row.get(name) != value for name, value in asked.items()):
-            continue
+    for row in rows_of(rows, training):
         try:
             rest = {name: _FIELDS[name](row[name]) for name in _FIELDS}
         except (KeyError, TypeError, ValueError):

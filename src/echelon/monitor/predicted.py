@@ -62,7 +62,7 @@ class Predicted:
 
 def of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> Predicted | None:
     """Return what was predicted for a run before it began; None if nothing was, or the script was edited since."""
-    training = _training(recorded, account)
+    training = training_of(recorded, account.num_ranks)
     if training is None or account.training is None or not recorded.events:
         return None
     rows = kept_rows.read(remembered.PREDICTIONS, environ)
@@ -83,7 +83,8 @@ def keep(found: Predicted, environ: Mapping[str, str]) -> None:
         kept_rows.add(remembered.RATIOS, [found.ratio], environ)
 
 
-def _training(recorded: Recorded, account: Account) -> Training | None:
+def training_of(recorded: Recorded, num_ranks: int) -> Training | None:
+    """Return the training of a run; None if it is no script, or if the script is gone."""
     words = [str(word) for word in recorded.plan.get("argv") or ()]
     options = recorded.plan.get("scale_options")
     scale = options if isinstance(options, dict) else {"how": "off"}
@@ -94,6 +95,6 @@ def _training(recorded: Recorded, account: Account) -> Training | None:
         path,
         tuple(words[2:]),
         str(scale.get("how")),
-        account.num_ranks,
+        num_ranks,
         has_own_batches=bool(scale.get("keeps_batch")),
     )

@@ -27,11 +27,11 @@ def text(
     advice: list[str],
     earlier: Sequence[Account] = (),
     *,
-    predicted: str = "",
+    predicted: Sequence[str] = (),
 ) -> str:
     """Return the lines of a report; `earlier` are the jobs of the chain before this one.
 
-    `predicted` compares the memory with a prediction; empty: nothing was predicted.
+    `predicted` compares memory and time with what was predicted of them.
     """
     began = float(recorded.events[0]["time"]) if recorded.events else 0.0
     when = f" · {time.strftime('%Y-%m-%d %H:%M', time.localtime(began))}" if began else ""
@@ -47,7 +47,7 @@ def text(
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
     lines += _training(account)
-    lines += [_line("predicted", predicted)] if predicted else []
+    lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
     slow = account.stragglers[:MOST_STRAGGLERS]
     lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
     lines += [_line("devices", _devices(account))] if account.devices else []
