@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ECHELON = (sys.executable, "-m", "echelon")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 60.0
 
 
 def hear_interrupts() -> None:

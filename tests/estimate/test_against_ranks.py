@@ -70,7 +70,7 @@ def measured(folder: Path, layout: Layout, words: dict[str, Any]) -> list[int]:
 
 
 def estimated(layout: Layout) -> list[int]:
-    """Return the estimate of each rank; the stage of a rank is the slowest of its places, so stages are in order."""
+    """Return the estimate of each rank: all ranks of the first stage come first."""
     stages = [timeline.peak(strategies.rank_log(traced(), layout, place=place)) for place in range(layout.pipeline)]
     return [stage.num_bytes for stage in stages for _ in range(layout.num_ranks // layout.pipeline)]
 

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 def ranks_per_node(seed: int) -> int:
-    """Return 4 in the soak; in CI the first seed has two, and the others one, which is a third of the work."""
+    """Return 4 in the soak; in CI 2 for the first seed and 1 for the others, as all share two cores."""
     return 4 if IS_SOAK else 1 if seed else 2
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.bench.test_forecast import generated, law
-from tests.monitor.test_predicted import echelon, environ
+from tests.monitor.test_predicted_memory import echelon, environ
 
-from echelon.estimate.speed import remembered
+from echelon.estimate.speed import remembered_time
 from echelon.machines import kept_rows
 
 
@@ -21,16 +21,16 @@ def run(folder: Path, ranks: int, seconds: float, **changes: Any) -> str:
 
 
 @pytest.fixture
-def foreseen(tmp_path: Path) -> Path:
+def estimated(tmp_path: Path) -> Path:
     """Return a folder in which 64 to 512 ranks were estimated from 16 and 32."""
     (tmp_path / "train.py").write_text("# trains\n")
     runs = [run(tmp_path, ranks, law(ranks)) for ranks in (16, 32)]
     assert "estimated before" not in echelon(tmp_path, "fit", "--scaling", "--from", *runs)
-    rows = kept_rows.read(remembered.FORECASTS, environ(tmp_path))
+    rows = kept_rows.read(remembered_time.FORECASTS, environ(tmp_path))
     assert [row["num_ranks"] for row in rows] == [64, 128, 256, 512]
     for row in rows:  # a generated run began in 1970
         row["time"] = 0.0
-    path = kept_rows.path(remembered.FORECASTS, environ(tmp_path))
+    path = kept_rows.path(remembered_time.FORECASTS, environ(tmp_path))
     Path(path).write_text(json.dumps({"format": kept_rows.FORMAT, "rows": rows}))
     return tmp_path
 
@@ -41,20 +41,20 @@ def compared(folder: Path, path: str) -> "dict[str, Any] | None":
     return result
 
 
-def test_measured_time_is_compared_and_kept_once(foreseen: Path) -> None:
+def test_measured_time_is_compared_and_kept_once(estimated: Path) -> None:
     """A run that took a tenth longer says so, in the report and to whoever estimates next."""
-    path = run(foreseen, 64, 1.1 * law(64))
+    path = run(estimated, 64, 1.1 * law(64))
     for _ in range(2):
-        result = compared(foreseen, path)
+        result = compared(estimated, path)
         assert result is not None
         assert result["ratio"] == pytest.approx(1.1, abs=0.002)
         assert result["measured"] == pytest.approx(1.1 * law(64), rel=0.001)
         assert result["value"] == pytest.approx(law(64), rel=0.001)
         assert result["is_inside"] == (result["least"] <= result["measured"] <= result["most"])
-    assert "most likely 75 ms; the run took 82.5 ms, 1.10 of that" in echelon(foreseen, "report", path)
-    (row,) = kept_rows.read(remembered.RATIOS, environ(foreseen))
+    assert "most likely 75 ms; the run took 82.5 ms, 1.10 of that" in echelon(estimated, "report", path)
+    (row,) = kept_rows.read(remembered_time.RATIOS, environ(estimated))
     assert (row["run"], row["machine"], row["step_seconds"]) == ("of 64", "lumi", 1.1)
-    again = echelon(foreseen, "fit", "--scaling", "--from", *(str(foreseen / f"{ranks}-ranks") for ranks in (16, 32)))
+    again = echelon(estimated, "fit", "--scaling", "--from", *(str(estimated / f"{ranks}-ranks") for ranks in (16, 32)))
     assert "1 run on lumi that was estimated before took 1.10 of the estimated time" in again
 
 
@@ -67,26 +67,26 @@ def test_measured_time_is_compared_and_kept_once(foreseen: Path) -> None:
     ],
     ids=["arguments", "strategy", "batch"],
 )
-def test_other_training_is_not_compared(foreseen: Path, changes: dict[str, Any]) -> None:
-    assert compared(foreseen, run(foreseen, 64, law(64), **changes)) is None
+def test_other_training_is_not_compared(estimated: Path, changes: dict[str, Any]) -> None:
+    assert compared(estimated, run(estimated, 64, law(64), **changes)) is None
 
 
-def test_edited_script_and_other_sizes_are_not_compared(foreseen: Path) -> None:
-    assert compared(foreseen, run(foreseen, 24, law(24))) is None
-    path = run(foreseen, 64, law(64))
-    assert compared(foreseen, path) is not None
-    (foreseen / "train.py").write_text("# trains in another way\n")
-    assert compared(foreseen, path) is None
+def test_edited_script_and_other_sizes_are_not_compared(estimated: Path) -> None:
+    assert compared(estimated, run(estimated, 24, law(24))) is None
+    path = run(estimated, 64, law(64))
+    assert compared(estimated, path) is not None
+    (estimated / "train.py").write_text("# trains in another way\n")
+    assert compared(estimated, path) is None
 
 
-def test_broken_rows_are_ignored(foreseen: Path) -> None:
+def test_broken_rows_are_ignored(estimated: Path) -> None:
     """A file that another program has changed loses what it has changed, and nothing else."""
-    path = run(foreseen, 64, law(64))
-    rows = kept_rows.read(remembered.FORECASTS, environ(foreseen))
+    path = run(estimated, 64, law(64))
+    rows = kept_rows.read(remembered_time.FORECASTS, environ(estimated))
     broken = [
         {**rows[0], "step_seconds": value} for value in (None, 3, {"value": "x"}, {"value": 1, "least": 2, "most": 0})
     ]
-    assert kept_rows.add(remembered.FORECASTS, [*broken, {**rows[0], "time": "late"}], environ(foreseen))
-    result = compared(foreseen, path)
+    assert kept_rows.add(remembered_time.FORECASTS, [*broken, {**rows[0], "time": "late"}], environ(estimated))
+    result = compared(estimated, path)
     assert result is not None
     assert result["value"] == pytest.approx(law(64), rel=0.001)

@@ -13,12 +13,12 @@ from typing import Any
 from echelon.bench import efficiency, jobs, records, report
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.estimate.remembered import Training
 from echelon.estimate.speed.runs import Run
+from echelon.estimate.trainings import Training
 from echelon.host import Host
 from echelon.launch import runs as run_directories
 from echelon.monitor import account as accounts
-from echelon.monitor import paragraph, predicted, recorded, steady
+from echelon.monitor import paragraph, recorded, steady, trainings
 from echelon.monitor.account import Account
 from echelon.monitor.recorded import Recorded
 
@@ -155,7 +155,7 @@ def _of_files(path: str, gradient_bytes: int | None) -> Measured:
         )
     words = [str(word) for word in files.plan.get("argv") or ()]
     per_second, spread = measured
-    training = predicted.training_of(files, account.num_ranks)
+    training = trainings.of_run(files, account.num_ranks)
     run = Run(
         num_devices=account.num_ranks,
         step_seconds=1 / per_second,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from echelon.estimate import remembered
+from echelon.estimate import remembered_memory, trainings
 from echelon.machines import kept_rows
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ def keep(question: Question, traced: Traced, verdicts: Iterable[Verdict], host: 
     rows = []
     for verdict in verdicts:
         layout = verdict.layout
-        how = remembered.how(layout)
-        training = remembered.of_script(
+        how = trainings.how(layout)
+        training = trainings.of_script(
             question.target, question.arguments, how, layout.num_ranks, has_own_batches=False
         )
         if not how or training is None or layout.rows not in (0, traced.log.rows):
             continue
-        prediction = remembered.predict(
+        prediction = remembered_memory.predict(
             training, verdict, torch=traced.log.torch, rows=traced.log.rows, time=host.now()
         )
         rows.append(prediction.as_row())
     if rows:
-        kept_rows.add(remembered.PREDICTIONS, rows, host.environ)
+        kept_rows.add(remembered_memory.PREDICTIONS, rows, host.environ)
 
 
 def trust(chips: Iterable[str], torch: str, host: Host) -> list[str]:
     """Say of each chip how far runs were from what was predicted; nothing of a chip on which none was compared."""
-    rows = kept_rows.read(remembered.RATIOS, host.environ)
-    return [line for chip in dict.fromkeys(chips) if (line := remembered.trust(rows, chip=chip, torch=torch))]
+    rows = kept_rows.read(remembered_memory.RATIOS, host.environ)
+    return [line for chip in dict.fromkeys(chips) if (line := remembered_memory.trust(rows, chip=chip, torch=torch))]

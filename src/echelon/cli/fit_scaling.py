@@ -64,16 +64,16 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
 
 def _remember(forecast: Forecast) -> str:
     """Keep the estimates, to compare later runs with them; say how far earlier ones were right."""
-    from echelon.estimate.speed import remembered
+    from echelon.estimate.speed import remembered_time
     from echelon.machines import kept_rows
 
     measured = forecast.measured
     trainings = sorted(measured.trainings, key=lambda training: training.num_ranks)
-    is_one = len({(training.script, training.arguments) for training in trainings}) == 1
-    if is_one and trainings[-1].num_ranks > 1:
-        rows = remembered.foresee(trainings[-1], forecast.sizes, machine=measured.machine, time=time.time())
-        kept_rows.add(remembered.FORECASTS, [row.as_row() for row in rows], os.environ)
-    return remembered.trust(kept_rows.read(remembered.RATIOS, os.environ), machine=measured.machine)
+    num_scripts = len({(training.digest, training.script, training.arguments) for training in trainings})
+    if num_scripts == 1 and trainings[-1].num_ranks > 1:
+        rows = remembered_time.estimates(trainings[-1], forecast.sizes, machine=measured.machine, time=time.time())
+        kept_rows.add(remembered_time.FORECASTS, [row.as_row() for row in rows], os.environ)
+    return remembered_time.trust(kept_rows.read(remembered_time.RATIOS, os.environ), machine=measured.machine)
 
 
 def _machine(values: Mapping[str, str], used: str) -> Machine | None:

@@ -16,9 +16,11 @@ from echelon.errors import UsageError
 if TYPE_CHECKING:
     from echelon.monitor.account import Account
     from echelon.monitor.page.page import Told
-    from echelon.monitor.predicted import Predicted
+    from echelon.monitor.predicted_memory import PredictedMemory
     from echelon.monitor.predicted_time import PredictedTime
     from echelon.monitor.recorded import Recorded
+
+    Comparisons = dict[str, PredictedMemory | PredictedTime]
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
@@ -61,8 +63,8 @@ def main(arguments: list[str]) -> int:
         account.of_run(record, time.time() if state == RUNNING else None)
         for record, state in zip(records, states, strict=True)
     ]
-    foreseen = [
-        _foreseen(record, run, is_over=state != RUNNING)
+    compared = [
+        _compared(record, run, is_over=state != RUNNING)
         for record, run, state in zip(records, accounts, states, strict=True)
     ]
     names = [runs.short_name(path) for path in paths]
@@ -77,7 +79,7 @@ def main(arguments: list[str]) -> int:
     elif "json" in scanned.values:
         print(
             json.dumps(
-                {"format": 1, "runs": [_as_json(run, found) for run, found in zip(told, foreseen, strict=True)]},
+                {"format": 1, "runs": [_as_json(run, found) for run, found in zip(told, compared, strict=True)]},
                 indent=1,
             )
         )
@@ -86,34 +88,30 @@ def main(arguments: list[str]) -> int:
     else:
         earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
         run = told[0]
-        lines = [comparison.line for comparison in foreseen[0].values()]
+        lines = [comparison.line for comparison in compared[0].values()]
         print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier, predicted=lines))
     return 0
 
 
-def _foreseen(record: Recorded, run: Account, *, is_over: bool) -> dict[str, Predicted | PredictedTime]:
-    """Return what was predicted for a run, by its name in JSON; keep the ratios of a run that is over."""
-    from echelon.monitor import predicted, predicted_time
+def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
+    """Compare a run with what was predicted, by the names in JSON; keep the ratios of a run that is over."""
+    from echelon.monitor import predicted_memory, predicted_time
 
-    comparisons: dict[str, Predicted | PredictedTime] = {}
-    memory = predicted.of_run(record, run, os.environ)
-    if memory is not None:
-        comparisons["predicted"] = memory
-    time_of_step = predicted_time.of_run(record, run, os.environ)
-    if time_of_step is not None:
-        comparisons["predicted_step_seconds"] = time_of_step
-    if is_over and memory is not None:
-        predicted.keep(memory, os.environ)
-    if is_over and time_of_step is not None:
-        predicted_time.keep(time_of_step, os.environ)
-    return comparisons
+    comparisons = {
+        "predicted": predicted_memory.of_run(record, run, os.environ),
+        "predicted_step_seconds": predicted_time.of_run(record, run, os.environ),
+    }
+    known = {name: comparison for name, comparison in comparisons.items() if comparison is not None}
+    for comparison in known.values() if is_over else ():
+        comparison.keep(os.environ)
+    return known
 
 
-def _as_json(run: Told, foreseen: dict[str, Predicted | PredictedTime]) -> dict[str, Any]:
+def _as_json(run: Told, comparisons: Comparisons) -> dict[str, Any]:
     """Return a run as data."""
     about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
-    comparisons = {name: comparison.as_data() for name, comparison in foreseen.items()}
-    return {**about, **comparisons, "advice": run.advice, "paragraph": _paragraph(run)}
+    compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
+    return {**about, **compared, "advice": run.advice, "paragraph": _paragraph(run)}
 
 
 def _paragraph(run: Told) -> str:

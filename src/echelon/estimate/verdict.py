@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from echelon.errors import UsageError
 from echelon.estimate import workspaces
@@ -84,14 +84,14 @@ NAMES = {
 def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> Verdict:
     """Replay a layout and judge its fullest rank."""
     workspace = overhead(device, WORKSPACE)
-    options: dict[str, Any] = {"expandable": expandable, "before": _handles(workspace.high_bytes)}
-    taken = memory(log, layout, **options)
+    replay = partial(memory, log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
+    taken = replay()
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
     outside = [overhead(device, CONTEXT), overhead(device, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
     if workspaces.has_any(log):
-        most = memory(log, layout, has_workspaces=True, **options).reserved_bytes
-        outside.append(_of_convolutions(max(0, most - taken.reserved_bytes)))
+        most = replay(has_workspaces=True)
+        outside.append(_of_convolutions(max(0, most.reserved_bytes - taken.reserved_bytes)))
     low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
     return Verdict(
         layout=layout,

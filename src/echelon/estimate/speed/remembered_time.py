@@ -1,4 +1,4 @@
-"""What the time of a step was foreseen to be, what its run measured, and how far such estimates can be trusted."""
+"""What time of a step was estimated for a training, what its run took, and how far estimates can be trusted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from echelon.estimate import remembered
-from echelon.estimate.remembered import Training
+from echelon.estimate import trainings
 from echelon.estimate.speed.runs import Interval, Prediction
+from echelon.estimate.trainings import Training
 from echelon.units import counted
 
 FORECASTS, RATIOS = "forecasts", "time-ratios"
@@ -16,7 +16,7 @@ FORECASTS, RATIOS = "forecasts", "time-ratios"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class Estimate:
     """The time of a step that was estimated for a size of a training."""
 
     training: Training
@@ -29,17 +29,17 @@ class Foreseen:
     def as_row(self) -> dict[str, Any]:
         """Return the estimate as JSON fields."""
         return {
-            **remembered.fields_of(self.training),
+            **trainings.as_fields(self.training),
             "machine": self.machine,
             "step_seconds": asdict(self.step_seconds),
             "time": self.time,
         }
 
 
-def foresee(training: Training, sizes: Sequence[Prediction], *, machine: str, time: float) -> list[Foreseen]:
+def estimates(training: Training, sizes: Sequence[Prediction], *, machine: str, time: float) -> list[Estimate]:
     """Return the estimates for the sizes of a training, which is that of one of them."""
     return [
-        Foreseen(
+        Estimate(
             training=replace(training, num_ranks=size.num_devices),
             machine=machine,
             step_seconds=size.step_seconds,
@@ -49,27 +49,27 @@ def foresee(training: Training, sizes: Sequence[Prediction], *, machine: str, ti
     ]
 
 
-def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Foreseen | None:
+def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Estimate | None:
     """Return the newest estimate for a training that was made before a moment; other rows are ignored."""
-    newest: Foreseen | None = None
-    for row in remembered.rows_of(rows, training):
+    newest: Estimate | None = None
+    for row in trainings.rows_of(rows, training):
         try:
             span = {name: float(row["step_seconds"][name]) for name in ("value", "least", "most")}
             made, machine = float(row["time"]), str(row["machine"])
         except (KeyError, TypeError, ValueError):
             continue
         if made <= before and 0 < span["least"] <= span["value"] <= span["most"]:
-            newest = Foreseen(training=training, machine=machine, step_seconds=Interval(**span), time=made)
+            newest = Estimate(training=training, machine=machine, step_seconds=Interval(**span), time=made)
     return newest
 
 
-def ratio(foreseen: Foreseen, *, run: str, step_seconds: float) -> dict[str, Any]:
+def ratio(estimate: Estimate, *, run: str, step_seconds: float) -> dict[str, Any]:
     """Return the row that is kept of a run: its time of a step as a multiple of the estimate."""
     return {
         "run": run,
-        "machine": foreseen.machine,
-        "step_seconds": round(step_seconds / foreseen.step_seconds.value, 4),
-        "is_inside": foreseen.step_seconds.least <= step_seconds <= foreseen.step_seconds.most,
+        "machine": estimate.machine,
+        "step_seconds": round(step_seconds / estimate.step_seconds.value, 4),
+        "is_inside": estimate.step_seconds.least <= step_seconds <= estimate.step_seconds.most,
     }
 
 

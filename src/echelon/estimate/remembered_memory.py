@@ -1,38 +1,18 @@
-"""What was predicted for a training, what its run measured, and how far predictions can be trusted."""
+"""What memory was predicted for a training, what its run took, and how far predictions can be trusted."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from echelon.estimate import scaled
-from echelon.estimate.layout import TRACED, Layout
+from echelon.estimate import trainings
+from echelon.estimate.trainings import Training
 from echelon.estimate.verdict import Verdict
 from echelon.units import counted
 
 PREDICTIONS, RATIOS = "predictions", "ratios"
 """The names of the two files in the user's folder."""
-ONE = "one"
-"""The way of a training on one rank."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A training as a person starts it: a run with equal values is a run of it."""
-
-    script: str
-    """An absolute path."""
-    arguments: tuple[str, ...]
-    digest: str
-    """SHA-256 of the script's text."""
-    how: str
-    """The value of --scale; "one" on one rank."""
-    num_ranks: int
-    has_own_batches: bool
-    """--per-device-batch: each rank has the script's batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,45 +34,7 @@ class Prediction:
     def as_row(self) -> dict[str, Any]:
         """Return the prediction as JSON fields."""
         row = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "training"}
-        return {**fields_of(self.training), **row}
-
-
-def fields_of(training: Training) -> dict[str, Any]:
-    """Return a training as JSON fields."""
-    return {**asdict(training), "arguments": list(training.arguments)}
-
-
-def rows_of(rows: Iterable[Mapping[str, Any]], training: Training) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a training."""
-    asked = fields_of(training)
-    return (row for row in rows if all(row.get(name) == value for name, value in asked.items()))
-
-
-def of_script(
-    path: str, arguments: tuple[str, ...], how: str, num_ranks: int, *, has_own_batches: bool
-) -> Training | None:
-    """Return the training of a script, None if it cannot be read; its way is that of one rank if it has one."""
-    try:
-        with open(path, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
-    except OSError:
-        return None
-    return Training(
-        script=os.path.realpath(path),
-        arguments=arguments,
-        digest=digest,
-        how=how if num_ranks > 1 else ONE,
-        num_ranks=num_ranks,
-        has_own_batches=has_own_batches and num_ranks > 1,
-    )
-
-
-def how(layout: Layout) -> str:
-    """Return the way by which a run of this layout is known; empty if a run's plan does not tell it."""
-    if layout.num_ranks > 1:
-        return scaled.how(layout)
-    is_plain = not (layout.checkpointing or layout.accumulation > 1)
-    return ONE if is_plain and (layout.precision, layout.optimizer) == (TRACED, TRACED) else ""
+        return {**trainings.as_fields(self.training), **row}
 
 
 def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time: float) -> Prediction:
@@ -113,7 +55,7 @@ def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time
 def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Prediction | None:
     """Return the newest prediction for a training that was made before a moment; other rows are ignored."""
     newest: Prediction | None = None
-    for row in rows_of(rows, training):
+    for row in trainings.rows_of(rows, training):
         try:
             rest = {name: _FIELDS[name](row[name]) for name in _FIELDS}
         except (KeyError, TypeError, ValueError):
