@@ -90,7 +90,7 @@ def install(door: Any) -> None:
     door.set_current = lambda _device: torch.cuda.set_device(0)
     door.synchronize = lambda _device: torch.cuda._lazy_init()
     door.synchronize_used = lambda: None
-    door.event = door.peak_memory = lambda: None
+    door.event = door.current_queue = door.peak_memory = lambda: None
     door.is_capturing = lambda: False
     door.backends = lambda _device, is_shared=False: "gloo"
     door.identity = lambda _device: os.environ.get("STAND_IN_SAME") or os.environ.get("RANK", "0")
