@@ -99,6 +99,20 @@ PIECES = {
     """,
 }
 """What a script does before it trains."""
+HALF = """
+    import torch
+    from torch import nn
+    model = nn.Linear(64, 1000).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, labels = torch.randn(512, 64).cuda(), torch.zeros(512, dtype=torch.int64).cuda()
+    for _ in range(3):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), labels, {}label_smoothing={})
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+HALVES = {"half": HALF.format("", 0.0), "smoothed": HALF.format("ignore_index=1, ", 0.1)}
 FAILING = {
     "raises": (START + "    raise ValueError('a wrong shape')\n", "ValueError", "a wrong shape", "raises.py:7"),
     "exits": (START + "    import sys; sys.exit(3)\n", "SystemExit", "it ends with exit code 3", ""),
@@ -116,6 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     texts = {name: START + textwrap.indent(textwrap.dedent(piece), "    ") + STEP for name, piece in PIECES.items()}
     texts |= {name: text for name, (text, *_) in FAILING.items()}
+    texts |= HALVES
     texts |= {"stepless": START, "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP}
     paths = {name: FOLDER / f"{name}.py" for name in NAMES}
     (folder / "texts").mkdir()
@@ -127,7 +142,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     return traces.run(folder, jobs)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *PIECES])
+@pytest.mark.parametrize("name", [*NAMES, *PIECES, *HALVES])
 def test_script_is_traced(results: dict[str, dict[str, Any]], folder: Path, name: str) -> None:
     """Two steps are seen, on the device; nothing is written, and nothing is said."""
     log = results[name]
@@ -167,3 +182,19 @@ def test_assumed_value(results: dict[str, dict[str, Any]]) -> None:
 def test_compilation_is_told(results: dict[str, dict[str, Any]]) -> None:
     """The log says that the model was not compiled."""
     assert any("torch.compile was left out" in note for note in results["compiled"]["notes"])
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_cross_entropy_under_autocast(results: dict[str, dict[str, Any]], name: str) -> None:
+    """A device keeps the logarithms in half precision, and the same in float32 as the loss's input.
+
+    An H200 kept both for BERT: benchmarks/gpu/peaks.jsonl.
+    """
+    log = results[name]
+    last = max(position for position, event in enumerate(log["events"]) if event == "backward")
+    live: set[int] = set()
+    for event in log["events"][:last]:
+        if isinstance(event, int):
+            (live.add if event >= 0 else live.remove)(max(event, -event - 1))
+    large = sorted(log["tensors"][number][0] for number in live if log["tensors"][number][0] >= 512 * 1000)
+    assert large == [512 * 1000 * 2, 512 * 1000 * 4]

@@ -15,10 +15,9 @@ _WHY = "On a device this operation keeps other tensors for backward() than on a 
 _WHOLE = "A device counts whole numbers too."
 _ANY_KIND = "Without data PyTorch multiplies groups of matrices only in bfloat16."
 _FULL = (  # https://docs.pytorch.org/docs/stable/amp.html: CUDA ops that autocast to float32
-    "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "hinge_embedding_loss",
+    "softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "nll_loss", "mse_loss", "l1_loss", "huber_loss",
+    "smooth_l1_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "hinge_embedding_loss", "normalize",
     "binary_cross_entropy_with_logits", "margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "softplus",
-    "normalize",
 )  # fmt: skip
 _FULL_OF_TENSORS = (
     "softmax", "log_softmax", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "rsqrt", "reciprocal", "sum",
@@ -33,6 +32,7 @@ def install() -> None:
     patches.replace(functional, "scaled_dot_product_attention", _attention, why=_WHY)
     patches.replace(functional, "dropout", _dropout, why=_WHY)
     patches.replace(torch, "dropout", _dropout, why=_WHY)
+    patches.replace(functional, "cross_entropy", _cross_entropy(functional.cross_entropy), why=_WHY)
     for name in _FULL:
         patches.replace(functional, name, _in_full(getattr(functional, name)), why=_WHY)
     for name in _FULL_OF_TENSORS:
@@ -63,8 +63,38 @@ def _in_full(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _full(value: Any) -> Any:
-    is_half = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-    return value.float() if is_half else value
+    return value.float() if _is_half(value) else value
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _cross_entropy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that keeps logarithms in half precision under autocast, and its loss's input in float32.
+
+    PyTorch's cross_entropy_loss() names the type of its logits to log_softmax(), and autocast on a device respects
+    that; autocast on a CPU casts the logits first.
+    """
+
+    @wraps(original)
+    def compute(
+        logits: torch.Tensor, target: torch.Tensor, weight: Optional[torch.Tensor] = None, size_average: Any = None,
+        ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Any:  # fmt: skip
+        rest = (weight, size_average, ignore_index, reduce, reduction)
+        if not (torch.is_autocast_enabled("cpu") and _is_half(logits)) or target.is_floating_point():
+            return original(logits, target, *rest, label_smoothing)
+        classes = min(1, logits.dim() - 1)
+        logarithms = torch.ops.aten.log_softmax.int(logits, classes, logits.dtype)
+        loss = functional.nll_loss(logarithms, target, *rest)
+        if not label_smoothing:
+            return loss
+        smooth = -logarithms.sum(classes, dtype=torch.float32)
+        smooth = smooth if reduction == "none" else smooth.mean()
+        return (1 - label_smoothing) * loss + label_smoothing / logits.shape[classes] * smooth
+
+    return compute
 
 
 def _let_autocast_be_that_of_the_cpu() -> None:
