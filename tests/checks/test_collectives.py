@@ -11,6 +11,7 @@ import pytest
 from tests.checks import nodes
 from tests.checks.shaped import CannotShape
 from tests.checks.shaped import Network as Shaped
+from tests.choice import some
 from tests.runs import ECHELON
 
 from echelon.checks import collectives, reference
@@ -114,7 +115,7 @@ def blamed(found: dict[str, Any], num_nodes: int) -> list[str]:
     return [each.node for each in findings if each.severity == "error"]
 
 
-@pytest.mark.parametrize(("num_nodes", "bad"), [(3, 2), (2, 0)])
+@pytest.mark.parametrize(("num_nodes", "bad"), some([(3, 2), (2, 0)], 2))
 def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int) -> None:
     """Real ranks of which one sleeps in every all-reduce: that one, no other, where it is known what is usual."""
     found = run_nodes(tmp_path, num_nodes, delayed(tmp_path, bad), slow_above=0.05)

@@ -1,10 +1,10 @@
 """The scripts with `--exact 4`: the bits of one rank on four, or refused with the reason; ECHELON_ALL_RANKS=1: all."""
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
+from tests.choice import IS_FULL
 
 from .runs import FOLDER, start
 
@@ -22,7 +22,7 @@ REFUSED = {
 }
 SOME = ("critic_penalty", "gan", "graphs", "iterable_workers", "lbfgs", "simclr", "sparse_embedding", "transformer_lm")
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
-CHOSEN = [name for name in ALL if name not in REFUSED] if os.environ.get("ECHELON_ALL_RANKS") else SOME
+CHOSEN = [name for name in ALL if name not in REFUSED] if IS_FULL else SOME
 
 
 @pytest.mark.parametrize("name", CHOSEN)

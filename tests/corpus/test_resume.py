@@ -3,13 +3,13 @@
 With ECHELON_ALL_RANKS=1 all scripts; without it every tenth, and those that once went wrong.
 """
 
-import os
 import random
 import re
 import zlib
 from pathlib import Path
 
 import pytest
+from tests.choice import IS_FULL
 
 from echelon import rehearsal_order
 from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
@@ -20,7 +20,7 @@ from .runs import FOLDER, Done, Runs, start
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
 ONCE_WRONG = ("checkpoint_resume", "closure_adam", "compiled", "experts", "lbfgs", "meta_learning", "selected_rows")
 ONCE_WRONG += ("siamese", "workers", "zipped_uneven")
-CHOSEN = ALL if os.environ.get("ECHELON_ALL_RANKS") else sorted({*ALL[3::12], *ONCE_WRONG})
+CHOSEN = ALL if IS_FULL else sorted({*ALL[3::12], *ONCE_WRONG})
 LAST_STEP = {"accumulate": 18, "accumulate_over_epochs": 18, "clamped_gradients": 25}
 """Scripts with fewer than 40 steps of their optimizer."""
 

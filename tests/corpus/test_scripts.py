@@ -4,12 +4,12 @@
 and in the order of the tests; the tests compare what is left of these runs.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.choice import IS_FULL
 
 from . import same
 from .runs import FOLDER, Runs, start
@@ -57,7 +57,7 @@ def ranks_of(name: str) -> tuple[int, ...]:
     With ECHELON_ALL_RANKS=1 every script runs on 1, 2, 3 and 4 ranks, which takes three times as long.
     """
     place = SCRIPTS.index(name)
-    return RANKS if place % 24 == 0 or os.environ.get("ECHELON_ALL_RANKS") else (RANKS[1:][place % 3],)
+    return RANKS if place % 24 == 0 or IS_FULL else (RANKS[1:][place % 3],)
 
 
 def each() -> Any:

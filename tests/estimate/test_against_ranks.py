@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.choice import IS_FULL
 from tests.train.fitting import traces
 
 from echelon.estimate import strategies, timeline
@@ -43,7 +44,7 @@ MORE: list[dict[str, Any]] = [
     {"replicate": 4, "shard": 2},
     {"tensor": 2, "pipeline": 2, "accumulation": 2, "shard": 2},
 ]
-if os.environ.get("ECHELON_ALL_RANKS"):
+if IS_FULL:
     LAYOUTS += MORE
 
 pytestmark = pytest.mark.timeout(300)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.choice import some
 from tests.runs import ECHELON
 
 SCRIPT = """
@@ -150,30 +151,32 @@ def test_all_known_devices(folder: Path) -> None:
     assert {"A100", "V100", "MI250X"} <= {line.split()[0] for line in done.stdout.splitlines() if " fits" in line}
 
 
-@pytest.mark.parametrize(
-    ("words", "error", "hint"),
-    [
-        ((), "echelon fit needs a script, a function or --config", "echelon fit train.py"),
-        (("gone.py",), "gone.py is not a file", "echelon fit train.py"),
-        (("--device", "z9", "train.py"), "--device z9: echelon knows a100-40", "--device z9 --device-memory 80G"),
-        (("--device", "a100", "train.py"), "--device a100: there are a100-40, a100-80", "--device a100-40"),
-        (("--config", "gone.json"), "--config gone.json: there is no such file", "--config config.json"),
-        (("--config", "x", "train.py"), "--config x is a model, and train.py another", "echelon fit --config x"),
-        (("--length", "8", "train.py"), "--length describes the batch of a --config", "--config config.json"),
-        (("--optimizer", "lion", "train.py"), "--optimizer lion: the choices are adamw", "--optimizer adamw"),
-        (("--assume", "3", "train.py"), "--assume 3: give a line and a number", "--assume train.py:31=0.5"),
-        (("--gpus", "0", "train.py"), "--gpus 0", "--gpus"),
-        (("--from", "run"), "--from names, with --scaling", "echelon fit --scaling --from RUN RUN"),
-        (("--machine", "lumi", "--node-type", "x", "train.py"), "--node-type x: ", "--node-type "),
-        (("silent.py",), "silent.py ends without a step of an optimizer", "module:function"),
-        (("reads.py",), "reads.py cannot be traced: FileNotFoundError at reads.py:2: ", "module:function"),
-        (("fails.py",), "fails.py cannot be traced: RuntimeError at fails.py:3: ", "python fails.py"),
-        (("ranks.py",), "ranks.py distributes itself (it reads RANK), and ", "module:function"),
-        (("small:gone",), "small:gone cannot be traced: AttributeError: ", ""),
-        (("small:wrong",), "small:wrong returns int, but a model and a batch are needed", ""),
-        (("--gpus", "8", "small:build"), "--gpus 8: the batch has 4 rows", "--rows 8"),
-    ],
-)
+WRONG = [
+    ((), "echelon fit needs a script, a function or --config", "echelon fit train.py"),
+    (("gone.py",), "gone.py is not a file", "echelon fit train.py"),
+    (("--device", "z9", "train.py"), "--device z9: echelon knows a100-40", "--device z9 --device-memory 80G"),
+    (("--device", "a100", "train.py"), "--device a100: there are a100-40, a100-80", "--device a100-40"),
+    (("--config", "gone.json"), "--config gone.json: there is no such file", "--config config.json"),
+    (("--config", "x", "train.py"), "--config x is a model, and train.py another", "echelon fit --config x"),
+    (("--length", "8", "train.py"), "--length describes the batch of a --config", "--config config.json"),
+    (("--optimizer", "lion", "train.py"), "--optimizer lion: the choices are adamw", "--optimizer adamw"),
+    (("--assume", "3", "train.py"), "--assume 3: give a line and a number", "--assume train.py:31=0.5"),
+    (("--gpus", "0", "train.py"), "--gpus 0", "--gpus"),
+    (("--from", "run"), "--from names, with --scaling", "echelon fit --scaling --from RUN RUN"),
+    (("--machine", "lumi", "--node-type", "x", "train.py"), "--node-type x: ", "--node-type "),
+]
+WRONG_WHEN_TRACED = [
+    (("silent.py",), "silent.py ends without a step of an optimizer", "module:function"),
+    (("reads.py",), "reads.py cannot be traced: FileNotFoundError at reads.py:2: ", "module:function"),
+    (("fails.py",), "fails.py cannot be traced: RuntimeError at fails.py:3: ", "python fails.py"),
+    (("ranks.py",), "ranks.py distributes itself (it reads RANK), and ", "module:function"),
+    (("small:gone",), "small:gone cannot be traced: AttributeError: ", ""),
+    (("small:wrong",), "small:wrong returns int, but a model and a batch are needed", ""),
+    (("--gpus", "8", "small:build"), "--gpus 8: the batch has 4 rows", "--rows 8"),
+]
+
+
+@pytest.mark.parametrize(("words", "error", "hint"), [*WRONG, *some(WRONG_WHEN_TRACED, 2, first=1)])
 def test_wrong_input(folder: Path, words: "tuple[str, ...]", error: str, hint: str) -> None:
     """One error, with a repair to paste; exit code 2; no frames of echelon or PyTorch."""
     done = fit(folder, *words)

@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.choice import IS_FULL
 from tests.runs import Run
 
 WORKER = str(Path(__file__).parent / "worker.py")
-TIMES = 20
+TIMES = 20 if IS_FULL else 5
 NUM_RANKS = 3
 ORPHAN_SECONDS = 5.0
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.choice import IS_FULL
 from tests.runs import ECHELON
 
 pytestmark = pytest.mark.framework("torch", "transformers")
@@ -27,7 +28,7 @@ OTHERS = (
     "RobertaForMaskedLM", "StableLmForCausalLM", "Starcoder2ForCausalLM", "SwinForImageClassification",
     "XLMRobertaForMaskedLM",
 )  # fmt: skip
-CHOSEN = sorted((*QUICK, *OTHERS)) if os.environ.get("ECHELON_ALL_RANKS") else QUICK
+CHOSEN = sorted((*QUICK, *OTHERS)) if IS_FULL else QUICK
 
 
 @pytest.mark.parametrize("name", CHOSEN)

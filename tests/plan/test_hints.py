@@ -1,17 +1,16 @@
 """Every hint of `echelon plan` is accepted when it is typed."""
 
 import itertools
-import os
 import random
 import re
 from collections.abc import Iterator
 
 import pytest
+from tests.choice import IS_FULL
 
 from echelon import cli
 
 MACHINES = ("lumi", "roihu", "mahti", "puhti", "hipergator")
-IS_FULL = os.environ.get("ECHELON_ALL_RANKS") == "1"
 NUM_SAMPLED = 60  # of each machine; all of them take minutes
 SIZES = ["--gpus 1", "--gpus 3", "--gpus 4", "--gpus 11", "--gpus 40", "--gpus 70", "--gpus 9000", "--nodes 1",
          "--nodes 12", "--nodes 3 --gpus 8", "--gpus-per-node 8 --nodes 11", "--gpus-per-node 16",

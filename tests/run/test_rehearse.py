@@ -1,12 +1,12 @@
 """`echelon rehearse` as a user runs it: verdicts, a clean folder, and one clear error for what cannot be rehearsed."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.choice import only_in_full
 from tests.runs import ECHELON, left_behind
 
 SCRIPT = Path(__file__).parents[1] / "faults" / "rehearsed.py"
@@ -55,7 +55,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert left_behind(str(tmp_path)) == []
 
 
-@pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="test_split_models.py has split models too")
+@only_in_full  # test_split_models.py has split models too
 def test_verdict_of_a_split_model(tmp_path: Path) -> None:
     """A model that is spread over the ranks survives; test_split_models.py shows that its whole state is compared."""
     shutil.copy(SPLIT, tmp_path / "train.py")

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.choice import only_in_full
 from tests.conftest import FOREIGN
 
 from echelon.errors import UsageError
@@ -100,7 +101,6 @@ if __name__ == "__main__":
 """
 ELSEWHERE = "the script trains in a process that it starts itself; each of the 2 ranks would train on all samples"
 TOO_SMALL = "the script's batch has 1 sample, but 2 ranks share it"
-everywhere = pytest.mark.skipif(not os.environ.get("ECHELON_ALL_RANKS"), reason="another way to the same hook")
 
 
 def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -115,10 +115,10 @@ def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProc
     [
         (PROCESS, ("fork",)),
         (POOL, ()),
-        pytest.param(PROCESS, ("spawn",), marks=everywhere),
-        pytest.param(PROCESS, ("forkserver",), marks=everywhere),
-        pytest.param(SPAWN, (), marks=everywhere),
-        pytest.param(IN_LOOP, (), marks=everywhere),
+        pytest.param(PROCESS, ("spawn",), marks=only_in_full),
+        pytest.param(PROCESS, ("forkserver",), marks=only_in_full),
+        pytest.param(SPAWN, (), marks=only_in_full),
+        pytest.param(IN_LOOP, (), marks=only_in_full),
     ],
     ids=["forked", "spawned-pool", "spawned", "forkserver", "mp.spawn", "in-loop"],
 )

@@ -1,7 +1,6 @@
 """Whatever a script puts together, gradients and losses are those of one device, or the run says that it cannot."""
 
 import contextlib
-import os
 import pickle
 import sys
 import threading
@@ -14,13 +13,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
+from tests.choice import IS_FULL
 from tests.train import compositions
 from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, Composition
 from tests.train.strategies import ranks
 
 SIZES = (2, 3)
-MANY = bool(os.environ.get("ECHELON_ALL_RANKS"))
-NUM_COMPOSITIONS = 8000 if MANY else 500
+NUM_COMPOSITIONS = 8000 if IS_FULL else 500
 LEAST_COMPUTED = 2 / 3
 TOLERANCE = 1e-7
 

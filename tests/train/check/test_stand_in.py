@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from tests import warm
+from tests.choice import IS_FULL
 from tests.conftest import FOREIGN
 from tests.train.check import stand_in
 
@@ -214,7 +215,7 @@ def test_ways_to_split_a_model(tmp_path: Path, how: str) -> None:
     done.assert_one_after_the_other()
 
 
-@pytest.mark.parametrize("name", ALL if os.environ.get("ECHELON_ALL_RANKS") else SOME)
+@pytest.mark.parametrize("name", ALL if IS_FULL else SOME)
 def test_scripts(tmp_path: Path, name: str) -> None:
     """Scripts in the styles that people use are compared on a device as on a CPU, and no device has two users."""
     done = run(tmp_path, SCRIPTS / f"{name}.py", "model.pt", STAND_IN_FIRST="1")

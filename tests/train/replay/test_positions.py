@@ -3,15 +3,14 @@
 10,000 cases with ECHELON_ALL_RANKS=1; without it one of twenty.
 """
 
-import os
 import random
 
 import pytest
+from tests.choice import IS_FULL
 
 from . import positions
 from .positions import SAMPLERS, Case
 
-IS_FULL = os.environ.get("ECHELON_ALL_RANKS") == "1"
 NUM_CASES = 10_000 if IS_FULL else 500
 NUM_WITH_WORKERS = 300 if IS_FULL else 6
 GROUPS = 10
