@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.choice import some
 from tests.cluster import Cluster
 from tests.faults.test_revival import in_job, last_agent
 from tests.runs import ECHELON, Run
@@ -117,7 +118,7 @@ def test_folder_that_nobody_holds_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("options", [("--spares", "1"), ("--nnodes", "2:3", "--max-restarts", "0")])
+@pytest.mark.parametrize("options", some([("--spares", "1"), ("--nnodes", "2:3", "--max-restarts", "0")], 2))
 def test_lost_node(slurm: Cluster, tmp_path: Path, options: "tuple[str, ...]") -> None:
     """The share of a lost node is in its neighbour's memory: a spare goes on with it, or the nodes that are left."""
     run = in_job(tmp_path, slurm, *options, *SAVED, SCRIPT, num_nodes=3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.faults.test_hangs import EXIT_CODE, LIMIT_SECONDS, NOTICE_SECONDS, ORPHAN_SECONDS, start, wait_for_hang
 
-NUM_HANGS = 54 if os.environ.get("ECHELON_SOAK") == "1" else 4
+NUM_HANGS = 54 if os.environ.get("ECHELON_SOAK") == "1" else 3
 OF_ONE_RANK = ("lock", "file", "sleeps", "spins", "stops", "worker")
 KINDS = (*OF_ONE_RANK, "skips", "shapes", "agent")
 IN_LOADER = 3

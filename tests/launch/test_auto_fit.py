@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.choice import some
 from tests.estimate.logs import MIB, of_model
 from tests.plan.test_fit import SCRIPT
 from tests.runs import ECHELON
@@ -125,15 +126,15 @@ def test_model_of_this_node_needs_another_way(tmp_path: Path) -> None:
     assert not (tmp_path / "echelon-runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "message", "hint"),
-    [
+REFUSED = [
         ("print(1)", "train.py", "ends without a step of an optimizer of PyTorch", "a script that trains"),
         (None, "-- true", "--scale auto-fit is for a Python script", "echelon run --scale auto-fit train.py"),
         ("import torch.distributed as d\nd.init_process_group()", "train.py", "distributes itself", "--scale off"),
         ("open('missing.csv')", "train.py", "--scale auto-fit: train.py cannot be traced: FileNotFoundError", "data"),
-    ],
-)  # fmt: skip
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words", "message", "hint"), some(REFUSED, 2, first=1))
 def test_refused_before_the_start(tmp_path: Path, text: str | None, words: str, message: str, hint: str) -> None:
     """One error, exit code 2, and no run directory."""
     if text is not None:

