@@ -13,6 +13,8 @@ REORDERED = "ECHELON_RECORD_REORDERED"
 """Set where the samples of each batch come in another order."""
 NUDGED = "ECHELON_RECORD_NUDGED"
 """Set where the last bit of each gradient is changed."""
+DOUBLE = "ECHELON_RECORD_DOUBLE"
+"""Set where the script computes in float64."""
 LIKE = "ECHELON_RECORD_LIKE"
 """Names the ABOUT file of the run on several ranks whose batches one process has to draw."""
 

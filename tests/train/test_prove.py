@@ -261,6 +261,31 @@ def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     assert done.returncode == 1, done.stderr
     assert what in done.stdout
     assert meaning in done.stdout
+    assert ("note: from step 5 on the runs differ; float64 shows" in done.stderr) == (case == "later")
+    assert "does not run in float64" not in done.stderr
+
+
+ROUNDED = own(
+    ("AdamW(", "Adam("),
+    ("        self.fc2 =", "        self.wide = nn.Parameter(torch.full((1000,), 100.0))\n        self.fc2 ="),
+    ("        return self", "        return 100 * (self.wide[0] - 100) ** 2 + self.wide[1:].mean() + self"),
+    ("        optimizer.step()\n",
+     "        model.module.wide.grad[0] += (dist.get_world_size() - 1) * torch.finfo(loss.dtype).eps / 10\n"
+     "        optimizer.step()\n"),
+)  # fmt: skip
+"""A gradient that is 0 on one process, and rounding on two: Adam makes half a step of it."""
+
+
+def test_rounding_that_becomes_a_step_is_no_mistake(tmp_path: Path) -> None:
+    """In the script's own precision the second loss differs; in float64 all is equal, and that decides."""
+    done = prove(tmp_path, ROUNDED, "-n", "2", "--steps", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    result = figures(done)
+    assert result["float64_decides"]["from_step"] == 2
+    assert result["num_telling"] == 1
+    loss = result["steps"][1]["loss"]
+    assert loss["difference"] > loss["bound"]
+    assert max(row["difference"] for row in result["tensors"]) < 2e-5
 
 
 LESS = {
@@ -470,3 +495,17 @@ def test_worst_tensor_is_one_that_tells_something(capsys: pytest.CaptureFixture[
     )
     command._print_worst([noise])
     assert capsys.readouterr().out == "  the worst of 1 tensors differs by 2.2e+00: gradient of k.bias in step 1\n"
+
+
+def test_what_float64_has_decided_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict names the precision, and where the script's own one begins to differ."""
+    run = {
+        "scale": "data", "verdict": "equal within rounding", "is_wrong": False, "steps": [], "tensors": [],
+        "step_seconds": {"one": None, "other": None}, "num_telling": 1,
+        "had": {"world_size": 4, "num_sharded": 0, "num_parameters": 6},
+        "float64_decides": {"from_step": 2, "why": "gradient of up.weight differs by 0.001 of its norm"},
+    }  # fmt: skip
+    command._print(run, 4, is_named=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "equal within rounding: 0 steps on 4 ranks, compared in float64"
+    assert lines[1].endswith("from step 2 on, gradient of up.weight differs by 0.001 of its norm")

@@ -93,11 +93,16 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
         return
     had = run["had"]
     sharded = f", {had['num_sharded']} of {had['num_parameters']} parameters sharded" if had["num_sharded"] else ""
-    print(f"{run['verdict']}: {len(run['steps'])} steps on {had['world_size']} ranks{sharded}")
+    doubt = run.get("float64_decides")
+    how = ", compared in float64" if doubt else ""
+    print(f"{run['verdict']}: {len(run['steps'])} steps on {had['world_size']} ranks{sharded}{how}")
+    if doubt:
+        print(f"  in the script's own precision rounding alone changes this training: from step {doubt['from_step']}"
+              f" on, {doubt['why']}")  # fmt: skip
     if run["tensors"]:
         _print_worst(run["tensors"])
     _print_speed(run["step_seconds"], had["world_size"])
-    if run["num_telling"] < len(run["steps"]):
+    if not doubt and run["num_telling"] < len(run["steps"]):
         print(
             f"  only the first {run['num_telling']} steps are compared: after them rounding alone changes this training"
         )

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ SPREADS = ("fsdp", "tensor")
 COMPARE_SECONDS = 3600.0
 MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
-FAILED = "FAILED"
+FAILED, WITHIN = "FAILED", "equal within rounding"
 Say = Callable[[str], None]
 
 
@@ -86,8 +87,11 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
 class _Prover:
     """Starts the runs, checks that each was what was asked for, and compares their records."""
 
-    def __init__(self, folder: str, question: Question, host: Host, say: Say, *, is_ours: bool) -> None:
+    def __init__(
+        self, folder: str, question: Question, host: Host, say: Say, *, is_ours: bool, is_double: bool = False
+    ) -> None:
         self._folder = folder
+        self._is_double = is_double
         self._asked = question
         self._host = host
         self._say = say
@@ -102,7 +106,8 @@ class _Prover:
         verdicts = []
         for scale in scales:
             try:
-                verdicts.append(self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled"))
+                verdict = self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled")
+                verdicts.append(self._decided(verdict, lambda double, scale=scale: double.scaled((scale,))))
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
@@ -125,7 +130,7 @@ class _Prover:
             self._say(f"note: {note}")
         about = _read_about(oracle)
         again = self._reordered(OFF, like, has_loader=about["num_batches"] > 0 and not about.get("draws"))
-        return [self._compared(oracle, again, several, "own")]
+        return [self._decided(self._compared(oracle, again, several, "own"), _Prover.own)]
 
     def refuse_what_cannot_run(self, scale: str) -> None:
         """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
@@ -158,22 +163,17 @@ class _Prover:
     def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
         how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
         name = records.REORDERED if has_loader else records.NUDGED
-        title = f"1 rank, {how}"
-        return self._run(
-            _Start(
-                name="reordered" if has_loader else "nudged",
-                num_ranks=1,
-                scale=scale,
-                title=title,
-                variables={**variables, name: "1"},
-            )
-        )
+        start = _Start(
+            name="reordered" if has_loader else "nudged", num_ranks=1, scale=scale, title=f"1 rank, {how}",
+            variables={**variables, name: "1"},
+        )  # fmt: skip
+        return self._run(start)
 
     def _run(self, start: _Start) -> str:
         """Return the folder of a run's record."""
         record = os.path.join(self._folder, start.name)
         os.mkdir(record)
-        self._say(f"{start.title} …")
+        self._say(f"{start.title}{', in float64' if self._is_double else ''} …")
         done = own_runs.finish(self._host, [*self._options(start), *self._script()])
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
@@ -193,6 +193,7 @@ class _Prover:
             records.FOLDER: record,
             records.STEPS: str(self._asked.num_steps),
             records.BATCHES: str(self._asked.num_ranks),
+            **({records.DOUBLE: "1"} if self._is_double else {}),
             **start.variables,
         }
         options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
@@ -225,6 +226,32 @@ class _Prover:
         if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
         return {**result, "had": _read_about(other)}
+
+    def _decided(
+        self, verdict: dict[str, Any], prove_again: Callable[[_Prover], list[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Return the verdict; where rounding may have moved the steps after the first, that in float64 decides.
+
+        An optimizer that divides by a gradient's own size makes a whole step of the rounding of a gradient near zero.
+        """
+        if self._is_double or not verdict["is_wrong"] or verdict.get("first_step", 1) < 2:
+            return verdict
+        self._say(
+            f"note: from step {verdict['first_step']} on the runs differ; float64 shows whether that is rounding alone"
+        )
+        folder = tempfile.mkdtemp(prefix="double-", dir=self._folder)
+        double = _Prover(folder, self._asked, self._host, self._say, is_ours=self.is_ours, is_double=True)
+        try:
+            (decided,) = prove_again(double)
+        except EchelonError as error:
+            self._say(f"note: the script does not run in float64: {str(error).splitlines()[0]}")
+            return verdict
+        if decided["is_wrong"]:
+            return verdict
+        step = verdict["first_step"]
+        doubt = {"from_step": step, "why": verdict["why"]}
+        kept = {"steps": verdict["steps"], "step_seconds": verdict["step_seconds"], "had": verdict["had"]}
+        return {**decided, **kept, "verdict": WITHIN, "num_telling": step - 1, "float64_decides": doubt}
 
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from ... import records
 from .. import ending, modules, patches
 from ..gather import each_whole, is_sharded, whole
-from . import flat_parameter, names
+from . import double_precision, flat_parameter, names
 from .clock import Clock
 
 _save = torch.save  # before it is hooked, because each rank writes its own files
@@ -231,6 +231,8 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     from ..check import dropouts
 
     dropouts.switch_off()  # ranks cannot draw what one device draws
+    if environ.get(records.DOUBLE):
+        double_precision.begin()
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
     why = "A record is written after each step."
