@@ -90,8 +90,8 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
     outside = [overhead(device, CONTEXT), overhead(device, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
     if workspaces.has_any(log):
-        most = replay(has_workspaces=True)
-        outside.append(_of_convolutions(max(0, most.reserved_bytes - taken.reserved_bytes)))
+        most = replay(has_workspaces=True).reserved_bytes - taken.reserved_bytes
+        outside += [_of_convolutions(most)] if most > 0 else []
     low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
     return Verdict(
         layout=layout,
