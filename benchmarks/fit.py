@@ -1,7 +1,8 @@
-"""How long `echelon fit` takes for models of 1, 7 and 175 billion parameters: `python -m benchmarks.fit [NAME …]`.
+"""How long `echelon fit` takes: `python -m benchmarks.fit [NAME …]`; NAME is 1B, 7B, 175B or scripts.
 
-For each model: the seconds of the whole command with every strategy on 8 devices, its most memory, and the number of
-strategies. Nothing else answers this question without a GPU, so that there is no peer beside it.
+For models of 1, 7 and 175 billion parameters: the seconds of the whole command with every strategy on 8 devices, its
+most memory, and the number of strategies. For scripts of tests/scripts: the trace beside Python alone, which ends after
+the second step too. Nothing else answers this question without a GPU, so that there is no other peer.
 """
 
 from __future__ import annotations
@@ -9,16 +10,28 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 ROOT = Path(__file__).parents[1]
+TWO_STEPS = """
+import os, runpy, sys
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+left = [None] * 2
+register_optimizer_step_post_hook(lambda *_: left.pop() or left or os._exit(0))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Ends a script after its second step."""
 
 
 class Shape(NamedTuple):
@@ -83,24 +96,54 @@ def build() -> tuple[nn.Module, torch.Tensor]:
     return Decoder(shape), torch.zeros(8, shape.length, dtype=torch.int64)
 
 
-def main(names: list[str]) -> None:
-    """Print a row for each model."""
-    for name in names or SHAPES:
-        began = time.monotonic()
-        words = [sys.executable, "-m", "echelon", "fit", "--device", "a100-80", "--gpus", "8", "--json"]
-        environ = {**os.environ, "SHAPE": name, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [*words, "benchmarks.fit:build"], cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=False
-        )
-        seconds = time.monotonic() - began
-        answer = json.loads(done.stdout)
-        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        number = len(answer["devices"][0]["strategies"])
+def of_model(name: str) -> None:
+    """Print the row of a model."""
+    answer, seconds = _fit(
+        "--gpus", "8", "--device", "a100-80", "--device", "a100-40", "benchmarks.fit:build", SHAPE=name
+    )
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    number = len(answer["devices"][0]["strategies"])
+    print(
+        f"{name}: {answer['parameters'] / 1e9:.1f} billion parameters: {seconds:.1f} s, of these "
+        f"{answer['seconds']} s for the trace; {number} strategies; at most {most:.0f} MiB",
+        flush=True,
+    )
+
+
+def of_scripts() -> None:
+    """Print a row for each of some scripts, and the median ratio."""
+    ratios = []
+    for script in sorted((ROOT / "tests" / "scripts").glob("*.py"))[::12]:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            line = [sys.executable, "-c", TWO_STEPS, str(script)]
+            done = subprocess.run(line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            alone = time.monotonic() - began
+        answer, seconds = _fit("--device", "a100-80", str(script))
+        if done.returncode or "seconds" not in answer:
+            continue  # a script that is refused, or fails by itself
+        ratios.append(answer["seconds"] / alone)
         print(
-            f"{name}: {answer['parameters'] / 1e9:.1f} billion parameters: {seconds:.1f} s, of these "
-            f"{answer['seconds']} s for the trace; {number} strategies; at most {most:.0f} MiB",
+            f"{script.stem}: {alone:.1f} s to the second step, {answer['seconds']:.1f} s to trace it "
+            f"({ratios[-1]:.1f} times), {seconds:.1f} s for the whole command",
             flush=True,
         )
+    print(f"median of {len(ratios)} scripts: {statistics.median(ratios):.2f} times; at most {max(ratios):.2f}")
+
+
+def _fit(*words: str, **variables: str) -> tuple[Any, float]:
+    """Return the answer of `echelon fit`, {} if there is none, and the seconds that it took."""
+    began = time.monotonic()
+    line = [sys.executable, "-m", "echelon", "fit", "--json", *words]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=False)
+    return json.loads(done.stdout or "{}"), time.monotonic() - began
+
+
+def main(names: list[str]) -> None:
+    """Print the rows that are named, or all."""
+    for name in names or (*SHAPES, "scripts"):
+        of_scripts() if name == "scripts" else of_model(name)
 
 
 if __name__ == "__main__":
