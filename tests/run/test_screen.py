@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from echelon.host import terminal
+from echelon.launch.console import Console
 
 from .shell import Shell
 
@@ -126,3 +127,14 @@ def test_wrapped_text_loses_nothing() -> None:
     assert " ".join(" ".join(lines).split()) == " ".join(text.split())
     assert {line[:10] for line in lines[1:]} == {" " * 10}
     assert terminal.wrapped("  hint: " + "word " * 30, width=40).count("\n") == 0
+
+
+def test_progress_is_not_drawn_over_the_bar_of_a_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    """On a busy machine a rank may draw before the supervisor has heard that it runs."""
+    console = Console(is_terminal=True)
+    console.rank_output(0, "stderr", b"\r1/3 [##    ]")
+    console.progress("starting · 0/1 ranks started")
+    assert capfd.readouterr().err == "\r1/3 [##    ]"
+    console.rank_output(0, "stderr", b"\n")
+    console.progress("starting · 0/1 ranks started")
+    assert capfd.readouterr().err.endswith("echelon: starting · 0/1 ranks started")

@@ -79,8 +79,8 @@ class Console:
         self._partial.clear()
 
     def progress(self, text: str) -> None:
-        """Show the progress of the start, on a terminal only."""
-        if self._shows_progress and text != self._progress:
+        """Show the progress of the start, on a terminal only; never over the unfinished line of a rank."""
+        if self._shows_progress and text != self._progress and not self._is_after_text():
             _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode(), self.gives_up)
             self._progress = text
             self._progress_time = time.monotonic()
