@@ -246,9 +246,9 @@ class _Prover:
         except EchelonError as error:
             self._say(f"note: the script does not run in float64: {str(error).splitlines()[0]}")
             return verdict
-        if decided["is_wrong"]:
-            return verdict
         step = verdict["first_step"]
+        if decided["is_wrong"] or decided["num_telling"] < step:
+            return verdict
         doubt = {"from_step": step, "why": verdict["why"]}
         kept = {"steps": verdict["steps"], "step_seconds": verdict["step_seconds"], "had": verdict["had"]}
         return {**decided, **kept, "verdict": WITHIN, "num_telling": step - 1, "float64_decides": doubt}
