@@ -39,7 +39,7 @@ from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
 NUM_RANKS, EVERY = 4, 20
 RESUMED_AFTER = 15_000
 """Steps of 32 samples: about half of an epoch of a million."""
-_REPEATED = re.compile(r"continues after step (\d+);? .*repeated without computing in ([\d.]+) s")
+_REPEATED = re.compile(r"continues after step (\d+), from .*; the steps before it were repeated .* in ([\d.]+) s")
 
 
 def main() -> int:
