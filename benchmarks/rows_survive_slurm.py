@@ -24,7 +24,6 @@ _PLAIN_JOB = """#!/bin/bash
 #SBATCH --partition=standard-g
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={folder}/shown
 exec {python} {program}
 """
 
@@ -71,9 +70,8 @@ def requeue(step: int, tell: Callable[[str], None]) -> Pause | None:
     """Let Slurm requeue a job that saves nothing; it begins anew."""
     tell(f"a job is requeued after step {step}")
     with _cluster(1) as cluster, tempfile.TemporaryDirectory(prefix="survive-") as name:
-        script, shown = Path(name, "job.sh"), os.path.join(name, "shown")
-        script.write_text(_PLAIN_JOB.format(folder=name, python=sys.executable, program=PROGRAM))
-        job = cluster.sbatch(str(script))
+        shown = os.path.join(name, "shown")
+        job = cluster.sbatch(_PLAIN_JOB.format(python=sys.executable, program=PROGRAM), f"--output={shown}")
         wait_for_step(shown, step)
         cluster.run("scontrol", "requeue", str(job))
         return _until_the_end(shown, REQUEUE_SECONDS)
