@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -107,7 +108,7 @@ class _Prover:
         for scale in scales:
             try:
                 verdict = self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled")
-                verdicts.append(self._decided(verdict, lambda double, scale=scale: double.scaled((scale,))))
+                verdicts.append(self._decided(verdict, functools.partial(_Prover.scaled, scales=(scale,))))
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
