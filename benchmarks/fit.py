@@ -98,9 +98,7 @@ def build() -> tuple[nn.Module, torch.Tensor]:
 
 def of_model(name: str) -> None:
     """Print the row of a model."""
-    answer, seconds = _fit(
-        "--gpus", "8", "--device", "a100-80", "--device", "a100-40", "benchmarks.fit:build", SHAPE=name
-    )
+    answer, seconds = _fit("--gpus", "8", "--device", "a100-80", "benchmarks.fit:build", SHAPE=name)
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     number = len(answer["devices"][0]["strategies"])
     print(
@@ -121,7 +119,8 @@ def of_scripts() -> None:
             alone = time.monotonic() - began
         answer, seconds = _fit("--device", "a100-80", str(script))
         if done.returncode or "seconds" not in answer:
-            continue  # a script that is refused, or fails by itself
+            print(f"{script.stem}: left out, for it fails by itself or cannot be traced", flush=True)
+            continue
         ratios.append(answer["seconds"] / alone)
         print(
             f"{script.stem}: {alone:.1f} s to the second step, {answer['seconds']:.1f} s to trace it "

@@ -262,7 +262,7 @@ def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     assert what in done.stdout
     assert meaning in done.stdout
     assert ("note: from step 5 on the runs differ; float64 shows" in done.stderr) == (case == "later")
-    assert "does not run in float64" not in done.stderr
+    assert "float64 cannot decide" not in done.stderr
 
 
 ROUNDED = own(
@@ -286,6 +286,28 @@ def test_rounding_that_becomes_a_step_is_no_mistake(tmp_path: Path) -> None:
     loss = result["steps"][1]["loss"]
     assert loss["difference"] > loss["bound"]
     assert max(row["difference"] for row in result["tensors"]) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (("model(inputs)", "torch.autocast('cpu', torch.bfloat16)(model)(inputs).float()"), ""),
+        (
+            ("nn.Linear(10, 32)", "nn.Linear(10, 32, dtype=torch.float32)"),
+            "float64 cannot decide, so the verdict stays",
+        ),
+    ],
+    ids=["half precision", "float32 by name"],
+)
+def test_mistake_that_float64_cannot_judge_stays_one(tmp_path: Path, change: tuple[str, str], note: str) -> None:
+    """float64 knows nothing of half precision, and a script that names float32 fails in it."""
+    script = WRONG["later"][0]
+    assert change[0] in script
+    done = prove(tmp_path, script.replace(*change), "-n", "2", "--steps", "7")
+    assert done.returncode == 1, done.stderr
+    assert "WRONG from step 5 on: the norm of the gradient of Net.fc2.weight is" in done.stdout
+    assert note in done.stderr
+    assert ("float64" in done.stderr) == bool(note)
 
 
 LESS = {

@@ -26,7 +26,7 @@ SPREADS = ("fsdp", "tensor")
 COMPARE_SECONDS = 3600.0
 MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
-FAILED, WITHIN = "FAILED", "equal within rounding"
+FAILED = "FAILED"
 Say = Callable[[str], None]
 
 
@@ -235,24 +235,22 @@ class _Prover:
 
         An optimizer that divides by a gradient's own size makes a whole step of the rounding of a gradient near zero.
         """
-        if self._is_double or not verdict["is_wrong"] or verdict.get("first_step", 1) < 2:
+        if self._is_double or not verdict.get("may_be_rounding"):
             return verdict
-        self._say(
-            f"note: from step {verdict['first_step']} on the runs differ; float64 shows whether that is rounding alone"
-        )
+        step = verdict["first_step"]
+        self._say(f"note: from step {step} on the runs differ; float64 shows whether that is rounding alone")
         folder = tempfile.mkdtemp(prefix="double-", dir=self._folder)
         double = _Prover(folder, self._asked, self._host, self._say, is_ours=self.is_ours, is_double=True)
         try:
             (decided,) = prove_again(double)
         except EchelonError as error:
-            self._say(f"note: the script does not run in float64: {str(error).splitlines()[0]}")
+            self._say(f"note: float64 cannot decide, so the verdict stays: {str(error).splitlines()[0].rstrip(':')}")
             return verdict
-        step = verdict["first_step"]
         if decided["is_wrong"] or decided["num_telling"] < step:
             return verdict
         doubt = {"from_step": step, "why": verdict["why"]}
         kept = {"steps": verdict["steps"], "step_seconds": verdict["step_seconds"], "had": verdict["had"]}
-        return {**decided, **kept, "verdict": WITHIN, "num_telling": step - 1, "float64_decides": doubt}
+        return {**decided, **kept, "verdict": records.WITHIN, "num_telling": step - 1, "float64_decides": doubt}
 
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:

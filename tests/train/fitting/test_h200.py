@@ -85,4 +85,4 @@ def test_largest_batch(results: dict[str, dict[str, Any]]) -> None:
 def test_program_is_there() -> None:
     """The rows name models of the program."""
     assert Path(PROGRAMS / "programs" / "peak.py").exists()
-    assert len(CHOSEN) >= 6
+    assert len(OF_TWO_OPTIMIZERS) >= 12
