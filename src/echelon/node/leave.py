@@ -4,6 +4,9 @@ Python's own end runs as always: threads are joined, atexit handlers and the `__
 streams are flushed. Only the modules that the warm process imported are not cleared: clearing would copy every page
 that the ranks share. Exit handlers of libraries that were loaded before the fork are skipped: libtorch takes 0.1 s to
 unregister its operators. Both together are nine tenths of the CPU time of a rank that does nothing else.
+
+Extensions that are built with nanobind (triton, which PyTorch 2.15 imports for each optimizer, and jaxlib) write lines
+to stderr if their types are still there after Python's end. Here they are, on purpose, so nobody gets these lines.
 """
 
 import atexit
@@ -41,8 +44,21 @@ def keep_modules() -> None:
 
 
 def _stand_aside() -> None:
+    if _kept and any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type)):
+        _mute_native_code()
     for name, module in (_kept[0] if _kept else {}).items():
         if sys.modules.get(name) is module and type(getattr(module, "__dict__", None)) is dict:
             stand_in = _StandIn()
             stand_in.__dict__ = module.__dict__
             sys.modules[name] = stand_in  # type: ignore[assignment]
+
+
+def _mute_native_code() -> None:
+    """Let what C code writes to stderr from now on go nowhere; Python itself and other processes still write there."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    if hasattr(libc, "on_exit"):  # glibc, where the stream is a variable
+        libc.fflush(None)
+        ctypes.c_void_p.in_dll(libc, "stderr").value = libc.fopen(os.devnull.encode(), b"w")

@@ -50,12 +50,13 @@ def install(run: "Training") -> None:
 
 def install_functions() -> None:
     """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
-    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+    original = vars(torch.autograd.Function)["apply"]  # a classmethod; from 2.14 on a classmethod_descriptor
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = original.__get__(None, cls)
         if any(isinstance(one, GlobalTensor) for one in tensors_of(args)):
-            return compute_whole(lambda *given: original(cls, *given, **kwargs), args)
-        return original(cls, *args, **kwargs)
+            return compute_whole(lambda *given: bound(*given, **kwargs), args)
+        return bound(*args, **kwargs)
 
     why = "A script's own autograd function computes with the whole batch."
     patches.replace(torch.autograd.Function, "apply", classmethod(apply), why=why)
