@@ -41,11 +41,6 @@ def gather(content: bytes, group: Any = None) -> List[bytes]:
     return [one[:length] for one, length in zip(padded, lengths)]  # noqa: B905
 
 
-def default_store() -> Any:
-    """Return the store by which the ranks of torch.distributed met."""
-    return dist.distributed_c10d._get_default_store()
-
-
 def _length(content: bytes) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "little")
 

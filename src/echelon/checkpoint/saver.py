@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
 
+from ..pytorch import distributed
 from . import exchange, host_memory, safetensors, shards, tensors_file
 from .errors import CheckpointError
 from .manifest import WrittenFile
@@ -266,7 +267,7 @@ class Saver:
         return reports
 
     def _store_of_messages(self) -> Any:
-        return exchange.default_store() if self._messages is None else self._messages
+        return distributed.default_store() if self._messages is None else self._messages
 
 
 def _refusal(told: List[Dict[str, Any]], step_in_writing: int) -> str:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from echelon.node import mistake
 from echelon.node.channel import Message
 
 NEVER = float("inf")
@@ -31,6 +32,8 @@ HANG = "hang"
 INTERRUPTED = "interrupted"
 REFUSED = "the script cannot be scaled"
 REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line
+UNKNOWN_PYTORCH = "echelon does not know this PyTorch"
+OWN_MISTAKE = "a mistake of echelon, not of the script"
 MISPLACED = "a rank is not where it was planned"
 HANDED_OVER = "handed over"
 """All ranks saved and ended, as ordered before the end of the job."""
@@ -38,6 +41,7 @@ MADE_EXIT = "ended with exit code"
 
 # the format of train.scaling_error.tell_briefly(); an unfinished line of the script may precede it
 _REFUSAL = re.compile(r"echelon\.[A-Z]\w*: ")
+_UNKNOWN = r"echelon\.UnknownPyTorch: "  # pytorch.targets.told()
 # numpy.save() and torch.save() do not show the error of the system: these are their words for a write that fell short
 _FULL_DISK = (
     r"No space left on device|Disk quota exceeded|^OSError: \d+ requested and \d+ written|"
@@ -48,16 +52,16 @@ _CHAIN = re.compile(
 )
 # The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (
-    (OF_RANK_0, r'train/files/meeting\.py", line \d+, in follow'),
+    (OF_RANK_0, f"^{mistake.OF_RANK_0}"),
     (
         OUT_OF_MEMORY,
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
         r"DefaultCPUAllocator: can't allocate",
     ),
     (FULL_DISK, _FULL_DISK),
+    (UNKNOWN_PYTORCH, _UNKNOWN),
     (REFUSED, _REFUSAL.pattern),
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
-    (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
     (
         COLLECTIVE_TIMEOUT,
         r"[Ww]atchdog caught collective operation timeout|Timed out waiting \d+ms|DistStoreError: Timed out|"
@@ -69,13 +73,21 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed|"
         r"Software caused connection abort",
     ),
+    (OWN_MISTAKE, f"^{mistake.WORDS}"),
+    (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
 )
+_OF_RANKS = re.compile(
+    r"torch/distributed|torch\.distributed|third_party/gloo|gloo|NCCL|nccl|c10d|ProcessGroup|horovod|deepspeed|mpi4py|MPI_|"
+    r"tensorflow|jax|/_?echelon/|DistBackendError|DistNetworkError|DistStoreError"
+)
+"""What a traceback names where ranks talk to each other: a script may also lose a database or a web server."""
 # torch adds the rank, and an unfinished progress line may precede it
 _TRACEBACK = re.compile(r"(\[rank\d+\]: )?Traceback \(most recent call last\)")
 _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
 _FRAME = re.compile(r'^ *File "([^"]+)", line \d+', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
 _BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
+_REFUSALS = frozenset({REFUSED, UNKNOWN_PYTORCH})
 _LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})
 
 
@@ -124,7 +136,7 @@ def of_rank(
     return Failure(
         cause=cause,
         detail=detail,
-        exit_code=REFUSED_EXIT_CODE if cause == REFUSED else 128 - status if status < 0 else status,
+        exit_code=REFUSED_EXIT_CODE if cause in _REFUSALS else 128 - status if status < 0 else status,
         rank=int(exit_message["rank"]),
         node=node,
         local_rank=local_rank,
@@ -178,8 +190,9 @@ def _signal_name(number: int) -> str:
 
 def _cause_from_text(tail: str) -> str:
     last = "\n".join(last_words(tail)) if _TRACEBACK.search(tail) else tail
+    is_between_ranks = last is tail or _OF_RANKS.search(last) is not None
     for cause, pattern in _TEXTS:
-        if re.search(pattern, last, re.MULTILINE):
+        if re.search(pattern, last, re.MULTILINE) and (is_between_ranks or cause not in _SYMPTOMS - {OF_RANK_0}):
             return cause
     if _CHAIN.search(tail) and re.search(_FULL_DISK, tail, re.MULTILINE):
         return FULL_DISK  # the script raised an error of its own, because of this one
@@ -198,12 +211,12 @@ def first(failures: Sequence[Failure]) -> Failure:
         failures,
         key=lambda one: (one.is_our_doing, one.is_symptom or (has_lost and one.is_in_collective), one.time),
     )
-    if earliest.cause != REFUSED:
+    if earliest.cause not in _REFUSALS:
         alike = [failure for failure in failures if _is_alike(failure, earliest)]
         return min([earliest, *alike], key=lambda failure: failure.rank)
     refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # perhaps stopped afterwards
     first_of_all = min(refused, key=lambda failure: failure.rank)
-    return replace(first_of_all, cause=REFUSED, detail="", exit_code=REFUSED_EXIT_CODE)
+    return replace(first_of_all, cause=earliest.cause, detail="", exit_code=REFUSED_EXIT_CODE)
 
 
 def _is_alike(failure: Failure, other: Failure) -> bool:
@@ -220,7 +233,7 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
         return [cause]
     place = f"local rank {failure.local_rank}" + (f", device {device}" if device else "")
     lines = [f"rank {failure.rank} on {failure.node} ({place}) failed first: {cause}"]
-    if failure.cause == REFUSED:
+    if failure.cause in _REFUSALS:
         lines = [cause]  # all ranks refuse alike
     if with_tail:
         lines += ["  │ " + line for line in last_words(failure.tail)]
@@ -228,6 +241,8 @@ def describe(failure: Failure, *, device: str, with_tail: bool, scale: str = "of
         from echelon.launch import device_memory  # most failures do not need it
 
         lines += ["  " + line for line in device_memory.explain(failure.tail, scale=scale)]
+    if failure.cause == OWN_MISTAKE:
+        lines.append("  please report it, with this file:")
     return [*lines, f"  log: {failure.log}"]
 
 
@@ -244,7 +259,7 @@ def last_words(tail: str, *, most: int = 30) -> list[str]:
 def error_line(failure: Failure) -> str:
     """Return the line of the exception that ended a rank; empty if it wrote no traceback."""
     lines = last_words(failure.tail) if has_traceback(failure) else []
-    return next((line for line in reversed(lines) if line and not line.startswith(" ")), "")
+    return next((line for line in reversed(lines) if line and not line.startswith((" ", "echelon: "))), "")
 
 
 def has_traceback(failure: Failure) -> bool:

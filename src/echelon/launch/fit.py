@@ -17,7 +17,7 @@ from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
 from echelon.script import distributes, find, imports
 
-PROGRAM = "echelon.train.fitting.trace"
+PROGRAM = "echelon.train.fitting"
 PATIENCE_SECONDS = 1800.0
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _REPAIRS = {
@@ -79,6 +79,8 @@ def trace(question: Question, host: Host) -> Traced:
             raise RunError(f"{question.target} was not traced:", details=done.stderr.strip())
         with open(out, encoding="utf-8") as file:
             data = json.load(file)
+    if "message" in data:  # this PyTorch cannot be traced
+        raise UsageError(data["message"], hint=data["hint"])
     return _read(question, data, time.monotonic() - began)
 
 

@@ -10,11 +10,12 @@ import stat
 import sys
 from collections.abc import Iterator
 
+from echelon import __version__
 from echelon.node import private
 from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
-_ROOMS = ("node", "topology", "environment", "checkpoint", "train")
+_ROOMS = ("node", "topology", "environment", "checkpoint", "train", "pytorch")
 # modules beside the rooms, which `train` imports
 _ALONE = (
     "bench_order", "checkpoint_order", "errors", "profile_order", "records", "rehearsal_order", "scale_options",
@@ -89,7 +90,7 @@ def _cache_path() -> str:
     from binascii import crc32
 
     stats = [(path, os.stat(path)) for path in sources().values()]
-    state = ";".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
+    state = f"{__version__};" + ";".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = crc32(f"{sys.version} {state}".encode("utf-8", "surrogateescape"))
     return os.path.join(base, "echelon", f"node-{sys.implementation.cache_tag}-{key:08x}.pyz")

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 
+from echelon import __version__
+
 _MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 MAX_KEPT = 8  # versions and interpreters that one user may use
 
@@ -24,7 +26,8 @@ def pack(sources: Mapping[str, str]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
-        _add(archive, "_echelon/__init__", b"", compile("", "node.pyz", "exec"))
+        version = f"__version__ = {__version__!r}\n"
+        _add(archive, "_echelon/__init__", version.encode(), compile(version, "node.pyz", "exec"))
         for name, source in sources.items():
             inner = "sitecustomize" if name == "node/start_hook" else f"_echelon/{name}"
             loader = SourceFileLoader("echelon." + name.replace("/", "."), source)

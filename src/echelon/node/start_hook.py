@@ -68,8 +68,17 @@ def _prepare_ranks() -> None:
         automatic.prepare(_scale)
 
 
+def _end() -> None:
+    """End this process after an error of echelon."""
+    from _echelon.node import mistake  # type: ignore[import-not-found]
+
+    sys.excepthook(*sys.exc_info())
+    sys.stderr.write(mistake.line())
+    os._exit(70)
+
+
 if "ECHELON_PROFILER" in os.environ and "ECHELON_WARM_FD" not in os.environ:
-    from _echelon.node import profiler  # type: ignore[import-not-found]
+    from _echelon.node import profiler
 
     profiler.become(os.environ)  # returns only in the ranks that are not profiled
 _link = os.environ.pop("ECHELON_WARM_FD", "")
@@ -92,28 +101,29 @@ _leave_the_path()
 if not _link:
     _leave_the_modules()
     _leave_own_names()
+_error_of_site = None
 try:
-    # run the site's own sitecustomize; if it is missing or fails, site.py gets the usual error
-    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
-finally:
-    if _is_live and not sys.stdout.write_through:  # type: ignore[union-attr]
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
-    if _link:
-        try:
-            warm.serve(int(_link), _at_start, _prepare_ranks, _measuring)  # returns only in the ranks
-        except BaseException:  # noqa: BLE001
-            sys.excepthook(*sys.exc_info())
-            os._exit(70)  # after any failure, the script must not run outside of its rank
-        _leave_the_modules()
-    if _scale:
-        try:
-            from _echelon.train import automatic
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # the site's own
+except BaseException as error:  # noqa: BLE001
+    _error_of_site = error
+if _is_live and not sys.stdout.write_through:  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # rank 0 is read live
+if _link:
+    try:
+        warm.serve(int(_link), _at_start, _prepare_ranks, _measuring)  # returns only in the ranks
+    except BaseException:  # noqa: BLE001
+        _end()  # after any failure, the script must not run outside of its rank
+    _leave_the_modules()
+if _scale:
+    try:
+        from _echelon.train import automatic
 
-            automatic.begin(_scale, was_forked=bool(_link))
-        except BaseException:  # noqa: BLE001
-            sys.excepthook(*sys.exc_info())
-            os._exit(70)  # Python would continue with the script, unscaled on every rank
-    if "ECHELON_PROFILE" in os.environ:
-        from _echelon.train import profiling
+        automatic.begin(_scale, was_forked=bool(_link))
+    except BaseException:  # noqa: BLE001
+        _end()  # Python would continue with the script, unscaled on every rank
+if "ECHELON_PROFILE" in os.environ:
+    from _echelon.train import profiling
 
-        profiling.begin(os.environ)
+    profiling.begin(os.environ)
+if _error_of_site is not None:
+    raise _error_of_site  # site.py says of a missing or failing sitecustomize what it always says

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
-from . import affinity, children, credentials, leave, link, preload, pulse, sweep, warning_signals
+from . import affinity, after_fork, children, credentials, leave, link, preload, pulse, sweep, warning_signals
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -123,8 +123,7 @@ def _become_rank(
         os.environ.update(credentials.variable(descriptor))
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])
-    _reseed()
-    _renew_thread_id()
+    after_fork.renew()
     if page >= 0:
         pulse.arm(page, measuring)
     warning_signals.ignore()
@@ -138,23 +137,3 @@ def _bind(agent: socket.socket, message: Dict[str, Any]) -> None:
     seen = {name: environ[name] for name in affinity.SEEN if environ.get(name) is not None}
     cpus = sorted(os.sched_getaffinity(0))
     link.send(agent, {"kind": "held", "local_rank": message["local_rank"], "cpus": cpus, "environ": seen})
-
-
-def _reseed() -> None:
-    """Give this rank its own entropy, as every process has under plain python.
-
-    The standard library's `random` does so by itself after a fork; numpy and torch do not.
-    """
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()
-
-
-def _renew_thread_id() -> None:
-    """Update the main thread's id: threading keeps the id of the process that imported it."""
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        threading.main_thread()._set_native_id()

@@ -6,7 +6,8 @@ from typing import NoReturn
 
 from .. import bench_order, checkpoint_order, records, rehearsal_order
 from ..errors import UsageError
-from ..scale_options import OBSERVE, ScaleOptions
+from ..pytorch import targets
+from ..scale_options import DTENSOR, OBSERVE, ScaleOptions
 
 
 def prepare(scale: str) -> None:
@@ -45,11 +46,16 @@ def begin(scale: str, *, was_forked: bool) -> None:
         one_rank.install()
         return  # one rank is one device: nothing to share, and nothing else that differs from plain Python
     try:
+        import torch  # noqa: F401
+
+        _check(options, is_saved=is_saved)
         if options.how == OBSERVE:
             from .recording import observe
             from .rehearsal import own_script
         else:
             from . import start
+    except targets.UnknownPyTorch as error:
+        _end(targets.told(error), error.exit_code)
     except ImportError as error:
         feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
         _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
@@ -62,6 +68,14 @@ def begin(scale: str, *, was_forked: bool) -> None:
             start.start_hooked(options, was_forked=was_forked)
         except UsageError as error:
             _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
+
+
+def _check(options: ScaleOptions, *, is_saved: bool) -> None:
+    """Look at all that this run takes from PyTorch, before any of it is replaced; rank 0 tells what is left out."""
+    targets.check("scale", *(["save"] if is_saved else []), *(["dtensor"] if options.how in DTENSOR else []))
+    gone = targets.changes("look")
+    if gone and os.environ.get("RANK") == "0":
+        sys.stderr.write("echelon: %s; tools that trace or export a model see that of a rank\n" % targets.what(gone))
 
 
 def _begin_measuring() -> None:
@@ -81,6 +95,6 @@ def _read(text: str) -> ScaleOptions:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    sys.stderr.write("echelon: error: %s\n" % message)
+    sys.stderr.write("%s\n" % message if message.startswith("echelon") else "echelon: error: %s\n" % message)
     sys.stderr.flush()
     os._exit(exit_code)

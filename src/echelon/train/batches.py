@@ -7,8 +7,8 @@ from typing import Any, Callable, List, Sequence, Tuple
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..pytorch import internals
 from . import messages
 from .global_tensors import pieces
 from .global_tensors.pieces import Pieces
@@ -25,17 +25,18 @@ def rows_of(size: int, num_ranks: int) -> Tuple[int, ...]:
 def twin_of(loader: Any, **changes: Any) -> Any:
     """Return a copy of a DataLoader with changed parts and with its own workers."""
     twin = copy.copy(loader)
-    twin.__dict__.update(changes, _iterator=None)  # a loader forbids the assignment of these attributes
+    own = {internals.LOADER_ITERATOR: None}
+    twin.__dict__.update(changes, **own)  # a loader forbids the assignment of these attributes
     return twin
 
 
 def leave_workers() -> None:
     """Leave the loaders' workers to the parent process in a forked child: both share the workers' queues and events."""
     for instance in gc.get_objects():
-        if issubclass(type(instance), _MultiProcessingDataLoaderIter):
-            instance._shutdown = True  # or its end would stop them
+        if issubclass(type(instance), internals.WorkersIterator):
+            internals.leave_workers(instance)
         elif issubclass(type(instance), DataLoader):
-            instance.__dict__["_iterator"] = None
+            instance.__dict__[internals.LOADER_ITERATOR] = None
 
 
 def of_indices(indices: List[Any], rank: int, rows: Sequence[int]) -> List[Any]:

@@ -8,6 +8,7 @@ from typing import Any, Iterator, Optional, Tuple
 import torch.distributed as dist
 from torch import nn
 
+from ..pytorch import distributed
 from .scaling_error import ScalingError
 from .world import World
 
@@ -52,7 +53,7 @@ class Raised:
 
 
 def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
+    return distributed.default_store()
 
 
 def _key(num_call: int, rank: int) -> str:

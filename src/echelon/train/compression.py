@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from ..pytorch import distributed
 from . import groups
 
 ONE_BUCKET_MEGABYTES = float(1 << 20)
@@ -40,7 +40,7 @@ def compress(model: DistributedDataParallel, how: str) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _narrow(dtype: torch.dtype, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _narrow(dtype: torch.dtype, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchange the parts of the mean in 16 bits; PyTorch's own bf16 hook refuses CPUs, where it would work."""
     whole = bucket.buffer()
     narrow = whole.to(dtype).div_(dist.get_world_size())

@@ -17,13 +17,10 @@ import torch
 import torch.distributed as dist
 
 from ..node import device_driver
+from ..pytorch import internals
 from . import patches
 
 CPU = "cpu"
-_STARTS = ("_cuda_init", "_xpu_init")
-"""Functions of torch._C: the _lazy_init() of the device's module calls one of these at the first use."""
-_COUNTS = ("_cuda_getDeviceCount", "_xpu_getDeviceCount")
-"""Functions of torch._C that start the driver, and return only a number."""
 _WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."
 _MOST_COUNTED = 255  # an exit code
 
@@ -38,7 +35,7 @@ def _built() -> str:
     """Return this PyTorch build's device type. Before 2.7, torch.accelerator starts CUDA's driver, so it is last."""
     if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return "cuda"
-    if torch.xpu._is_compiled():
+    if internals.has_xpu():
         return "xpu"
     accelerator = torch.accelerator.current_accelerator()
     # a Mac has no ranks that share its device
@@ -53,10 +50,11 @@ def count() -> int:
     """Return the number of devices that this process sees, without starting the driver."""
     if _built() == CPU:
         return 0
-    counts = [] if is_used() else [(name, getattr(torch._C, name)) for name in _COUNTS if hasattr(torch._C, name)]
+    counts = [] if is_used() else internals.driver_functions(internals.DRIVER_COUNTS)
     with ExitStack() as stack:
-        for name, original in counts:
-            stack.enter_context(patches.replaced(torch._C, name, _counting(original), why=_WHY_COUNTED))
+        for owner, name in counts:
+            counting = _counting(getattr(owner, name))
+            stack.enter_context(patches.replaced(owner, name, counting, why=_WHY_COUNTED))
         return int(_module().device_count())
 
 
@@ -85,10 +83,10 @@ def before_first_use(act: Callable[[], None]) -> None:
     if built == CPU:
         return
     entrances: List[Tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
-    entrances += [(torch._C, name) for name in _STARTS if hasattr(torch._C, name)]
-    if built not in ("cuda", "xpu") and hasattr(_module(), "_lazy_init"):
-        entrances.append((_module(), "_lazy_init"))
-    counts = [(torch._C, name) for name in _COUNTS if hasattr(torch._C, name)]
+    entrances += internals.driver_functions(internals.DRIVER_STARTS)
+    if built not in ("cuda", "xpu") and hasattr(_module(), internals.LAZY_INIT):
+        entrances.append((_module(), internals.LAZY_INIT))
+    counts = internals.driver_functions(internals.DRIVER_COUNTS)
     installed: List[patches.Patch] = []
 
     def leave() -> None:

@@ -4,24 +4,23 @@ import json
 import os
 import sys
 from functools import partial
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
 from ..errors import UsageError
+from ..pytorch import targets
 from ..scale_options import ScaleOptions
-from . import patches, start
-from .measuring import install as measuring
+from . import patches
 
 NUM_RANKS = 2
 ALL = "all ranks"
 _OF = ("rank 0 alone", "all ranks but rank 0")
-_INSTALLS: Dict[str, Callable[[], Any]] = {"explicit": start.prepare, "measured": lambda: None}
-"""What a script asks for that is not scaled by options: each is measured."""
+EXPLICIT, MEASURED = "explicit", "measured"
+"""Scripts that no options scale: they call echelon.start(), or are only measured."""
 
 
 def main(argv: List[str]) -> int:
     """Write a table as JSON: for the options of argv[0], for a script that calls echelon.start(), or for any other."""
-    install = _INSTALLS.get(argv[0]) or partial(start.start_hooked, ScaleOptions.from_json(argv[0]))
-    answers = [_answer_of_rank(install, rank) for rank in range(NUM_RANKS)]
+    answers = [_answer_of_rank(partial(_install, argv[0]), rank) for rank in range(NUM_RANKS)]
     sys.stdout.write(json.dumps(_table(answers)) + "\n")
     return 0
 
@@ -56,9 +55,26 @@ def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
     return json.loads(text) if text else {"message": "", "hint": ""}
 
 
+def _install(what: str) -> None:
+    import torch  # noqa: F401
+
+    if what != MEASURED:
+        targets.check("scale")
+    from .measuring import install as measuring
+
+    measuring.install((), lambda _: None)
+    if what == MEASURED:
+        return
+    from . import start
+
+    if what == EXPLICIT:
+        start.prepare()
+    else:
+        start.start_hooked(ScaleOptions.from_json(what))
+
+
 def _installed(install: Callable[[], Any]) -> Any:
     try:
-        measuring.install((), lambda _: None)
         install()
     except UsageError as error:
         return {"message": error.message, "hint": error.hint}

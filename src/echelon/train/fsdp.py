@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 from torch import nn
 
+from ..pytorch import distributed, internals
 from . import device as devices
 from . import modules, optimizer_kinds, patches
 from .cpu import all_gather
@@ -92,7 +93,7 @@ def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
     candidates = {}
     for module in modules.living():
-        module = getattr(module, "_orig_mod", module)  # torch.compile's wrapper has no weights of its own
+        module = internals.uncompiled(module)  # torch.compile's wrapper has no weights of its own
         places = [order[id(parameter)] for parameter in module.parameters() if id(parameter) in order]
         if places and type(module).__name__ != "_Trained":
             candidates[id(module)] = (min(places), module)
@@ -129,12 +130,11 @@ def _let_be_called(root: Any, name: str) -> None:
 
     plain = getattr(root, name)
     register_fsdp_forward_method(root, name)
-    spread, state = getattr(root, name), root._get_fsdp_state()
+    spread, is_inside = getattr(root, name), distributed.is_in_forward(root)
 
     @wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
-        is_inside = state._training_state.name == "FORWARD"
-        return (plain if is_inside else spread)(*args, **kwargs)
+        return (plain if is_inside() else spread)(*args, **kwargs)
 
     setattr(root, name, call)
 
@@ -210,8 +210,7 @@ def _hook_modules() -> None:
         if outer and kwargs.get("destination") is not None:
             return parts  # the outer module gathers it, together with its other tensors
         result = _with_wholes(parts)
-        if hasattr(parts, "_metadata"):  # versions of modules, which loading looks at
-            result._metadata = parts._metadata
+        internals.keep_versions(result, parts)
         return result
 
     def load(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:

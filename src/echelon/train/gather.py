@@ -5,6 +5,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import torch
 from torch.distributed import all_gather  # the original, before a proof hooks it
 
+from ..pytorch import distributed
+
 MOST_BYTES = 32 << 20  # of whole tensors in a message, which bounds its memory
 
 
@@ -74,12 +76,13 @@ def _axis(tensor: Any) -> Optional[Axis]:
 
     if not isinstance(tensor, DTensor) or tensor.device_mesh.get_coordinate() is None:
         return None
-    if type(tensor._local_tensor) is not torch.Tensor:  # such as 8 bits with a scale, whose class gathers them
+    part = distributed.local_part(tensor)
+    if type(part) is not torch.Tensor:  # such as 8 bits with a scale, whose class gathers them
         return None
     cut = [dim for dim, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate)]
     if len(cut) != 1 or type(tensor.placements[cut[0]]) is not Shard:
         return None
-    return Axis(tensor.device_mesh, cut[0], tensor._local_tensor.dtype, tensor._local_tensor.device)
+    return Axis(tensor.device_mesh, cut[0], part.dtype, part.device)
 
 
 def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
@@ -91,7 +94,7 @@ def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
         begins.append(begins[-1] + of_ranks[0].numel())  # no rank has more than the first
     mine = torch.zeros(begins[-1], dtype=axis.dtype, device=axis.device)
     for tensor, begin in zip(tensors, begins):  # noqa: B905
-        part = tensor._local_tensor.reshape(-1)
+        part = distributed.local_part(tensor).reshape(-1)
         mine[begin : begin + part.numel()] = part
     rows = [torch.empty_like(mine) for _ in range(num_ranks)]
     sent = [row.view(torch.uint8) for row in rows]  # numbers of every dtype travel as bytes

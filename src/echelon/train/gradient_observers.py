@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Set
 import torch
 from torch import nn
 
+from ..pytorch import internals
 from . import patches
 from .scaling_error import ScalingError
 
@@ -70,7 +71,7 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Paramete
     known = {id(one) for one in parameters}
     for leaf in leaves_of(loss):
         gradient = leaf.grad
-        if id(leaf) not in known and gradient is not None and gradient._version:  # it was added to another
+        if id(leaf) not in known and gradient is not None and internals.version(gradient):  # it was added to another
             raise ScalingError(
                 "a batch has targets that do not count (-100), but no batch before had them; its gradients "
                 "were added to those of a tensor of shape %s that no optimizer changes" % (tuple(leaf.shape),),

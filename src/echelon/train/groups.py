@@ -13,12 +13,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
+from ..pytorch import distributed
 from . import device as devices
 from . import patches, waiting
 from .cpu import gloo
@@ -45,24 +45,24 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
         if store is None:
             store, rank, size = next(rendezvous("env://"))
             store.set_timeout(default_pg_timeout)
-        is_shared = _share_devices(PrefixStore("echelon devices", store), devices.identity(device), size)
+        is_shared = _share_devices(distributed.PrefixStore("echelon devices", store), devices.identity(device), size)
         if is_shared and rank == 0:
             sys.stderr.write(_SHARED)
             sys.stderr.flush()
     if store is not None:
-        settings.update(store=PrefixStore("default_pg", store), rank=rank, world_size=size)
+        settings.update(store=distributed.PrefixStore("default_pg", store), rank=rank, world_size=size)
     with _near():
         dist.init_process_group(devices.backends(device, is_shared=is_shared), **settings)
     gloo.yield_cores()
     prove(None)
     if size > 1:
-        waiting.begin(rank, size, store or dist.distributed_c10d._get_default_store())
+        waiting.begin(rank, size, store or distributed.default_store())
 
 
 @contextmanager
 def temporary(timeout: timedelta) -> Iterator[None]:
     """Let all ranks of the run meet with gloo, before the script begins; no device is used, and no group remains."""
-    store = PrefixStore("temporary", _store_of_run())
+    store = distributed.PrefixStore("temporary", _store_of_run())
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     excepthook = sys.excepthook
     with _near():
@@ -103,7 +103,7 @@ def any_rank(question: str, *, is_so: bool) -> bool:
     store = _store_of_run()
     if store is None:
         return is_so
-    return _any_rank(PrefixStore(question, store), int(os.environ.get("WORLD_SIZE", "1")), is_so=is_so)
+    return _any_rank(distributed.PrefixStore(question, store), int(os.environ.get("WORLD_SIZE", "1")), is_so=is_so)
 
 
 def _any_rank(store: Any, size: int, *, is_so: bool) -> bool:

@@ -13,7 +13,7 @@ from .exact import loading
 from .global_tensors.pieces import shards_of
 from .recording.record import in_other_order
 from .rng.generators import key_of, seed_all
-from .scaling_error import ScalingError
+from .scaling_error import ScalingError, as_of_library
 from .world import World
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class Loop:
 
     def __len__(self) -> int:
         if self._length is None:
-            raise TypeError("this DataLoader has no length")
+            raise as_of_library(TypeError("this DataLoader has no length"))
         return self._length
 
     def __next__(self) -> Any:

@@ -12,6 +12,8 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from ..pytorch import targets
+
 Do = Callable[[], Any]
 OnImport = Callable[[Any], None]
 AT_ONCE, FOR_A_BLOCK = "at once", "for the duration of a block"
@@ -280,7 +282,11 @@ class Hooks:
             for class_name in classes:
                 owner = getattr(owner, class_name, None)
             original = getattr(owner, last, None)
-            if original is not None:
+            if original is None:
+                changed = targets.missing(name, attribute)
+                if changed is not None:
+                    raise changed
+            else:
                 self.put(owner, last, original, wraps(original)(wrap(original)), why=why, by=by)
 
         self.when_imported(name, act, why=why, attribute=attribute)

@@ -3,12 +3,14 @@
 import atexit
 import linecache
 import os
+import re
 import sys
 import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
+from ..node import mistake
 from ..scale_options import DTENSOR
 from . import patches
 
@@ -68,6 +70,7 @@ def tell_briefly(how: str = "data") -> None:
         if not os.environ.get("ECHELON_TRACEBACK"):
             leave_out_own_frames(error)
         original(kind, error, error.__traceback__ or trace)
+        tell_owner(error)
         if how in DTENSOR and is_about_parts(error):
             sys.stderr.write(_WEIGHTS_ARE_PARTS % how)  # after the traceback, wherever that is written
 
@@ -90,12 +93,67 @@ def tell_briefly(how: str = "data") -> None:
 
 
 _of_library: List[BaseException] = []
+_of_rank_0: List[BaseException] = []
+_told: List[BaseException] = []
+_CALLED = re.compile(r"(?:(?<=[^\w.])|^)([A-Za-z_]\w*)\(")
+"""A call of a plain name."""
 
 
 def as_of_library(error: BaseException) -> BaseException:
     """Return an error in place of that of a library; its traceback gets no frames of echelon."""
     _of_library.append(error)
     return error
+
+
+def of_rank_0(error: BaseException) -> BaseException:
+    """Return an error that rank 0 has met, for a rank that gets it in place of a result."""
+    _of_rank_0[:] = [error]
+    return error
+
+
+def _is_of_library(error: BaseException) -> bool:
+    return any(one is error for one in (*_of_library, *_of_rank_0))
+
+
+def is_own_mistake(error: BaseException) -> bool:
+    """Say whether echelon itself has raised an error, and no function of a library or of the script that it called."""
+    kind = str(type(error).__module__).partition(".")[0]
+    if kind in _OWN or isinstance(error, (OSError, MemoryError, KeyboardInterrupt)) or _is_of_library(error):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_name == "__getattr__":  # hasattr() asks for what is not there
+        return False
+    return _is_own(trace.tb_frame) and not _passes_on(trace)
+
+
+def _passes_on(trace: TracebackType) -> bool:
+    """Say whether a frame of echelon was calling a function that it got: a replaced one of PyTorch, or the script's.
+
+    Such a function is a local name of the frame. One of C has no frame of its own, so the traceback ends here.
+    """
+    frame = trace.tb_frame
+    text = linecache.getline(frame.f_code.co_filename, trace.tb_lineno, frame.f_globals)
+    if sys.version_info >= (3, 11):
+        first, last, start, end = list(frame.f_code.co_positions())[trace.tb_lasti // 2]
+        if None not in (first, start, end):
+            text = text.encode()[start : end if first == last else None].decode(errors="replace")
+    code = frame.f_code
+    local = {*code.co_varnames, *code.co_freevars, *code.co_cellvars}
+    called = _CALLED.match(text) if sys.version_info >= (3, 11) else _CALLED.search(text)
+    return "__torch_function__(" in text or (called is not None and called.group(1) in local)
+
+
+def tell_owner(error: BaseException) -> None:
+    """Say, below the traceback, whose error it is if it is neither the script's nor a library's."""
+    if any(one is error for one in _told):
+        return
+    _told.append(error)
+    if any(one is error for one in _of_rank_0):
+        sys.stderr.write(mistake.OF_RANK_0 + "\n")
+    elif is_own_mistake(error):
+        sys.stderr.write(mistake.line())
 
 
 def leave_out_own_frames(error: Optional[BaseException]) -> None:
@@ -108,8 +166,7 @@ def leave_out_own_frames(error: Optional[BaseException]) -> None:
         while trace is not None:
             frames.append(trace)
             trace = trace.tb_next
-        is_of_others = error in _of_library or (frames and not _is_own(frames[-1].tb_frame))
-        if is_of_others:  # else the frames of echelon show what is wrong
+        if frames and not is_own_mistake(error):  # else the frames of echelon show what is wrong
             for part in reversed([part for part in frames if not _is_own(part.tb_frame)]):
                 trace = TracebackType(trace, part.tb_frame, part.tb_lasti, part.tb_lineno)
             error.__traceback__ = trace

@@ -4,9 +4,9 @@ import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
-import torch
 from torch import nn
 
+from ..pytorch import internals
 from . import patches, single_rank
 from .global_tensors.tensors import plain
 
@@ -58,4 +58,4 @@ def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 def is_counting() -> bool:
     """Say whether a tool counts or records each operation of PyTorch."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    return internals.num_dispatch_modes() > 0

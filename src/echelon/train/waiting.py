@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
 
+from ..pytorch import distributed
 from .check import lines, oracle
 from .scaling_error import ScalingError, end_refused, tell_at
 
@@ -50,7 +50,7 @@ class Waits:
     def __init__(self, rank: int, num_ranks: int, store: Any) -> None:
         self._rank = rank
         self._num_ranks = num_ranks
-        self._store = PrefixStore("echelon waiting", store)
+        self._store = distributed.PrefixStore("echelon waiting", store)
         self._thread_id = threading.get_ident()
         self._mark: Any = None
         self._since = time.monotonic()
@@ -182,9 +182,9 @@ def _of_others(frame: Optional[FrameType]) -> Optional[FrameType]:
 def _num_collectives() -> int:
     """Return how many collectives this rank has begun."""
     total = 0
-    for group in list(dist.distributed_c10d._world.pg_map):
+    for group in distributed.groups():
         try:
-            total += int(getattr(group, "_get_sequence_number_for_group", int)())
+            total += distributed.num_collectives(group)
         except RuntimeError:
             continue  # a backend that does not count
     return total

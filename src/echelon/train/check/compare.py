@@ -8,6 +8,7 @@ from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import fsdp, modules
 from ..scaling_error import ScalingError
 from .distances import distance, doubles, multiple
@@ -101,7 +102,7 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
     return {
         "%s.%s" % (places[id(module)], name): ("%s.%s" % (type(module).__name__, name), buffer)
         for module in living
-        if id(module) in places and not isinstance(module, nn.modules.batchnorm._NormBase)
+        if id(module) in places and not isinstance(module, internals.NormLayer)
         for name, buffer in module.named_buffers(recurse=False)
         if type(buffer) is torch.Tensor and buffer.layout == torch.strided and not buffer.is_meta
     }

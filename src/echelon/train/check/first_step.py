@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import device as devices
 from .. import modules
 from ..gather import each_whole
@@ -167,7 +168,7 @@ class FirstStep:
         self._oracle.report({"place": place, "why_not": why_not, "gradients": gradients, "buffers": buffers})
 
     def _why_of_batch_norm(self) -> str:
-        norms = (nn.modules.batchnorm._BatchNorm,)
+        norms = (internals.BatchNormLayer,)
         if not self.syncs_batch_norm and any(isinstance(one, norms) and one.training for one in modules.living()):
             return "BatchNorm takes each rank's own statistics"
         return ""

@@ -9,11 +9,10 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import patches
 from ..gather import is_sharded
 from . import dropouts
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Copies:
@@ -45,14 +44,14 @@ class Copies:
     def _put_copies(self) -> None:
         copies: Dict[int, torch.Tensor] = {}
         for module in self._modules:
-            for name, weight in module._parameters.items() if not self.is_spread else ():
+            for name, weight in internals.weights(module).items() if not self.is_spread else ():
                 if weight is not None:
                     module._parameters[name] = self._copy_of_weight(weight)
-            for content in (module._buffers, module.__dict__):
+            for content in (internals.buffers(module), module.__dict__):
                 for name, tensor in list(content.items()):
                     if type(tensor) is torch.Tensor:
                         content[name] = copies.setdefault(id(tensor), tensor.detach().clone())
-            for name in _HOOKS:
+            for name in internals.HOOKS:
                 hooks = module.__dict__.get(name)
                 if hooks:
                     module.__dict__[name] = OrderedDict(

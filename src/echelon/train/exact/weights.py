@@ -5,7 +5,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import torch
 from torch import nn
 
+from ...pytorch import distributed
 from ..gather import is_sharded, whole
+from ..scaling_error import as_of_library
 
 
 class Weights:
@@ -30,7 +32,7 @@ class Weights:
         gradients = []
         for parameter in self.parameters:
             group = self._spread.get(id(parameter))
-            gradient = parameter.grad if group is None else _take_unsharded(group)
+            gradient = parameter.grad if group is None else distributed.take_whole_gradient(group)
             if gradient is not None and gradient.is_sparse:
                 self._sparse.add(id(parameter))
                 gradient = gradient.to_dense()  # rows that several shards touch are added in the tree's order
@@ -74,20 +76,9 @@ def _unsharded(roots: Sequence[nn.Module]) -> Dict[int, Any]:
     for root in roots:
         root.set_requires_gradient_sync(False)  # type: ignore[operator]
         for module in root.modules():
-            get_state = getattr(module, "_get_fsdp_state", None)
-            group = get_state()._fsdp_param_group if get_state is not None else None
-            for record in group.fsdp_params if group is not None else ():
+            for record in distributed.fully_sharded_weights(module):
                 records[id(record.sharded_param)] = record
     return records
-
-
-def _take_unsharded(record: Any) -> Optional[torch.Tensor]:
-    gradient = record.unsharded_accumulated_grad
-    if gradient is None and hasattr(record, "_unsharded_param"):
-        gradient = record._unsharded_param.grad
-        record._unsharded_param.grad = None
-    record.unsharded_accumulated_grad = None
-    return gradient  # type: ignore[no-any-return]
 
 
 def own_rows(parameter: Any) -> slice:
@@ -120,7 +111,7 @@ def clip_by_whole_norm(
     norms = [torch.linalg.vector_norm(whole(one), norm_type) for one in gradients]  # gather one gradient at a time
     total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
     if error_if_nonfinite and not bool(torch.isfinite(total)):
-        raise RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type)
+        raise as_of_library(RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type))
     factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for gradient in gradients:
         local = gradient.to_local() if is_sharded(gradient) else gradient

@@ -4,6 +4,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from ...pytorch import internals
 from .. import patches
 from ..world import World
 from . import askers, commands, downloads, folders, loggers, opening, stores, writers
@@ -57,9 +58,8 @@ def _watch_end(files: Files) -> None:
 
 def _watch_fetches(files: Files) -> None:
     """Notice when samples are fetched in this process."""
-    from torch.utils.data._utils import fetch
-
-    original: Any = fetch._MapDatasetFetcher.fetch
+    fetcher = internals.dataset_fetcher()
+    original = fetcher.fetch
 
     def fetched(self: Any, *args: Any, **kwargs: Any) -> Any:
         files.num_fetches += 1
@@ -69,4 +69,4 @@ def _watch_fetches(files: Files) -> None:
             files.num_fetches -= 1
 
     why = "What a dataset writes while samples are fetched is this rank's own."
-    patches.replace(fetch._MapDatasetFetcher, "fetch", fetched, why=why)
+    patches.replace(fetcher, "fetch", fetched, why=why)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from .. import groups, messages
 from .. import world as worlds
-from ..scaling_error import ScalingError
+from ..scaling_error import ScalingError, of_rank_0
 from . import names, nodes
 
 _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank that dies is noticed by its connection
@@ -61,7 +61,7 @@ class Meeting:
         if told.act != act or not names.are_alike(path, told.path, names.here(), told.place):
             raise _parted(told, act, path, self._world.rank)
         if told.error is not None:
-            raise told.error
+            raise of_rank_0(told.error)
         if not self._nodes.has_own(path, told.path, told.look):
             return told.value, told.path
         return do(), path

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from typing import Any, Callable, Optional
 
+from ..scaling_error import as_of_library
 from . import whole
 
 Done = Callable[[], None]
@@ -149,7 +150,7 @@ class Sink(Announced, io.BufferedIOBase):
     def write(self, data: Any) -> int:
         """Count the bytes; write them to the copy, if there is one."""
         if self.closed:
-            raise ValueError("write to closed file")
+            raise as_of_library(ValueError("write to closed file"))
         size = memoryview(data).nbytes
         if self._copy is not None:
             if "a" in self.mode:
@@ -204,14 +205,14 @@ class Sink(Announced, io.BufferedIOBase):
     def flush(self) -> None:
         """Flush the copy, if there is one."""
         if self.closed:
-            raise ValueError("flush of closed file")
+            raise as_of_library(ValueError("flush of closed file"))
         if self._copy is not None:
             self._copy.flush()
 
     def fileno(self) -> int:
         """Return a descriptor of the copy; of the null device if the file is not readable."""
         if self.closed:
-            raise ValueError("I/O operation on closed file")
+            raise as_of_library(ValueError("I/O operation on closed file"))
         if self.readable():
             if self.on_descriptor is not None:
                 self.on_descriptor()

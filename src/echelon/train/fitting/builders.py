@@ -8,7 +8,8 @@ from typing import Any, Callable, Dict, Tuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_iter, tree_map_only
+
+from ...pytorch import internals
 
 USUAL_SIDE = 224
 """Of images, where the configuration has none."""
@@ -80,7 +81,7 @@ def _train(model: nn.Module, batch: Any, optimizer: str, device: str) -> None:
     """Take steps until the trace has seen enough."""
     model = model.to(device)
     steps = _optimizer(optimizer, model)
-    moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+    moved = internals.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
     while True:
         if isinstance(moved, dict):
             result = model(**moved)
@@ -101,5 +102,5 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _mean(result: Any) -> torch.Tensor:
-    first = next(tensor for tensor in tree_iter(result) if isinstance(tensor, torch.Tensor))
+    first = next(tensor for tensor in internals.tree_iter(result) if isinstance(tensor, torch.Tensor))
     return first.float().mean()

@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_iter
 
+from ...pytorch import internals
 from .. import patches
 from ..strategies import blocks
 from .ledger import (
@@ -223,7 +223,7 @@ def _sorted(shape: Any) -> Tuple[int, ...]:
 
 
 def _tensors(values: Any) -> List[torch.Tensor]:
-    return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
+    return [value for value in internals.tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
 def _on_gradient(values: Any, act: Callable[[], None]) -> None:

@@ -4,12 +4,13 @@ from functools import wraps
 from typing import Any, Callable, Optional, Tuple
 
 import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from ...pytorch import internals
 from .. import patches
 from .places import is_device
+
+FakeTensor: Any = internals.fake_tensors().FakeTensor
 
 _WHY = "On a device this operation keeps other tensors for backward() than on a CPU."
 _WHOLE = "A device counts whole numbers too."
@@ -41,10 +42,10 @@ def install() -> None:
                 patches.replace(owner, name, _in_full(getattr(owner, name)), why=_WHY)
     counts = torch.histc
     patches.replace(torch, "histc", lambda x, *args, **kwargs: counts(x.float(), *args, **kwargs), why=_WHOLE)
-    rnns: Any = nn.modules.rnn
+    functions = internals.rnn_functions()
     for name, planes in (("lstm", _CUDNN_PLANES), ("gru", 5), ("rnn_tanh", 1), ("rnn_relu", 1)):
-        patches.replace(rnns._VF, name, _recurrent(getattr(rnns._VF, name), planes), why=_WHY)
-    for owner, name in ((functional, "grouped_mm"), (torch, "_grouped_mm")):
+        patches.replace(functions, name, _recurrent(getattr(functions, name), planes), why=_WHY)
+    for owner, name in ((functional, "grouped_mm"), (torch, internals.GROUPED_MM)):
         if hasattr(owner, name):
             patches.replace(owner, name, _grouped(getattr(owner, name)), why=_ANY_KIND)
     _let_autocast_be_that_of_the_cpu()
@@ -112,7 +113,7 @@ def _let_autocast_be_that_of_the_cpu() -> None:
     if hasattr(torch, "get_autocast_gpu_dtype"):
         patches.replace(torch, "get_autocast_gpu_dtype", lambda: dtype_of("cpu"), why=_WHY)
     scaler = torch.amp.GradScaler
-    patches.replace(scaler, "_maybe_opt_step", lambda _, optimizer, __, *a, **k: optimizer.step(*a, **k), why=_WHY)
+    patches.replace(scaler, internals.SCALER_STEP, lambda _, optimizer, __, *a, **k: optimizer.step(*a, **k), why=_WHY)
     patches.replace(scaler, "unscale_", lambda *_: None, why=_WHY)
     patches.replace(scaler, "update", lambda *_, **__: None, why=_WHY)
     patches.replace(scaler, "step", lambda _, optimizer, *a, **k: optimizer.step(*a, **k), why=_WHY)

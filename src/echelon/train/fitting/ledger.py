@@ -4,10 +4,9 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
+from ...pytorch import internals
 from . import unknown_shapes
 from .convolutions import WORKSPACES
 from .unknown_shapes import is_fake
@@ -40,7 +39,7 @@ class Storage:
         self.is_of_rows = is_of_rows
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Ledger(internals.DispatchMode):  # type: ignore[misc]
     """Notes the storages of fake tensors; a tensor is on the device if an input is, or if it is moved there.
 
     A script that uses no device is traced as if its weights, its batches and all that follows were on it; a trace for a
@@ -48,7 +47,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, *, counts_all: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.storages: List[Storage] = []
         self.events: List[Any] = []
         self.phase = BUILDING
@@ -73,7 +72,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = unknown_shapes.call(func, args, kwargs)
         finally:
             self.depth -= 1
-        inputs = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
+        inputs = [value for value in internals.tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
         self._note(inputs, result, int(_LARGER[func](args)) if func in _LARGER else 0)
         if func in WORKSPACES and not self._counts_all:
             self._work(inputs, WORKSPACES[func](args, result))
@@ -119,7 +118,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is_closed = True
 
     def _note(self, inputs: List[torch.Tensor], result: Any, least_bytes: int) -> None:
-        results = [value for value in tree_iter(result) if isinstance(value, torch.Tensor)]
+        results = [value for value in internals.tree_iter(result) if isinstance(value, torch.Tensor)]
         if not (self._counts_all or self.is_moving or any(map(is_fake, inputs)) or any(map(is_fake, results))):
             return
         for tensor in inputs:  # a batch that has data
@@ -150,7 +149,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_parts(self, tensor: torch.Tensor, **about: bool) -> None:
         """Add the numbers and the places of a sparse tensor."""
         if tensor.layout == torch.sparse_coo:
-            for part in (tensor._indices(), tensor._values()):
+            for part in internals.sparse_parts(tensor):
                 self._add(part, **about)
 
     def _work(self, inputs: List[torch.Tensor], sizes: List[int]) -> None:
@@ -172,13 +171,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.events.append(-number - 1)
 
     def _count_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        counter = self._counters.get(getattr(func, "_overloadpacket", None))
+        counter = self._counters.get(internals.packet_of(func))
         if counter is not None and self.phase in self.flops:
             self.flops[self.phase] += int(counter(*args, **kwargs, out_val=result))
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    return torch._C.TensorBase.untyped_storage(tensor)
+    return internals.TensorBase.untyped_storage(tensor)
 
 
 def _counters() -> Dict[Any, Any]:

@@ -6,13 +6,12 @@ from typing import Any, Callable, Dict
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
+from ...pytorch import internals
 from .. import patches
 from .ledger import Ledger
+
+FakeTensor: Any = internals.fake_tensors().FakeTensor
 
 KIND = "cuda"  # the name of NVIDIA's and AMD's devices
 _WHY = "The device is not here: its tensors have shapes and no data."
@@ -44,7 +43,7 @@ class Places:
         def device(tensor: Any) -> torch.device:
             if not ledger.depth and self.are_used and ledger.is_on_device(tensor):
                 return torch.device(KIND, 0)
-            place: torch.device = kept.fget(tensor)  # type: ignore[attr-defined]
+            place: torch.device = kept.fget(tensor)
             return place
 
         patches.replace(FakeTensor, "device", property(device), why=_WHY)
@@ -68,9 +67,12 @@ class Places:
             if args and isinstance(args[0], torch.Tensor):
                 args = (args[0].device, args[0].dtype, *args[1:])
             copy = bool(kwargs.pop("copy", False))
-            place, dtype, _, layout = torch._C._nn._parse_to(*_as_cpu(args), **_kwargs_as_cpu(kwargs))
+            place, dtype, _, layout = internals.parsed_move(*_as_cpu(args), **_kwargs_as_cpu(kwargs))
             asked = _asked_place(args, kwargs)
-            settings = {"dtype": dtype or tensor.dtype, "memory_format": layout or torch.preserve_format}
+            settings: Dict[str, Any] = {
+                "dtype": dtype or tensor.dtype,
+                "memory_format": layout or torch.preserve_format,
+            }
             if asked is None and place is None:
                 return to(tensor, copy=copy, **settings)
             return self._put(tensor, on_device=is_device(asked), copy=copy, settings=settings, to=to)
@@ -100,7 +102,7 @@ class Places:
 
     def _leaving(self, tensor: Any, settings: Dict[str, Any]) -> Any:
         """Return a tensor's copy in the host's memory, which is not in the ledger."""
-        with _disable_current_modes(), self._mode:
+        with internals.without_modes(), self._mode:
             copied = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=settings["dtype"])
         if hasattr(tensor, "echelon_truth"):
             copied.echelon_truth = tensor.echelon_truth  # type: ignore[attr-defined]
@@ -123,14 +125,14 @@ class Places:
             if isinstance(tensor, FakeTensor):
                 value = self._without_data(value)
             elif isinstance(value, FakeTensor):
-                with _disable_current_modes(), self._ledger:
+                with internals.without_modes(), self._ledger:
                     value = torch.zeros(tuple(value.shape), dtype=value.dtype)
             data.__set__(tensor, value)
 
         patches.replace(torch.Tensor, "data", property(data.__get__, assign), why=_WHY)
 
     def _replace_makers(self) -> None:
-        makers = _device_constructors()
+        makers = internals.device_constructors()
         for name in dir(torch):
             original = getattr(torch, name)
             if callable(original) and _is_in(original, makers):
@@ -158,7 +160,7 @@ class Places:
                 kwargs["device"] = "cpu"
             if not on_device:
                 return original(*args, **kwargs)
-            args = tree_map_only(torch.Tensor, _as_number, args)
+            args = internals.tree_map_only(torch.Tensor, _as_number, args)
             self.are_used = self._ledger.is_moving = True
             try:
                 with self._mode, self._ledger:  # the ledger is asked first
@@ -201,8 +203,8 @@ def _deep_copy(tensor: Any, memo: Dict[int, Any]) -> Any:
     """Return a copy that belongs to the same trace."""
     if id(tensor) not in memo:
         copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        if getattr(tensor, "_is_param", False):
-            copied._is_param = True
+        if internals.is_marked_as_parameter(tensor):
+            internals.mark_as_parameter(copied)
         copied.grad = None if tensor.grad is None else _deep_copy(tensor.grad, memo)
         memo[id(tensor)] = copied
     return memo[id(tensor)]

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any, Tuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optimizers
 
+from ...pytorch import internals
 from .. import patches
 from .places import KIND, is_device
+
+FakeTensor: Any = internals.fake_tensors().FakeTensor
 
 _WHY = "The device is not here: what a script asks of it has an answer."
 
@@ -52,7 +54,8 @@ def install(memory_bytes: int) -> None:
         "is_bf16_supported": True, "empty_cache": None, "memory_allocated": 0, "max_memory_allocated": 0,
         "memory_reserved": 0, "max_memory_reserved": 0, "reset_peak_memory_stats": None, "memory_stats": {},
         "mem_get_info": (memory_bytes, memory_bytes), "set_device": None, "manual_seed": None, "manual_seed_all": None,
-        "seed": None, "seed_all": None, "init": None, "_lazy_init": None, "ipc_collect": None, "memory_summary": "",
+        "seed": None, "seed_all": None, "init": None, internals.LAZY_INIT: None, "ipc_collect": None,
+        "memory_summary": "",
         "set_per_process_memory_fraction": None, "is_current_stream_capturing": False, "utilization": 0,
         "get_rng_state": torch.ByteTensor(16), "set_rng_state": None, "current_stream": _Nothing(),
         "default_stream": _Nothing(), "set_stream": None, "get_arch_list": [], "reset_max_memory_allocated": None,
@@ -101,12 +104,12 @@ def _answering(value: Any) -> Any:
 
 def _choose_as_on_devices() -> None:
     """Let optimizers take the lists of tensors that they take on a device (foreach), and no kernel of the CPU."""
-    kinds = optimizers._foreach_supported_types
-    patches.replace(optimizers, "_foreach_supported_types", [*kinds, FakeTensor], why=_WHY)
-    original = optimizers._default_to_fused_or_foreach
+    kinds = getattr(optimizers, internals.FOREACH_TYPES)
+    patches.replace(optimizers, internals.FOREACH_TYPES, [*kinds, FakeTensor], why=_WHY)
+    original = getattr(optimizers, internals.FOREACH_CHOICE)
 
     def choose(params: Any, differentiable: bool, use_fused: bool = False) -> Tuple[bool, bool]:
         is_there = all(weight is None or is_device(weight.device) for weight in params)
         return (False, not differentiable) if is_there else original(params, differentiable, use_fused)
 
-    patches.replace(optimizers, "_default_to_fused_or_foreach", choose, why=_WHY)
+    patches.replace(optimizers, internals.FOREACH_CHOICE, choose, why=_WHY)

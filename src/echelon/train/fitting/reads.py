@@ -5,9 +5,11 @@ from typing import Any, Callable, Dict, List, Mapping
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ...pytorch import internals
 from .. import patches
+
+FakeTensor: Any = internals.fake_tensors().FakeTensor
 
 FLOAT, WHOLE, TRUTH = 1.0, 1, False
 _WHY = "A tensor without data has no values."
@@ -122,5 +124,5 @@ def _as_sure(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tell(result: Any, *, is_true: bool) -> Any:
     if isinstance(result, FakeTensor) and result.dtype == torch.bool:
-        result.echelon_truth = is_true  # type: ignore[attr-defined]
+        result.echelon_truth = is_true
     return result

@@ -10,8 +10,8 @@ import traceback
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ...pytorch import internals
 from .. import patches
 from . import builders, kernels, pretended, unknown_shapes
 from .compiling import Compiling
@@ -88,7 +88,7 @@ class Tracer:
         self._order = order
         self._is_gpu = order.device == "gpu"
         self._ledger = Ledger(counts_all=not self._is_gpu)
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = internals.fake_tensors().FakeTensorMode(allow_non_fake_inputs=True)
         self._places = Places(self._ledger, self._mode)
         self._course = Course(self._ledger)
         self._reads = Reads(order.assumed, order.target)
@@ -198,7 +198,3 @@ def _is_of_script(path: str) -> bool:
     if path.startswith("<"):
         return False
     return not os.path.abspath(path).startswith(_FOREIGN)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,10 +3,11 @@
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
+
+from ...pytorch import internals
 
 aten = torch.ops.aten
+_fakes = internals.fake_tensors()
 assumed: List[str] = []
 """The names of the operations whose shape was assumed."""
 
@@ -18,7 +19,7 @@ def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         args = (args[0], [index for indices in args[1] for index in indices], *args[2:])
     try:
         return func(*args, **kwargs)
-    except (DynamicOutputShapeException, DataDependentOutputException):
+    except (_fakes.DynamicOutputShapeException, _fakes.DataDependentOutputException):
         largest = _LARGEST.get(func)
         if largest is None:
             raise
@@ -91,7 +92,7 @@ def _pack(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any
     rows, steps = tensor.shape[:2] if batch_first else (tensor.shape[1], tensor.shape[0])
     known = [steps] * rows if is_fake(lengths) else lengths.tolist()
     counts = [sum(length > step for length in known) for step in range(max(known))]
-    with _disable_current_modes():
+    with internals.without_modes():
         sizes = torch.tensor(counts)
     return tensor.new_zeros((sum(counts), *tensor.shape[2:])), sizes
 
@@ -110,20 +111,20 @@ _LARGEST: Dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: _index,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put_,
-    aten._unique2.default: _unique,
+    internals.unique(): _unique,
     aten.unique_dim.default: _unique,
     aten.unique_consecutive.default: _unique,
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.equal.default: _equal,
     aten.bincount.default: _bincount,
-    aten._pack_padded_sequence.default: _pack,
-    aten._ctc_loss.Tensor: _ctc_loss,
+    internals.pack(): _pack,
+    internals.ctc_loss()[1]: _ctc_loss,
 }
-_KNOWN = (aten._pack_padded_sequence.default,)
+_KNOWN = (internals.pack(),)
 """Operations whose shape is known if their second argument has data."""
 _WITH_MASKS = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 
 def is_fake(value: Any) -> bool:
     """Say whether a value is a tensor without data."""
-    return isinstance(value, FakeTensor)
+    return isinstance(value, _fakes.FakeTensor)

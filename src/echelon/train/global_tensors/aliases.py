@@ -10,6 +10,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import torch
 
+from ...pytorch import internals
 from ..scaling_error import ScalingError
 from .tensors import GlobalTensor, tensors_of, version_of
 
@@ -69,7 +70,7 @@ def _mode_of(whole: torch.Tensor) -> Iterator[None]:
 
 
 def _is_kept(whole: torch.Tensor) -> bool:
-    return torch._C._storage_Use_Count(whole.untyped_storage()._cdata) > 2  # more than this tensor, and the storage
+    return internals.num_storage_users(whole) > 2  # more than this tensor, and the storage
 
 
 def _storage_of(tensor: torch.Tensor) -> int:

@@ -6,7 +6,8 @@ from typing import Any, ContextManager
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...pytorch import internals
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
@@ -26,9 +27,9 @@ class Branches:
         return _Watch(self)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watch(internals.DispatchMode):  # type: ignore[misc]
     def __init__(self, branches: Branches) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._branches = branches
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import batches, tracing
 from ..scaling_error import ScalingError
 from ..unshared_batch import Unshared
@@ -99,7 +100,7 @@ class Calls(ModelCalls):
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = _first_of(args, kwargs)
         shape = None if first is None else tuple(first.shape)
-        with self.unhooked() if hasattr(module, "_orig_mod") else nullcontext():
+        with self.unhooked() if internals.uncompiled(module) is not module else nullcontext():
             result = original(module, *args, **kwargs)
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 import torch
 from torch.autograd.graph import GradientEdge
 
+from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
 from ..world import World
@@ -50,10 +51,10 @@ def install(run: "Training") -> None:
 
 def install_functions() -> None:
     """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
-    original = vars(torch.autograd.Function)["apply"]  # a classmethod; from 2.14 on a classmethod_descriptor
+    original = internals.class_method(torch.autograd.Function, "apply")
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = original.__get__(None, cls)
+        bound = original(cls)
         if any(isinstance(one, GlobalTensor) for one in tensors_of(args)):
             return compute_whole(lambda *given: bound(*given, **kwargs), args)
         return bound(*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
 from .elements import like
@@ -19,7 +20,7 @@ _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Compute an inner function of PyTorch that has a global tensor among its arguments."""
-    name = func._schema.name
+    name = internals.schema_of(func).name
     global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
     if name == _KEEPING[0]:
         return global_tensors[0].detach()

@@ -5,6 +5,8 @@ from typing import Any, List
 import torch
 from torch.distributions import Distribution
 
+from ...pytorch import internals
+
 
 def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]) -> Any:
     """Give a distribution the batch shape of its changed tensors; return any other value as it is."""
@@ -18,7 +20,7 @@ def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]
 
 
 def _resize(value: Distribution, dim: int, old: int, new: int) -> None:
-    shape = list(value._batch_shape)
+    shape = list(internals.batch_shape(value))
     if dim < len(shape) and shape[dim] == old:
         shape[dim] = new
-        value._batch_shape = torch.Size(shape)
+        internals.set_batch_shape(value, shape)

@@ -6,6 +6,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .tensors import Sharded
 
 
@@ -36,7 +37,7 @@ def of_two(call: Call) -> Optional[Tuple[Any, Any]]:
     try:
         twin = copy.deepcopy(call.module)
         for submodule in twin.modules():
-            for hooks in (submodule._forward_hooks, submodule._forward_pre_hooks):
+            for hooks in internals.forward_hooks(submodule):
                 hooks.clear()
         with torch.no_grad():
             first = call.compute(twin, 0, call.num_first)

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import torch
 
+from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
 from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, pieces, shapes
@@ -146,7 +147,7 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
         keeps_rows = (attribute in ("mT", "mH") and tensor.dim() > 2) or attribute in ("real", "imag")
         is_sharded = keeps_rows and isinstance(tensor, Sharded) and tensor.dim_of_rows == 0
         return like(tensor, getattr(tensor.local, attribute)) if is_sharded else _with_whole(func, "", args, {})
-    with torch._C.DisableTorchFunctionSubclass():
+    with internals.plain_classes():
         return func(*args)
 
 
@@ -213,7 +214,7 @@ def _retain_grad(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
 
 
 def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with internals.plain_classes():
         return func(*args, **kwargs)
 
 

@@ -5,13 +5,15 @@ from typing import Any, Optional
 
 from torch import nn
 
+from ...pytorch import internals
+
 _NOT_OF_A_SCRIPT = ("site-packages", "dist-packages", "/echelon/train/", "/_echelon/")
 
 
 def first_place(model: nn.Module) -> Optional[str]:
     """Return where a hook of the script stands, "Linear, at train.py:12"; None where there is none."""
     for module in model.modules():
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        for hook in (hook for hooks in internals.forward_hooks(module) for hook in hooks.values()):
             code = _code_of(hook)
             if code is not None and not any(part in code.co_filename for part in _NOT_OF_A_SCRIPT):
                 name = code.co_filename.rpartition("/")[2]

@@ -10,6 +10,7 @@ from typing import Any, Callable, ClassVar, Dict, List, Optional, Protocol, Sequ
 
 import torch
 
+from ...pytorch import internals
 from ..scaling_error import ScalingError
 from ..world import World
 from . import distributions, exchange
@@ -32,7 +33,7 @@ class GlobalTensor(torch.Tensor):
 
     @staticmethod
     def _make(cls: Any, local: torch.Tensor, world: World, shape: Sequence[int]) -> Any:
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
+        self = internals.wrapper_of(cls, shape, dtype=local.dtype, device=local.device)
         self.local = local
         self.world = world
         return self
@@ -175,7 +176,7 @@ class Partial(GlobalTensor):
 
 def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor's elements were written to; -1 for a tensor of inference mode, which does not count."""
-    return -1 if tensor.is_inference() else tensor._version
+    return -1 if tensor.is_inference() else internals.version(tensor)
 
 
 def _refuse_other_shape(tensor: GlobalTensor, whole: torch.Tensor) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from ...pytorch import internals
 from .. import patches
 from . import losses
 from .meetings import Meetings
@@ -31,7 +31,7 @@ def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], Conte
 
 def is_layer(module: nn.Module) -> bool:
     """Say whether a module is a single layer that scripts put into eval() while they train, which is no evaluation."""
-    return isinstance(module, _NormBase)
+    return isinstance(module, internals.NormLayer)
 
 
 def _hook_saving(run: "Training", meetings: Meetings) -> None:

@@ -8,12 +8,11 @@ from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ...pytorch import internals, targets
 from .. import patches
-from ..scaling_error import leave_out_own_frames
+from ..scaling_error import leave_out_own_frames, tell_owner
 from .measures import Measures, Write
 from .spans import Spans
 
@@ -34,6 +33,11 @@ WAITS = (
 
 def install(names: Sequence[str], write: Write) -> None:
     """Measure this process's training from now on; `write` gets the values of the names after each step."""
+    gone = targets.changes("measure")
+    if gone:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write("echelon: %s; this run is not measured\n" % targets.what(gone))
+        return
     measures = Measures(names, write)
     _hook_loaders(measures)
     _hook_backward(measures)
@@ -62,7 +66,7 @@ def _communicating() -> Iterator[Tuple[Any, str]]:
 
 
 def _hook_loaders(measures: Measures) -> None:
-    original = _BaseDataLoaderIter.__next__
+    original = internals.LoaderIterator.__next__
     load = _timed(measures.spans, original, "data_seconds")
 
     @wraps(original)
@@ -72,7 +76,7 @@ def _hook_loaders(measures: Measures) -> None:
             measures.loaded(self, batch)
         return batch
 
-    patches.replace(_BaseDataLoaderIter, "__next__", following, why=_WHY)
+    patches.replace(internals.LoaderIterator, "__next__", following, why=_WHY)
 
 
 def _hook_backward(measures: Measures) -> None:
@@ -108,7 +112,7 @@ def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
     node = tensors.grad_fn if type(tensors) is torch.Tensor else None
     if node is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
-    return node.register_prehook(lambda _: Variable._execution_engine.queue_callback(act))
+    return node.register_prehook(lambda _: internals.at_end_of_backward(act))
 
 
 def _hook_steps(measures: Measures) -> None:
@@ -184,5 +188,6 @@ def _hook_tracebacks() -> None:
         if not os.environ.get("ECHELON_TRACEBACK"):
             leave_out_own_frames(error)
         original(kind, error, error.__traceback__ or trace)
+        tell_owner(error)
 
     patches.replace(sys, "excepthook", excepthook, why="The traceback of an error is that of plain Python.")

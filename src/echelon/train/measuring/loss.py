@@ -4,13 +4,13 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Optional, cast
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ...pytorch import internals
 from .. import device as devices
 
 READ_SECONDS = 1.0
 """The time between two losses that are read: a read of a device's number waits for the device."""
-_item = torch._C.TensorBase.item
+_item = internals.TensorBase.item
 """Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
 
 
@@ -42,7 +42,7 @@ class Loss:
         """Note the loss of a pass backward; a loss that is no plain number is none."""
         if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1 or devices.is_capturing():
             return
-        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
             value = tensors.detach().reshape(()).float() * _num_parts
             self._total = value if self._total is None else self._total + value
 
@@ -55,7 +55,7 @@ class Loss:
             return None
         total, self._total = self._total, None
         self._is_wanted, self._read_at = False, now
-        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
             if not devices.is_accelerator(total.device):
                 return float(_item(total))
             self._copy = torch.empty((), pin_memory=True)

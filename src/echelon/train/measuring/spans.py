@@ -10,8 +10,7 @@ from _thread import get_ident
 from collections import deque
 from typing import Any, Callable, Deque, List, Tuple
 
-import torch
-
+from ...pytorch import internals
 from .. import device as devices
 
 MOST_PENDING = 256
@@ -53,7 +52,7 @@ class Spans:
 
     def may_measure(self) -> bool:
         """Say whether this thread trains, as a thread beside it lets nobody wait, and captures no graph."""
-        is_training = get_ident() == self._thread or (bool(self._open) and _is_in_pass())
+        is_training = get_ident() == self._thread or (bool(self._open) and internals.is_going_backward())
         return is_training and not (self._now is on_device and devices.is_capturing())
 
     def is_beside(self) -> bool:
@@ -101,8 +100,3 @@ class Spans:
             except RuntimeError:
                 continue  # the script has changed its device between the two
             self._count(name, outer, seconds)
-
-
-def _is_in_pass() -> bool:
-    """Say whether this thread computes a part of a pass backward."""
-    return torch._C._current_graph_task_id() != -1

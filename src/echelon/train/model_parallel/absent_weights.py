@@ -6,12 +6,13 @@ from typing import Any, Optional
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from ..scaling_error import ScalingError
 from .ways_out import WITH_THE_BATCH
 
 _TELLS_NOTHING = ("detach", "alias")
 _PASS_BY = ("torch", "echelon", "_echelon")
-_GRAD: Any = torch._C.TensorBase.grad
+_GRAD: Any = internals.TensorBase.grad
 _CHANGES = ("copy_", "zero_", "fill_")
 
 
@@ -27,13 +28,13 @@ class AbsentWeight(torch.Tensor):
     @staticmethod
     def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
         """Make a placeholder for a tensor."""
-        self: AbsentWeight = torch.Tensor._make_wrapper_subclass(
+        self: AbsentWeight = internals.wrapper_of(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
         self.called, self.shown = name, None
         return self
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = internals.no_torch_function
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -80,5 +81,5 @@ def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
     """Return a placeholder for a weight, for ranks that do not hold the weight."""
     made: Any = AbsentWeight(parameter, name)
     made.requires_grad_(parameter.requires_grad)
-    made._is_param = True
+    internals.mark_as_parameter(made)
     return made  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
+from ..scaling_error import as_of_library
 from ..strategies import norms
 from ..strategies.norms import EPSILON, INFINITE, local
 from ..world import World
@@ -47,7 +48,7 @@ def install(gradients: SplitGradients) -> None:
         del foreach  # it affects only the speed
         total = _total(_listed(tensors), float(norm_type), gradients)
         if error_if_nonfinite and not bool(torch.isfinite(total)):
-            raise RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type)
+            raise as_of_library(RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type))
         return total
 
     def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: Any = None) -> None:

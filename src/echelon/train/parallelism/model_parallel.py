@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
 from ..check import same_batch
 from ..fsdp import give_parts, roots_of
@@ -284,7 +285,7 @@ class ModelParallel(Parallelism):
 def refuse_batch_norms(root: nn.Module, needs: str, hint: str) -> None:
     """Refuse a model with a BatchNorm, whose statistics would be those of a part of the batch."""
     for name, module in root.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, internals.BatchNormLayer):
             raise StrategyError(f"{name} is a BatchNorm, which needs {needs}", hint=hint)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...pytorch import internals
 from .. import messages, patches
 from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import AbsentWeight, stand_in
@@ -111,7 +112,7 @@ class Pipeline(ModelParallel):
             if stage not in (SHARED, self.world.rank):
                 kept = made.setdefault(id(parameter), stand_in(parameter, "%s.%s" % (type(root).__name__, name)))
                 owner, _, leaf = name.rpartition(".")
-                root.get_submodule(owner)._parameters[leaf] = kept
+                internals.weights(root.get_submodule(owner))[leaf] = kept
         after = dict(root.named_parameters())
         self._owners += [(after[name], stages_of[name]) for name in after if stages_of[name] != SHARED]
         self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
@@ -239,10 +240,10 @@ class Pipeline(ModelParallel):
 def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:
     """Return the identity and version of each buffer that is saved."""
     return {
-        "%s.%s" % (path, name) if path else name: (id(buffer), buffer._version)
+        "%s.%s" % (path, name) if path else name: (id(buffer), internals.version(buffer))
         for path, module in root.named_modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and name not in module._non_persistent_buffers_set
+        for name, buffer in internals.buffers(module).items()
+        if buffer is not None and name not in internals.unsaved_buffers(module)
     }
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
+from ...pytorch import distributed as private
 from .. import patches
 from ..buckets import Buckets
 from ..compression import ONE_BUCKET_MEGABYTES, compress, described, is_of_matrices
@@ -133,7 +134,7 @@ class Replicated(SharedBatches):
         if self._ddp is None or self._finds_unused:
             return
         try:
-            self._ddp.reducer._check_reducer_finalized()
+            private.refuse_unfinished(self._ddp)
         except RuntimeError:
             self.is_local = True
             self.reduce()
@@ -162,5 +163,5 @@ def _without_sync() -> Iterator[None]:
         yield
         return
     why = "DDP leaves weights as they are: the ranks have agreed on them."
-    with patches.replaced(distributed, "_sync_module_states", lambda *_args, **_kwargs: None, why=why):
+    with patches.replaced(distributed, private.SYNC_OF_STATES, lambda *_args, **_kwargs: None, why=why):
         yield

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...pytorch import distributed
 from .. import messages
 
 
@@ -49,17 +50,16 @@ def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
     """Return the flat parameters of modules, by the ids of the optimizer's parameters."""
     result = {}
     for module in modules:
-        handle: Any = getattr(module, "_handle", None)
-        flat = getattr(handle, "flat_param", None)
-        if flat is None or type(module).__name__ != "FullyShardedDataParallel":
+        handle = distributed.flat_handle(module)
+        if handle is None:
             continue
         group = handle.process_group if handle.uses_sharded_strategy else None
-        shapes = [tuple(shape) for shape in flat._shapes]
-        if flat._params is None:
-            result[id(flat)] = FlatParameter([str(name) for name in flat._fqns], shapes, group)
+        names, shapes, parameters = distributed.flat_contents(handle.flat_param)
+        if parameters is None:
+            result[id(handle.flat_param)] = FlatParameter(names, shapes, group)
             continue
-        for parameter, name, shape in zip(flat._params, flat._fqns, shapes):  # noqa: B905
-            result[id(parameter)] = FlatParameter([str(name)], [shape], group)
+        for parameter, name, shape in zip(parameters, names, shapes):  # noqa: B905
+            result[id(parameter)] = FlatParameter([name], [shape], group)
     return result
 
 

@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Set
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ...pytorch import internals
 from ...records import NUM_DIGESTS
 from .. import patches
 from .record import KEPT_SAMPLES, Record, in_other_order
@@ -161,7 +161,7 @@ def _facts_of(sampler: Any) -> Dict[str, Any]:
 
 def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callable[[], None]) -> None:
     """Hook all loaders, and call the functions before and after the script gets a batch."""
-    init, iterate, following = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    init, iterate, following = DataLoader.__init__, DataLoader.__iter__, internals.LoaderIterator.__next__
 
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
@@ -181,7 +181,7 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
         except StopIteration:
             loaders.ended(self)
             raise
-        if loaders.is_reordered and isinstance(self._dataset, IterableDataset):
+        if loaders.is_reordered and isinstance(internals.dataset_of(self), IterableDataset):
             batch = in_other_order(batch)
         with loaders.record.clock.paused():
             loaders.gave(self, batch)
@@ -191,22 +191,22 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
     why = "A record has the batches that the script gets."
     patches.replace(DataLoader, "__init__", made, why=why)
     patches.replace(DataLoader, "__iter__", begun, why=why)
-    patches.replace(_BaseDataLoaderIter, "__next__", gave, why=why)
+    patches.replace(internals.LoaderIterator, "__next__", gave, why=why)
     if loaders.is_reordered:
         _hook_order()
 
 
 def _hook_order() -> None:
     """Reverse each batch of indices, so that values other than tensors are reordered too."""
-    original: Callable[[Any], Any] = DataLoader._index_sampler.fget  # type: ignore[attr-defined]
+    original: Callable[[Any], Any] = getattr(DataLoader, internals.INDEX_SAMPLER).fget
 
     def index_sampler(self: Any) -> Any:
         sampler = original(self)
         is_stream = isinstance(self.dataset, IterableDataset)
-        return sampler if is_stream or not self._auto_collation else _Reversed(sampler)
+        return sampler if is_stream or not internals.is_batching(self) else _Reversed(sampler)
 
     why = "A run to compare with has the samples of each batch in another order."
-    patches.replace(DataLoader, "_index_sampler", property(index_sampler), why=why)
+    patches.replace(DataLoader, internals.INDEX_SAMPLER, property(index_sampler), why=why)
 
 
 class _Reversed:

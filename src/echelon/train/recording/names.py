@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import modules
 from ..gather import is_sharded
 
@@ -56,7 +57,7 @@ def others(parameters: List[nn.Parameter]) -> Others:
 def roots() -> Iterator[nn.Module]:
     """Yield the outermost modules, each without its wrappers."""
     every = modules.living()
-    inner = {id(child) for module in every for child in module._modules.values()}
+    inner = {id(child) for module in every for child in internals.children(module).values()}
     for module in every:
         if id(module) not in inner and not isinstance(module, nn.ParameterList):
             yield _unwrapped(module)
@@ -114,8 +115,8 @@ def _with_classes(parameters: List[nn.Parameter], known: Dict[int, Tuple[str, nn
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    while type(module).__name__ in _WRAPPERS and len(module._modules) == 1:
-        module = next(one for one in module._modules.values() if one is not None)
+    while type(module).__name__ in _WRAPPERS and len(internals.children(module)) == 1:
+        module = next(one for one in internals.children(module).values() if one is not None)
     return module
 
 

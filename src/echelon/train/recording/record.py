@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ... import records
+from ...pytorch import distributed
 from .. import ending, modules, patches
 from ..gather import each_whole, is_sharded, whole
 from . import double_precision, flat_parameter, names
@@ -309,8 +310,8 @@ def trained(parameters: List[nn.Parameter]) -> List[Trained]:
     for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
         flat = flat_parameters.get(id(parameter))
         known = [name]
-        if flat is not None and name.endswith("_flat_param"):
-            known = [name[: -len("_flat_param")] + inner for inner in flat.names]
+        if flat is not None and name.endswith(distributed.FLAT_NAME):
+            known = [name[: -len(distributed.FLAT_NAME)] + inner for inner in flat.names]
         result.append(Trained(parameter, known, flat))
     return result
 

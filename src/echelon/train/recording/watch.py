@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...pytorch import internals
 from ...records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
 from .. import modules, patches
 from ..gather import is_sharded
@@ -221,7 +222,7 @@ def _hook_prints(record: Record) -> None:
 
 def _batch_norms(record: Record) -> List[str]:
     """Return the names of BatchNorms whose statistics come from this rank's batch alone."""
-    norms: Any = nn.modules.batchnorm._BatchNorm
+    norms: Any = internals.BatchNormLayer
     own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
     return sorted(record.modules[id(one)] for one in own if one.training and id(one) in record.modules)
 

@@ -20,6 +20,7 @@ from ...rehearsal_order import (
     TEAR_CHECKPOINT,
 )
 from .. import patches
+from ..scaling_error import as_of_library
 
 _AGENT = b"\0agent\0"
 """A word of the command line of every agent."""
@@ -100,7 +101,7 @@ def _signal(_: str) -> None:
 
 
 def _raise(_: str) -> None:
-    raise RuntimeError("an error that was ordered by a rehearsal")
+    raise as_of_library(RuntimeError("an error that was ordered by a rehearsal"))
 
 
 _STRIKES: Dict[str, Callable[[str], None]] = {

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Set
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from ..gather import is_dtensor, whole
 from ..global_tensors.tensors import GlobalTensor, plain
 from ..replaced_parameters import FormerWeight
@@ -36,7 +37,7 @@ class Carried:
     def begin(self) -> None:
         """Note the tensors that are there before the loop; those that stay unchanged are made again by the script."""
         for _, tensor in _tensors():
-            self._before[id(tensor)] = (weakref.ref(tensor), tensor._version)
+            self._before[id(tensor)] = (weakref.ref(tensor), internals.version(tensor))
 
     def tensors(self, known: Set[int]) -> Dict[str, torch.Tensor]:
         """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
@@ -73,7 +74,7 @@ class Carried:
 
     def _is_unchanged(self, tensor: torch.Tensor) -> bool:
         reference, version = self._before.get(id(tensor), (lambda: None, -1))
-        return reference() is tensor and version == tensor._version
+        return reference() is tensor and version == internals.version(tensor)
 
 
 def cut_like(kept: Dict[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]:

@@ -8,11 +8,11 @@ that it still holds gets its value from the checkpoint; from then on every opera
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils._pytree import tree_map
 
+from ...pytorch import internals
 from ..scaling_error import ScalingError
 
-_READ = torch.ops.aten._local_scalar_dense.default
+_READ = internals.read_of_number()
 
 
 class Hollow(torch.Tensor):
@@ -25,7 +25,7 @@ class Hollow(torch.Tensor):
     @staticmethod
     def __new__(cls: Any, form: torch.Tensor, device: Any) -> "Hollow":
         """Make a hollow tensor of the shape and type of `form`, which is on the meta device."""
-        made: Hollow = torch.Tensor._make_wrapper_subclass(
+        made: Hollow = internals.wrapper_of(
             cls, form.size(), strides=form.stride(), storage_offset=form.storage_offset(), dtype=form.dtype,
             layout=form.layout, device=device, requires_grad=False,
         )  # fmt: skip
@@ -35,7 +35,7 @@ class Hollow(torch.Tensor):
 
     def __init__(self, form: torch.Tensor, device: Any) -> None: ...
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = internals.no_torch_function
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -44,7 +44,7 @@ class Hollow(torch.Tensor):
         kwargs = kwargs or {}
         hollows = [one for one in _flat(args, kwargs) if isinstance(one, Hollow)]
         if all(one.value is not None for one in hollows):
-            return func(*tree_map(_value, args), **tree_map(_value, kwargs))
+            return func(*internals.tree_map(_value, args), **internals.tree_map(_value, kwargs))
         if func is _READ:
             raise missing(next(one for one in hollows if one.value is None))
         return _of_shapes(func, args, kwargs, hollows)
@@ -91,7 +91,7 @@ def _of_shapes(func: Any, args: Any, kwargs: Dict[str, Any], hollows: List[Hollo
         return made
 
     device = kwargs.get("device") or hollows[0].device
-    shapes, options = tree_map(form, args), tree_map(form, kwargs)
+    shapes, options = internals.tree_map(form, args), internals.tree_map(form, kwargs)
     try:
         results = func(*shapes, **options)
     except (NotImplementedError, RuntimeError) as error:
@@ -106,7 +106,7 @@ def _of_shapes(func: Any, args: Any, kwargs: Dict[str, Any], hollows: List[Hollo
             return result
         return owners[id(result)] if id(result) in owners else Hollow(result, device)
 
-    return tree_map(wrap, results)
+    return internals.tree_map(wrap, results)
 
 
 def _form(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,5 +123,5 @@ def _value(value: Any) -> Any:
 
 def _flat(args: Any, kwargs: Dict[str, Any]) -> List[Any]:
     found: List[Any] = []
-    tree_map(found.append, (args, kwargs))
+    internals.tree_map(found.append, (args, kwargs))
     return found

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...pytorch import internals
 from .draws import ScriptDraws, is_draw
 from .tape import Tape
 
@@ -32,16 +33,12 @@ class Masks(TorchFunctionMode):
         if is_on == self._is_on:
             return
         if is_on:
-            torch._C._push_on_torch_function_stack(self)
-        elif self._is_on_top():
-            torch._C._pop_torch_function_stack()
+            internals.push_function_mode(self)
+        elif internals.innermost_function_mode() is self:
+            internals.pop_function_mode()
         else:
             return
         self._is_on = is_on
-
-    def _is_on_top(self) -> bool:
-        num_modes = torch._C._len_torch_function_stack()
-        return num_modes > 0 and torch._C._get_function_stack_at(num_modes - 1) is self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

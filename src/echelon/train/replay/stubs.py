@@ -7,6 +7,7 @@ from typing import Any, Callable, List, NamedTuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import patches
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..scaling_error import ScalingError
@@ -53,7 +54,7 @@ def _hook_models(tape: Tape) -> None:
     original = nn.Module.__call__
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if tape.phase == OFF or not tape.is_here or is_ours(1) or _is_traced():
+        if tape.phase == OFF or not tape.is_here or is_ours(1) or internals.is_traced():
             return original(self, *args, **kwargs)
         if tape.is_playing:
             return tape.forms.hollow(tape.play(CALL))
@@ -63,11 +64,6 @@ def _hook_models(tape: Tape) -> None:
         return result
 
     patches.replace(nn.Module, "__call__", call, why=_WHY)
-
-
-def _is_traced() -> bool:
-    """Say whether a graph of the model is drawn, and nothing is computed."""
-    return bool(torch._C._get_tracing_state()) or bool(getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False))
 
 
 def form_of(tape: Tape, value: Any, what: str) -> Any:
@@ -160,7 +156,7 @@ def _give_to_leaves() -> None:
     """From the first backward() of a repeated loop on, let every leaf have a gradient, which has no values either."""
     if patches.is_replaced(torch.Tensor, "grad"):
         return
-    base: Any = vars(torch._C.TensorBase)["grad"]
+    base: Any = vars(internals.TensorBase)["grad"]
 
     def get(self: torch.Tensor) -> Any:
         if base.__get__(self) is None and self.requires_grad and self.is_leaf and not isinstance(self, nn.Parameter):

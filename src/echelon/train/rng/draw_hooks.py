@@ -7,6 +7,7 @@ from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tu
 
 import torch
 
+from ...pytorch import internals
 from .. import device as devices
 from .. import patches
 from ..global_tensors import exchange
@@ -198,7 +199,7 @@ class _Gamma(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0] * torch._standard_gamma_grad(*ctx.saved_tensors), None
+        return gradients[0] * internals.gamma_gradient(*ctx.saved_tensors), None
 
 
 def _drawn(_input: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -286,10 +287,10 @@ TABLE: Tuple[Row, ...] = (
     Row("torch", ("bernoulli", "Tensor.bernoulli"), BY_DEFAULT, _bernoulli),
     Row("torch", ("multinomial", "Tensor.multinomial"), BY_DEFAULT, _multinomial),
     Row("torch.nn.functional", ("scaled_dot_product_attention",), BY_DEFAULT, _attention),
-    Row("torch", ("poisson", "binomial", "_sample_dirichlet"), ON_REQUEST, partial(_gathered, finish=_drawn)),
-    Row("torch", ("_standard_gamma",), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),
+    Row("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, partial(_gathered, finish=_drawn)),
+    Row("torch", (internals.GAMMA,), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),
     Row("torch", ("rrelu",), ON_REQUEST, partial(_gathered, finish=_sloped)),
-    Row("torch._VF", ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
+    Row(internals.RNN_FUNCTIONS, ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
 )  # fmt: skip
 """How each function draws the numbers of one device; docs/scale.md lists the costs."""
 _CHECKPOINT = "checkpoint"
@@ -307,10 +308,8 @@ def install(draws: Draws) -> None:
     hooks.replace("torch.utils.checkpoint", _CHECKPOINT, partial(_checkpoint, draws), why=_WHY)
     hooks.apply()
     for name, function in (("RNN_TANH", "rnn_tanh"), ("RNN_RELU", "rnn_relu")):  # held by name
-        new = getattr(torch._VF, function)
-        patches.replace(
-            torch.nn.modules.rnn._rnn_impls, name, new, why=_WHY, name="torch.nn.modules.rnn._rnn_impls[%s]" % name
-        )
+        new = getattr(internals.rnn_functions(), function)
+        patches.replace(internals.rnn_kinds(), name, new, why=_WHY, name="torch.nn.%s" % name)
     _leave_to_compilers(draws, hooks)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, ContextManager, Iterator, List, Optional
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from .. import device as devices
 from .. import messages
 from ..scaling_error import ScalingError
@@ -112,11 +113,11 @@ class Generators:
             yield lambda _: None
             return
         key = draw_key()
-        buffers = {name: one._version for name, one in module.named_buffers()}
+        buffers = {name: internals.version(one) for name, one in module.named_buffers()}
         with self.kept():
             yield lambda shard: seed_again(key_of(key, shard))
         for name, buffer in module.named_buffers():
-            if buffer._version != buffers.get(name, buffer._version):
+            if internals.version(buffer) != buffers.get(name, internals.version(buffer)):
                 raise ScalingError(
                     "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
                     "%s with each shard" % (type(module).__name__, name),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from . import (
     blocks,
     checkpointing,
@@ -149,7 +150,7 @@ def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
     if strategy.num_data * strategy.accumulation == 1:
         return
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        if isinstance(module, internals.BatchNormLayer) and module.training:
             raise StrategyError(
                 "%s is a BatchNorm, which needs the statistics of the whole batch, but each rank computes only "
                 "its rows" % name,

@@ -6,20 +6,19 @@ from typing import Any, Dict
 import torch
 from torch import nn
 
+from ...pytorch import distributed, internals
 from . import blocks
 
 
 def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], kind: str) -> None:
     """Wrap each block: "full" keeps only its input, "selective" also the results of matrix products and attention."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
     settings: Dict[str, Any] = {}
     if kind == "selective":
         from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     for name, block in model_blocks.items():
-        blocks.replace(model, name, checkpoint_wrapper(block, **settings))
+        blocks.replace(model, name, distributed.checkpointed(block, **settings))
 
 
 def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:
@@ -31,14 +30,5 @@ def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:
 
 def _dear() -> "set[Any]":
     aten = torch.ops.aten
-    names = (
-        "mm",
-        "addmm",
-        "bmm",
-        "convolution",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-    )
-    return {getattr(aten, name).default for name in names if hasattr(aten, name)}
+    products = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)
+    return {*products, *internals.attention_operations()}

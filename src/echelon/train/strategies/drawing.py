@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from ...pytorch import distributed
 from .. import messages
 from ..gather import is_dtensor
 from .axes import Axes
@@ -31,9 +32,7 @@ def _place(tensor: Any) -> str:
     """Return which part of a tensor this rank holds, dim by dim, as Python slices."""
     if not is_dtensor(tensor):
         return WHOLE
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    shape, offset = distributed.part_of(tensor.shape, tensor.device_mesh, tensor.placements)
     if tuple(shape) == tuple(tensor.shape):
         return WHOLE
     if 0 in shape:

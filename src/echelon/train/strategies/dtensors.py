@@ -5,6 +5,7 @@ from typing import Any, List
 import torch
 from torch import nn
 
+from ...pytorch import distributed, internals
 from .. import patches
 
 MEAN, SUM = 1, 2
@@ -13,10 +14,8 @@ MEAN, SUM = 1, 2
 
 def allow_plain_tensors() -> None:
     """Let PyTorch treat plain tensors among DTensors as replicated: here they are equal on every rank."""
-    from torch.distributed.tensor import DTensor
-
     why = "A plain tensor among DTensors is the same on every rank."  # as implicit_replication(), for backward too
-    patches.replace(DTensor._op_dispatcher, "_allow_implicit_replication", True, why=why)
+    patches.replace(distributed.dtensor_dispatcher(), distributed.PLAIN_IS_REPLICATED, True, why=why)
     torch.backends.mha.set_fastpath_enabled(False)  # DTensor does not know this operation for a whole layer
 
 
@@ -28,12 +27,10 @@ def teach_attention() -> None:
     if _taught:
         return
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor._op_schema import OpSchema
     from torch.distributed.tensor.experimental import register_sharding
 
     _taught.append(True)
     _gather_projections()
-    aten = torch.ops.aten
     kinds = [Replicate(), Shard(1), Shard(0)]
 
     def forward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
@@ -44,13 +41,14 @@ def teach_attention() -> None:
 
     def of_mask(mask: Any, kind: Any) -> List[Any]:
         """Return the placement of a mask, if there is one: cut like the other tensors, except along dims of size 1."""
-        if mask is None or not hasattr(OpSchema, "kwargs_strategy"):  # PyTorch 2.6 to 2.9 leave it as it is
+        if mask is None or not distributed.places_keywords():  # PyTorch 2.6 to 2.9 leave it as it is
             return []
         is_cut = kind.is_shard() and len(mask.shape) == 4 and mask.shape[kind.dim] > 1
         return [kind if is_cut else Replicate()]
 
-    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)(forward)
-    register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(backward)
+    operation, gradient = internals.attention_on_cpu()
+    register_sharding(operation)(forward)
+    register_sharding(gradient)(backward)
 
 
 def teach_losses() -> None:
@@ -58,9 +56,7 @@ def teach_losses() -> None:
 
     A rank may have more targets than another rank, as with labels that are shifted. DTensor's gradients are right.
     """
-    from torch.distributed.tensor import DTensor
-
-    handlers: Any = DTensor._op_dispatcher._custom_op_handlers
+    handlers = distributed.dtensor_handlers()
 
     def forward(operation: Any, args: Any, kwargs: Any) -> Any:
         scores, target, weight, reduction, ignored = args
@@ -75,7 +71,7 @@ def teach_losses() -> None:
 
     leave, enter = patches.replace(
         handlers, torch.ops.aten.nll_loss_forward.default, forward,
-        name="DTensor._op_dispatcher._custom_op_handlers[nll_loss]",
+        name="the way of DTensor to compute nll_loss",
         why="The mean of a loss counts the targets of all ranks.",
     ).toggles()  # fmt: skip
 
@@ -88,7 +84,7 @@ def _gather_projections() -> None:
     from torch.distributed.tensor import DTensor, Replicate
 
     functional: Any = nn.functional
-    original = functional._in_projection_packed
+    original = getattr(functional, internals.IN_PROJECTION)
 
     def project(q: Any, k: Any, v: Any, w: Any, b: Any = None) -> Any:
         if not isinstance(w, DTensor) or w.placements == (Replicate(),):
@@ -100,4 +96,4 @@ def _gather_projections() -> None:
         return original(q, k, v, w, b)
 
     why = "Attention splits queries, keys and values that are whole."
-    patches.replace(functional, "_in_projection_packed", project, why=why)
+    patches.replace(functional, internals.IN_PROJECTION, project, why=why)

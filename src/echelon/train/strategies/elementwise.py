@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator
 import torch
 from torch.distributed.tensor import DTensor
 
+from ...pytorch import distributed
 from .. import patches
 from ..optimizer_kinds import ELEMENTWISE
 
@@ -88,7 +89,7 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
     """Give an optimizer plain tensors for one step: this rank's parts of weights, gradients and states."""
     groups, states = optimizer.param_groups, optimizer.state
     weights = [group["params"] for group in groups]
-    parts = {one: one._local_tensor for each in weights for one in each if isinstance(one, DTensor)}
+    parts = {one: distributed.local_part(one) for each in weights for one in each if isinstance(one, DTensor)}
     if not parts:
         yield
         return
@@ -114,7 +115,7 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
 
 
 def _part(value: Any) -> Any:
-    return value._local_tensor if isinstance(value, DTensor) else value
+    return distributed.local_part(value) if isinstance(value, DTensor) else value
 
 
 def _parts_of(values: Dict[str, Any]) -> Dict[str, Any]:
@@ -125,5 +126,5 @@ def _keep(states: Dict[str, Any], new: Dict[str, Any], weight: Any) -> None:
     """Store the new states of one weight; a state with the shape of the weight gets its placements."""
     for name, value in new.items():
         if value is not _part(states.get(name)):
-            is_cut = getattr(value, "shape", ()) == weight._local_tensor.shape
+            is_cut = getattr(value, "shape", ()) == distributed.local_part(weight).shape
             states[name] = DTensor(value, weight._spec, requires_grad=False) if is_cut else value  # type: ignore[no-untyped-call]

@@ -6,11 +6,11 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 import torch
 from torch import nn
 
+from ...pytorch import distributed
 from . import batches, stages
 from .axes import Axes
 from .parallel import Parallel
 from .strategy import StrategyError
-from .versions import Begins
 from .virtual_shards import VirtualShards
 
 
@@ -46,7 +46,7 @@ class ExactParallel(Parallel):
             stage.begin = self._virtual.begin
             stage.take = lambda place: self._virtual.take(stage.stage_index, place)
 
-        changes = (_OneByOne, Begins)
+        changes = (_OneByOne, distributed.StageRepairs)
         return stages.make_schedule(parts, self.axes, self._loss_of_part, changes=changes, prepare=prepare)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 import torch
 from torch import nn
 
+from ...pytorch import distributed, internals
 from ..gather import is_dtensor
 from . import blocks, states
 from .strategy import StrategyError
@@ -74,7 +75,7 @@ def draw(
             for name, value in zip(names, _own(module).values()):  # noqa: B905
                 if name in local and name not in given:
                     target = local[name]
-                    holder = target._local_tensor if is_dtensor(target) else target
+                    holder = distributed.local_part(target) if is_dtensor(target) else target
                     holder.detach().copy_(states.part_of(value.detach(), target))
         module.to_empty(device="meta", recurse=False)
 
@@ -102,7 +103,7 @@ def _initializer_of(root: nn.Module, module: nn.Module) -> Optional[Initialize]:
         if any(True for _ in module.buffers(recurse=False)) and not hasattr(module, "reset_parameters"):
             return None
         return rule  # type: ignore[no-any-return]
-    for name in ("reset_parameters", "_reset_parameters"):
+    for name in internals.layer_resets():
         method = getattr(module, name, None)
         if callable(method):
             return lambda _module: method()

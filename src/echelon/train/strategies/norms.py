@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
+from ...pytorch import distributed, internals
 from ..gather import is_dtensor
 from .axes import Axes
 
@@ -40,7 +41,7 @@ def total(
         by_copies.setdefault(number, []).append(own.coalesce().values() if own.is_sparse else own)
     power = torch.zeros((), dtype=torch.float64, device=device)
     for number, tensors in by_copies.items():
-        norms = torch.stack([norm.to(device) for norm in torch._foreach_norm(tensors, kind)]).double()
+        norms = torch.stack([norm.to(device) for norm in internals.norms(tensors, kind)]).double()
         power = torch.maximum(power, norms.max()) if kind == INFINITE else power + norms.pow(kind).sum() / number
     power = reduce(power)
     return power if kind == INFINITE else power ** (1.0 / kind)
@@ -65,12 +66,12 @@ def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
             gradient = local(parameter.grad)
             by_device.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     for (device, dtype), gradients in by_device.items():
-        torch._foreach_mul_(gradients, factor.to(device, dtype))
+        internals.multiply(gradients, factor.to(device, dtype))
 
 
 def local(tensor: Any) -> torch.Tensor:
     """Return this rank's part of a tensor."""
-    part: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
+    part: torch.Tensor = distributed.local_part(tensor) if is_dtensor(tensor) else tensor
     return part
 
 

@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...pytorch import internals
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..rng import generators as generators
 from .strategy import StrategyError
@@ -82,11 +82,11 @@ class Seen:
             self.changed = self._left[0]
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operations(internals.DispatchMode):  # type: ignore[misc]
     """Passes the arguments of each operation to a function."""
 
     def __init__(self, see: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._see = see
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,7 +96,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _memory_of(tensor: torch.Tensor) -> int:
     """Return the identity of the storage that a tensor shares with its views."""
-    return int(tensor.untyped_storage()._cdata)
+    return internals.storage_key(tensor)
 
 
 def _computed(

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from . import batches, blocks
 from .seen import EVERYWHERE, Seen, Sides, needed_later, no_numbers, sides, users
 from .strategy import StrategyError
@@ -75,7 +76,7 @@ class _StandIn(nn.Module):
     def __init__(self, original: nn.Module, device: torch.device) -> None:
         super().__init__()
         for module in original.modules():
-            for leaf in list(module._parameters):
+            for leaf in list(internals.weights(module)):
                 _leave_out(module, leaf, device)
         self.__dict__["_original"] = original  # not as a module of the stage
 
@@ -123,7 +124,7 @@ class _Elsewhere(_StandIn):
 
 def _leave_out(module: nn.Module, leaf: str, device: torch.device) -> None:
     """Remove a weight that another stage uses; a placeholder keeps its shape."""
-    weight: Any = module._parameters.pop(leaf)
+    weight: Any = internals.weights(module).pop(leaf)
     module.__dict__[leaf] = weight if weight is None else no_numbers(weight.dtype, device).expand(weight.shape)
 
 

@@ -6,11 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...pytorch import distributed
 from .. import messages, point_to_point
 from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
-from .versions import Begins, unscaled
+from .versions import unscaled
 
 
 def places(strategy: Strategy, rank: int) -> List[int]:
@@ -110,7 +111,7 @@ def make_schedule(
     axes: Axes,
     loss: Callable[..., torch.Tensor],
     *,
-    changes: Sequence[type] = (Begins,),
+    changes: Sequence[type] = (distributed.StageRepairs,),
     prepare: Callable[[Any], None] = lambda _: None,
 ) -> Any:
     """Return PyTorch's schedule over this rank's stages; it scales no gradients: the loss has its weight already."""

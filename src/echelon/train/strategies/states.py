@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ...checkpoint import safetensors
+from ...pytorch import distributed
 from .. import messages, point_to_point
 from ..gather import each_whole, is_dtensor
 from . import blocks
@@ -37,9 +38,7 @@ def part_of(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     """Return this rank's part of a whole tensor, without communication."""
     if not is_dtensor(like):
         return tensor
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    shape, offset = compute_local_shape_and_global_offset(tensor.shape, like.device_mesh, like.placements)
+    shape, offset = distributed.part_of(tensor.shape, like.device_mesh, like.placements)
     return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
 
 
@@ -121,7 +120,7 @@ def fill(local: Mapping[str, Any], state: Mapping[str, torch.Tensor], order: Seq
 
 
 def _local(tensor: Any) -> torch.Tensor:
-    part: torch.Tensor = tensor._local_tensor if is_dtensor(tensor) else tensor
+    part: torch.Tensor = distributed.local_part(tensor) if is_dtensor(tensor) else tensor
     return part.detach()
 
 

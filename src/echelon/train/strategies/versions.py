@@ -1,7 +1,7 @@
 """Bridge differences between the versions of PyTorch that strategies work with, from 2.6 on."""
 
 import inspect
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 
@@ -17,23 +17,6 @@ def unsent(function: Callable[..., Any]) -> Dict[str, Any]:
 def unscaled(schedule: Callable[..., Any]) -> Dict[str, Any]:
     """Return the arguments that let a schedule leave gradients unscaled; before 2.7 no schedule scales them."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
-
-
-class Begins:
-    """Repairs two methods that a PyTorch stage calls before its first batch."""
-
-    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-        """Clear autocast's cache, which would keep casts without gradients: so PyTorch 2.9 computes shapes."""
-        try:
-            return super()._prepare_forward_infra(*args, **kwargs)  # type: ignore[misc]
-        finally:
-            torch.clear_autocast_cache()
-
-    def _get_init_p2p_neighbors_ops(self) -> List[Any]:
-        """Send nothing first on a CPU: PyTorch 2.9 sends 8 bytes there to a rank that waits for 4."""
-        if not devices.is_accelerator(self.device):  # type: ignore[attr-defined]
-            return []
-        return super()._get_init_p2p_neighbors_ops()  # type: ignore[misc, no-any-return]
 
 
 FULLY_SHARD_ON_CPU = (2, 9)

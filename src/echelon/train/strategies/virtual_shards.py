@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import torch
 from torch import nn
 
+from ...pytorch import internals
 from ..cpu import all_gather
 from ..exact import tree
 from ..exact.weights import Weights
@@ -173,7 +174,7 @@ class VirtualShards:
     def _refuse_changed(self, before: Mapping[int, int]) -> None:
         for part in self._parts.values():
             for name, buffer in part.named_buffers():
-                if before.get(id(buffer), buffer._version) != buffer._version:
+                if before.get(id(buffer), internals.version(buffer)) != internals.version(buffer):
                     raise StrategyError(
                         "echelon computes each shard of a batch separately, but the model changes its buffer "
                         "%s with each shard" % blocks.plain_name(name),
@@ -196,7 +197,7 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _version(gradient: Any) -> int:
-    return norms.local(gradient)._version
+    return internals.version(norms.local(gradient))
 
 
 def _sum_of(losses: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
