@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests import private_names
 from tests.import_circles import circles
 from tests.replaced_names import assignments
 
@@ -175,6 +176,35 @@ def test_own_names_may_be_assigned() -> None:
     """What is ours, or a call gives, is no name of others."""
     code = "import torch\nfrom .own import Own\nOwn.rule = f\nmodel = torch.nn.GELU()\nmodel.bias = f\nself.x = f"
     assert assignments(ast.parse(code)) == []
+
+
+DOOR_TO_PYTORCH = SOURCE / "pytorch"
+WITH_TORCH = ("train", "checkpoint", "proof", "bench")
+
+
+def test_private_names_of_pytorch_are_taken_at_one_door() -> None:
+    """A leading underscore of PyTorch, also in a string, stands only in the room that knows the versions."""
+    trees = {path: ast.parse(path.read_text()) for path in FILES}
+    own = private_names.own(tree for path, tree in trees.items() if DOOR_TO_PYTORCH not in path.parents)
+    found = {
+        name(path): names
+        for path, tree in trees.items()
+        if path.relative_to(SOURCE).parts[0] in WITH_TORCH and (names := private_names.foreign(tree, own))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch._C._len_torch_dispatch_stack()", "from torch.utils._pytree import tree_map", "tensor._local_tensor",
+        "from torch.nn.modules.batchnorm import _NormBase", "getattr(module, '_orig_mod', module)",
+        "hooks.replace('torch.jit._script', 'save', wrap)", "self._auto_collation", "import torch._dynamo",
+    ],
+)  # fmt: skip
+def test_private_name_is_found(code: str) -> None:
+    """Each of these would fail the test above."""
+    assert private_names.foreign(ast.parse(code), {"_own"}) != []
 
 
 def pythons() -> list[str]:

@@ -42,8 +42,6 @@ def start(exact: int = 0) -> Run:
     >>> list(batch.shape), run.is_main
     ([4, 3], True)
     """
-    import torch  # noqa: F401  # what is checked
-
     from echelon.pytorch import targets
 
     targets.check("scale")

@@ -46,6 +46,12 @@ plain_classes = _of("torch._C", "DisableTorchFunctionSubclass")
 """A context without the `__torch_function__` of classes."""
 
 
+SCRIPT_FRAMES = "_frames_up"
+"""The argument of torch.jit.script that says how many calls are between it and the script."""
+UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")
+"""Attributes of a tensor that no rank shares."""
+
+
 # Classes and functions
 
 

@@ -224,6 +224,7 @@ def _parsed(row: str) -> Target:
 
 def check(*features: str) -> None:
     """Raise UnknownPyTorch if PyTorch lacks a name that one of these parts of echelon needs, or has changed it."""
+    importlib.import_module("torch")
     if "dtensor" in features:
         importlib.import_module("torch.distributed.tensor")  # which the run imports in any case
     wrong = [found for feature in features for found in changes(feature)]

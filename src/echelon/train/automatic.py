@@ -46,8 +46,6 @@ def begin(scale: str, *, was_forked: bool) -> None:
         one_rank.install()
         return  # one rank is one device: nothing to share, and nothing else that differs from plain Python
     try:
-        import torch  # noqa: F401
-
         _check(options, is_saved=is_saved)
         if options.how == OBSERVE:
             from .recording import observe

@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import Any, Callable
 
+from ..pytorch import modules as torch_modules
 from . import patches
 from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
 
@@ -60,7 +61,7 @@ def guard(pid: int) -> None:
 
         return backward
 
-    hooks.replace("torch._tensor", "Tensor.backward", refusing, why=_WHY_GUARDED)
+    hooks.replace(torch_modules.TENSOR, "Tensor.backward", refusing, why=_WHY_GUARDED)
     hooks.replace("torch.autograd", "backward", refusing, why=_WHY_GUARDED)
     hooks.when_imported("torch.optim.optimizer", _refuse_steps(pid), why=_WHY_GUARDED)
     hooks.apply()

@@ -56,8 +56,6 @@ def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
 
 
 def _install(what: str) -> None:
-    import torch  # noqa: F401
-
     if what != MEASURED:
         targets.check("scale")
     from .measuring import install as measuring

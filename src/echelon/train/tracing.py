@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict
 from torch import nn
 
 from ..pytorch import internals
+from ..pytorch import modules as torch_modules
 from . import patches, single_rank
 from .global_tensors.tensors import plain
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 _LOOKERS = (
     ("torch.jit", ("trace", "trace_module", "script")),
-    ("torch.jit._trace", ("trace", "trace_module")),
+    (torch_modules.TRACERS[0], ("trace", "trace_module")),
     ("torch.fx", ("symbolic_trace",)),
-    ("torch.fx._symbolic_trace", ("symbolic_trace",)),
+    (torch_modules.TRACERS[1], ("symbolic_trace",)),
     ("torch.onnx", ("export",)),
     ("torch.export", ("export",)),
 )
@@ -53,7 +54,7 @@ def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
     torch.jit.script looks up the names in a class or function in the frame of its caller.
     """
-    return {**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1}
+    return {**kwargs, internals.SCRIPT_FRAMES: kwargs.get(internals.SCRIPT_FRAMES, 0) + 1}
 
 
 def is_counting() -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, List
 
 from ...checkpoint import store
+from ...pytorch import modules as torch_modules
 from .. import patches, profiling
 from ..check import oracle
 from ..recording import record
@@ -35,7 +36,9 @@ _ALONE = frozenset(
         "wandb",
     ]
 )
-_ALONE_PARTS = ("torch._inductor", "torch._dynamo", "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile")
+_ALONE_PARTS = (
+    *torch_modules.COMPILER_PARTS, "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile"
+)  # fmt: skip
 _OURS = (record.__name__, oracle.__name__, profiling.__name__)
 _CHECKPOINTS = store.__name__.rpartition(".")[0]
 _LIKELY_ON_ALL = (OSError, ImportError, LookupError, EOFError)

@@ -2,13 +2,14 @@
 
 import os
 
+from ...pytorch import modules as torch_modules
 from ..scaling_error import as_of_library
 
 FUNCTIONS = (
     ("torch", "save", 1, "f"),
     ("torch.jit", "save", 1, "f"),
     ("torch.jit", "ScriptModule.save", 1, "f"),
-    ("torch.jit._script", "RecursiveScriptModule.save", 1, "f"),
+    (torch_modules.SCRIPTED_MODULES, "RecursiveScriptModule.save", 1, "f"),
     ("numpy", "save", 0, "file"),
     ("numpy", "savez", 0, "file"),
     ("numpy", "savez_compressed", 0, "file"),

@@ -9,8 +9,6 @@ from ...pytorch import targets
 
 def main(argv: List[str]) -> int:
     """Trace as argv[0] says; what PyTorch lacks is written in place of the log."""
-    import torch  # noqa: F401
-
     try:
         targets.check("scale", "trace")
     except targets.UnknownPyTorch as error:

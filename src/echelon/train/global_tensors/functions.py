@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, Tuple
 
+from ...pytorch import internals
+
 _ARITHMETIC = (
     "add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "true_divide", "floor_divide", "remainder",
     "fmod", "pow", "float_power", "maximum", "minimum", "fmax", "fmin", "atan2", "lerp", "addcmul", "addcdiv", "xlogy",
@@ -73,5 +75,5 @@ READS = frozenset(
 )  # fmt: skip
 """Functions whose result needs no gradient."""
 
-LOCAL_ATTRIBUTES = frozenset(("requires_grad", "is_leaf", "grad_fn", "retains_grad", "_grad_fn", "_version"))
+LOCAL_ATTRIBUTES = frozenset(("requires_grad", "is_leaf", "grad_fn", "retains_grad", *internals.UNTRACKED_ATTRIBUTES))
 IN_PLACE_OPERATORS = frozenset("__i%s__" % name for name in (*_OPERATORS, "lshift", "rshift"))

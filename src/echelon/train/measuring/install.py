@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...pytorch import internals, targets
+from ...pytorch import modules as torch_modules
 from .. import patches
 from ..scaling_error import leave_out_own_frames, tell_owner
 from .measures import Measures, Write
 from .spans import Spans
 
 _WHY = "The report of a run says where the time of its steps went."
-_COMPILES = "torch._dynamo.callback"
 Func = TypeVar("Func", bound=Callable[..., Any])
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather",
@@ -25,8 +25,8 @@ COLLECTIVES = (
 )  # fmt: skip
 
 WAITS = (
-    ("torch.distributed._functional_collectives", "wait_tensor"),  # DTensor: tensor and context parallel
-    ("torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup.wait_for_unshard"),
+    (torch_modules.COLLECTIVES, "wait_tensor"),  # DTensor: tensor and context parallel
+    (torch_modules.FULLY_SHARDED, "FSDPParamGroup.wait_for_unshard"),
 )
 """Functions of modules that a script may never import, in which computing waits for a collective asked for before."""
 
@@ -176,9 +176,9 @@ def _hook_compilers(measures: Measures) -> None:
             handler.start_callbacks.remove(begin)
             handler.end_callbacks.remove(end)
 
-        patches.hook(register, (begin, end), why=_WHY, name=_COMPILES + ".…", remove=remove)
+        patches.hook(register, (begin, end), why=_WHY, name=torch_modules.COMPILER_CALLBACKS + ".…", remove=remove)
 
-    patches.Hooks().when_imported(_COMPILES, act, why=_WHY)
+    patches.Hooks().when_imported(torch_modules.COMPILER_CALLBACKS, act, why=_WHY)
 
 
 def _hook_tracebacks() -> None:
