@@ -3,7 +3,16 @@
 import pytest
 
 from echelon.launch import failure
-from echelon.launch.failure import CONNECTION_LOST, LOST_AGENT, NEVER, USER_ERROR, Failure
+from echelon.launch.failure import (
+    CONNECTION_LOST,
+    LOST_AGENT,
+    NEVER,
+    OWN_MISTAKE,
+    UNKNOWN_PYTORCH,
+    USER_ERROR,
+    Failure,
+)  # fmt: skip
+from echelon.node import mistake
 
 COLLECTIVE = """Traceback (most recent call last):
   File "/home/me/train.py", line 41, in <module>
@@ -76,3 +85,27 @@ def test_error_in_a_collective_explains_those_who_lost_the_connection() -> None:
     mistake = of_rank(COLLECTIVE + "ValueError: invalid group\n", rank=3, time=9.0)
     noticed = of_rank(COLLECTIVE + "RuntimeError: Connection reset by peer\n", rank=0, time=8.9)
     assert failure.first([noticed, mistake]) is mistake
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "redis.exceptions.ConnectionError: Error 111 connecting to 10.0.0.9:6379. Connection refused.",
+        "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset'))",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "psycopg2.OperationalError: server closed the connection unexpectedly: Socket closed",
+    ],
+)
+def test_lost_database_is_an_error_of_the_script(last: str) -> None:
+    """Another rank is blamed only for what the ranks say to each other."""
+    assert of_rank(OWN.replace("KeyError: 'x'", last)).cause == USER_ERROR
+
+
+def test_words_of_a_rank_about_itself() -> None:
+    """A rank knows whether an error is echelon's own, and whether echelon knows its PyTorch."""
+    own = of_rank(OWN + mistake.line())
+    assert own.cause == OWN_MISTAKE
+    assert failure.error_line(own) == "KeyError: 'x'"
+    assert failure.describe(own, device="", with_tail=False)[-2] == "  please report it, with this file:"
+    unknown = of_rank("echelon.UnknownPyTorch: echelon 0.1.0 does not know this PyTorch (9.9): …\n  way out: …\n")
+    assert (unknown.cause, unknown.exit_code) == (UNKNOWN_PYTORCH, 2)

@@ -197,6 +197,9 @@ class UnknownPyTorch(UsageError):
     """A name of PyTorch that echelon needs is missing, or is not what it was."""
 
 
+UnknownPyTorch.__module__ = "echelon"  # as people know it, from wherever it was imported
+
+
 class Target(NamedTuple):
     """A name of PyTorch."""
 

@@ -6,13 +6,12 @@ what was there before, in any order. `echelon run --explain-hooks` prints the ta
 
 import importlib.machinery
 import inspect
+import os
 import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
-
-from ..pytorch import targets
 
 Do = Callable[[], Any]
 OnImport = Callable[[Any], None]
@@ -283,9 +282,7 @@ class Hooks:
                 owner = getattr(owner, class_name, None)
             original = getattr(owner, last, None)
             if original is None:
-                changed = targets.missing(name, attribute)
-                if changed is not None:
-                    raise changed
+                _refuse_missing(name, attribute)
             else:
                 self.put(owner, last, original, wraps(original)(wrap(original)), why=why, by=by)
 
@@ -313,6 +310,17 @@ def _replace_in(namespace: Dict[str, Any], patches: Dict[int, Patch]) -> None:
             patch = patches[id(value)]
             namespace[key] = patch.new
             patch.holders.append((namespace, key))
+
+
+def _refuse_missing(module: str, attribute: str) -> None:
+    """End this process if a module lacks a name that a training needs; the script may catch an exception."""
+    from ..pytorch import targets  # tests load this file alone
+
+    changed = targets.missing(module, attribute)
+    if changed is not None:
+        sys.stderr.write(targets.told(changed) + "\n")
+        sys.stderr.flush()
+        os._exit(changed.exit_code)
 
 
 class _Waiting(NamedTuple):
