@@ -10,9 +10,14 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # and what is imported is compiled once, also where the shell asks Python to write no bytecode
 unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
+export PYTHON
+# another PyTorch than that of the other tests: 2.14.1 is on the disk of the machines that CI has
+SECOND ?= 2.14.1
+# VERSION[:PYTHON]; a version that has no wheel for this Python needs another one
+TORCHES ?= 2.6.0 2.9.0 2.12.0 2.14.1 2.15.0
 SOAK = tests/faults/test_random_faults.py tests/faults/test_random_hangs.py tests/slurm/test_chain.py::test_limit_at_any_moment
 
-.PHONY: demo test soak check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
+.PHONY: demo test second-torch soak check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
@@ -54,8 +59,14 @@ $(FRAMEWORKS)/%/.installed: $(VENV)/.test tools/install-frameworks pyproject.tom
 	@tools/install-frameworks $(FRAMEWORKS) $(BIN)/python $*
 	@touch $@
 
-torches: $(VENV)/.test  ## strategies under PyTorch 2.6 and 2.9, which are installed for that, 12 GB
-	@tools/run-torches $(VENV)/torches $(BIN)/python 2.6.0 2.9.0
+torches: $(VENV)/.test  ## hooks, scripts and strategies under all versions of docs/versions.md, 30 GB, for an hour
+	@tools/run-torches wide $(VENV)/torches $(TORCHES)
+
+second-torch: $(VENV)/torches/torch-$(SECOND)/.installed  ## the tests that walk every hook, under another PyTorch
+	@tools/run-torches short $(VENV)/torches $(SECOND)
+
+$(VENV)/torches/torch-$(SECOND)/.installed: $(VENV)/.test pyproject.toml
+	@tools/run-torches install $(VENV)/torches $(SECOND)
 
 horovod: $(FRAMEWORKS)/horovod/.installed  ## build Horovod beside this torch, in ten minutes, and run its example
 	@tools/install-slurm

@@ -18,6 +18,8 @@ MUST_AGREE = (
     "GLOO_",
     "MASTER_",
     "TORCH_NCCL_",
+    "TORCH_FR_",
+    "TORCH_DIST_USE_NCCL2",
     "OMP_NUM_THREADS",
     "HSA_",
     "UCX_",
