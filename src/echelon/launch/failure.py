@@ -64,7 +64,8 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (
         COLLECTIVE_TIMEOUT,
-        r"[Ww]atchdog caught collective operation timeout|NCCL operation timed out|Timed out waiting \d+ms|DistStoreError: Timed out|"
+        r"[Ww]atchdog caught collective operation timeout|NCCL operation timed out|Timed out waiting \d+ms|"
+        r"DistStoreError: Timed out|"
         r"Application timeout caused pair closure|wait timeout after \d+ms|Timeout waiting for key",
     ),
     (
