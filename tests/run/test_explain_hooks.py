@@ -1,12 +1,15 @@
 """`echelon run --explain-hooks` beside the hooks of a real run."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests import warm
+
+from echelon.pytorch import targets
 
 SOURCES = Path(__file__).parents[2] / "src"
 TRAINS = """
@@ -22,7 +25,21 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(torch.ones(4, 4)).mean().backward()
 optimizer.step()
 """
+PRIVATE = "Private names of PyTorch that are used, and looked up before a run"
 EXPLICIT = "import echelon\n\nrun = echelon.start()\n"
+
+
+NOT_NEEDED = re.compile(
+    r"torch\.(backends\..*|utils\.tensorboard.*|nn\.RNN_\w+|distributed\.\w+|autograd\.Function\.__init_subclass__)|.*…|.*\.wait_for_unshard|.*\.wait_tensor"
+)
+"""Settings and a made-up name; what is measured and may be missing."""
+
+
+def is_looked_up(name: str) -> bool:
+    """Say whether a name of PyTorch stands in the table that is checked, perhaps under the module that defines it."""
+    last_two = ".".join(name.split(".")[-2:])
+    known = {target.name for feature in targets.FEATURES for target in targets.of(feature)}
+    return bool(NOT_NEEDED.fullmatch(name)) or any(one == name or one.endswith(f".{last_two}") for one in known)
 
 
 def explain(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -47,6 +64,7 @@ def test_table_is_that_of_a_run(tmp_path: Path) -> None:
     in_table = {(row["name"], row["by"]) for row in rows if row["ranks"] != "all ranks but rank 0"}
     assert len(in_run) > 150
     assert in_run == in_table
+    assert [name for name, _ in in_run if name.startswith("torch.") and not is_looked_up(name)] == []
 
 
 def test_person_reads_it(tmp_path: Path) -> None:
@@ -57,6 +75,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     at = lines.index("  hooks: The gradients of a loss are those of the whole batch.")
     assert lines[at + 1] == "      torch.Tensor.backward, torch.autograd.backward"
+    assert "torch._C._storage_Use_Count" in " ".join(lines[lines.index(PRIVATE) :])
     assert (
         "  torch.save: files.writers, model_parallel.hooks, measuring.install"
         in lines[lines.index("Names with several rows, and which is called first") :]

@@ -13,6 +13,7 @@ from typing import Any
 from echelon.cli.options import Scanned
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, own_command
+from echelon.pytorch import targets
 from echelon.scale_options import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.spec import Job
 
@@ -117,7 +118,7 @@ def text_of(rows: Rows, title: str) -> str:
     for is_at_once, title in _TITLES.items():
         chosen = [row for row in rows if (row["when"] == AT_ONCE) == is_at_once]
         lines += ["", title, *_paragraphs(chosen)] if chosen else []
-    return "\n".join([*lines, *_stacks(rows)])
+    return "\n".join([*lines, *_private_names(), *_stacks(rows)])
 
 
 def _paragraphs(rows: Rows) -> list[str]:
@@ -140,6 +141,12 @@ def _stacks(rows: Rows) -> list[str]:
     several = {name: called for name, called in parts.items() if len(called) > 1}
     lines = [line for name, called in several.items() for line in _wrapped(f"{name}: {', '.join(called)}", 2, 6)]
     return ["", "Names with several rows, and which is called first", *lines] if lines else []
+
+
+def _private_names() -> list[str]:
+    """Return the private names of PyTorch that a scaled run uses, which are looked up before it."""
+    names = [target.name for target in targets.of("scale") if "._" in target.name and "__" not in target.attribute]
+    return ["", "Private names of PyTorch that are used, and looked up before a run", *_wrapped(", ".join(names), 6, 6)]
 
 
 def _wrapped(text: str, first: int, following: int) -> list[str]:
