@@ -131,7 +131,7 @@ def test_script_that_forgets_its_optimizer_fails(tmp_path: Path) -> None:
         (OWN, ("--steps", "9"), 2, "--steps is for a script that echelon scales"),
         ("", ("--steps", "3"), 2, "--steps 3: give a whole number of at least 4"),
         ("", ("--seed", "x"), 2, "--seed x: give a whole number"),
-        ("raise SystemExit(3)\n", (), 1, "the script fails without a fault:"),
+        ("raise SystemExit(3)\n", (), 1, "the run without a fault failed:"),
         (SCRIPT.read_text().replace('f"best-', 'f"FOLDER/best-'), ("--steps", "20"), 2,
          "which is outside of the copy of its folder"),
     ],

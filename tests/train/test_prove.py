@@ -174,7 +174,7 @@ def test_failing_script_is_not_compared(tmp_path: Path) -> None:
     """A script that fails on one rank is shown as it fails, and no log is named that is gone."""
     done = prove(tmp_path, "raise ValueError('no data')\n", "-n", "2")
     assert done.returncode == 1
-    assert "the script fails on 1 rank" in done.stderr
+    assert "the run on 1 rank failed" in done.stderr
     assert "ValueError: no data" in done.stderr
     assert ".echelon-prove" not in done.stderr
 

@@ -178,7 +178,7 @@ class _Prover:
         done = own_runs.finish(self._host, [*self._options(start), *self._script()])
         ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
         if done.exit_code != 0:
-            raise RunError(f"the script fails on {ranks}:", details=own_runs.without_logs(done.stdout))
+            raise RunError(f"the run on {ranks} failed:", details=own_runs.without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, records.ABOUT)):
             raise RunError(
                 f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "

@@ -98,7 +98,7 @@ class Rehearsing:
         records, done, seconds = self._run("undisturbed", Rehearsal(steps=steps), "--max-restarts", "0")
         _refuse_outside(done.stdout)
         if done.exit_code:
-            raise RunError("the script fails without a fault:", details=own_runs.without_logs(done.stdout))
+            raise RunError("the run without a fault failed:", details=own_runs.without_logs(done.stdout))
         num_steps = len(records.steps)
         if num_steps < LEAST_STEPS:
             raise UsageError(

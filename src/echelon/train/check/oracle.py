@@ -16,6 +16,7 @@ import torch
 
 from .. import device as devices
 from .. import patches
+from ..scaling_error import is_own_mistake
 
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, which has only its part of the batch
@@ -158,7 +159,8 @@ def _told(error: BaseException) -> str:
     """Return why there is no comparison, from the error that ended the script on one device."""
     if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
         return TOO_LARGE
-    return "in the process for one device the script fails with %s: %s" % (
+    return "in the process for one device %s fails with %s: %s" % (
+        "echelon" if is_own_mistake(error) else "the script",
         type(error).__name__,
         str(error).partition("\n")[0],
     )
