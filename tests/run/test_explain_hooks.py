@@ -30,7 +30,8 @@ EXPLICIT = "import echelon\n\nrun = echelon.start()\n"
 
 
 NOT_NEEDED = re.compile(
-    r"torch\.(backends\..*|utils\.tensorboard.*|nn\.RNN_\w+|distributed\.\w+|autograd\.Function\.__init_subclass__)|.*…|.*\.wait_for_unshard|.*\.wait_tensor"
+    r"torch\.(backends\..*|_C\._(cuda|xpu)_\w+|utils\.tensorboard.*|nn\.RNN_\w+|distributed\.\w+)|"
+    r"torch\.autograd\.Function\.__init_subclass__|.*…|.*\.wait_for_unshard|.*\.wait_tensor"
 )
 """Settings and a made-up name; what is measured and may be missing."""
 
