@@ -170,6 +170,14 @@ def test_run_without_what_it_only_measures_with(tmp_path: Path) -> None:
     assert done.stderr.count("; this run is not measured\n") == 1
 
 
+def test_rank_ends_without_a_word(tmp_path: Path) -> None:
+    """Also where triton is imported, whose types stay until the end: 2.15 imports it for each optimizer."""
+    done = run(tmp_path, "", "--scale", "off")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "nanobind" not in done.stderr
+    assert "leaked" not in done.stderr
+
+
 def test_error_names_the_versions() -> None:
     """Ours, PyTorch's and those that were tried."""
     error = targets.unknown(["`torch.save` is missing", "`torch.load` is missing"])
