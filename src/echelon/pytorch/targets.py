@@ -193,6 +193,9 @@ OPTIONAL = frozenset(("look", "measure", "profile"))
 """Parts without which a training is the same."""
 
 
+_MODULES = {"dtensor": "torch.distributed.tensor", "pipeline": "torch.distributed.pipelining"}
+
+
 class UnknownPyTorch(UsageError):
     """A name of PyTorch that echelon needs is missing, or is not what it was."""
 
@@ -228,8 +231,9 @@ def _parsed(row: str) -> Target:
 def check(*features: str) -> None:
     """Raise UnknownPyTorch if PyTorch lacks a name that one of these parts of echelon needs, or has changed it."""
     importlib.import_module("torch")
-    if "dtensor" in features:
-        importlib.import_module("torch.distributed.tensor")  # which the run imports in any case
+    for feature in features:
+        if feature in _MODULES:
+            importlib.import_module(_MODULES[feature])  # which the run imports in any case
     wrong = [found for feature in features for found in changes(feature)]
     if wrong:
         raise unknown(wrong)

@@ -97,6 +97,8 @@ _of_rank_0: List[BaseException] = []
 _told: List[BaseException] = []
 _CALLED = re.compile(r"(?:(?<=[^\w.])|^)([A-Za-z_]\w*)\(")
 """A call of a plain name."""
+_HELD = re.compile(r"self\.(_original|_inner|_loss)\(|\S*__torch_function__\(")
+"""Calls of functions of others that an object of echelon holds."""
 
 
 def as_of_library(error: BaseException) -> BaseException:
@@ -131,18 +133,20 @@ def is_own_mistake(error: BaseException) -> bool:
 def _passes_on(trace: TracebackType) -> bool:
     """Say whether a frame of echelon was calling a function that it got: a replaced one of PyTorch, or the script's.
 
-    Such a function is a local name of the frame. One of C has no frame of its own, so the traceback ends here.
+    Such a function is a local name of the frame, or one of _HELD. One of C has no frame of its own, so the traceback
+    ends here.
     """
     frame = trace.tb_frame
-    text = linecache.getline(frame.f_code.co_filename, trace.tb_lineno, frame.f_globals)
-    if sys.version_info >= (3, 11):
-        first, last, start, end = list(frame.f_code.co_positions())[trace.tb_lasti // 2]
-        if None not in (first, start, end):
-            text = text.encode()[start : end if first == last else None].decode(errors="replace")
     code = frame.f_code
+    text = linecache.getline(code.co_filename, trace.tb_lineno, frame.f_globals)
     local = {*code.co_varnames, *code.co_freevars, *code.co_cellvars}
-    called = _CALLED.match(text) if sys.version_info >= (3, 11) else _CALLED.search(text)
-    return "__torch_function__(" in text or (called is not None and called.group(1) in local)
+    if sys.version_info < (3, 11):  # the line is known, and not the call in it
+        return _HELD.search(text) is not None or any(name in local for name in _CALLED.findall(text))
+    first, last, start, end = list(code.co_positions())[trace.tb_lasti // 2]
+    if start is not None:
+        text = text.encode()[start : end if first == last else None].decode(errors="replace")
+    called = _CALLED.match(text)
+    return _HELD.match(text) is not None or (called is not None and called.group(1) in local)
 
 
 def tell_owner(error: BaseException) -> None:

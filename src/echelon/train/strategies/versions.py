@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, Tuple
 
 import torch
 
+from ...pytorch import targets
 from .. import device as devices
 from .strategy import Strategy, StrategyError
 
@@ -54,3 +55,5 @@ def check(strategy: Strategy, device: torch.device, version: str = torch.__versi
                 "%s %s, and PyTorch %s cannot do that yet" % (strategy.as_code(), why, version),
                 hint="PyTorch 2.13; or %s" % hint,
             )
+    has_parts = strategy.is_fully_sharded or max(strategy.tensor, strategy.context) > 1
+    targets.check(*["dtensor"] * has_parts, *["pipeline"] * (strategy.pipeline > 1))
