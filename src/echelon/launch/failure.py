@@ -78,7 +78,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
 )
 _OF_RANKS = re.compile(
-    r"torch/distributed|torch\.distributed|third_party/gloo|gloo|NCCL|nccl|c10d|ProcessGroup|horovod|deepspeed|mpi4py|MPI_|"
+    r"peer \[|torch/distributed|torch\.distributed|third_party/gloo|gloo|NCCL|nccl|c10d|ProcessGroup|horovod|deepspeed|mpi4py|MPI_|"
     r"tensorflow|jax|/_?echelon/|DistBackendError|DistNetworkError|DistStoreError"
 )
 """What a traceback names where ranks talk to each other: a script may also lose a database or a web server."""
