@@ -78,8 +78,8 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
 )
 _OF_RANKS = re.compile(
-    r"peer \[|torch/distributed|torch\.distributed|third_party/gloo|gloo|NCCL|nccl|c10d|ProcessGroup|horovod|deepspeed|mpi4py|MPI_|"
-    r"tensorflow|jax|/_?echelon/|DistBackendError|DistNetworkError|DistStoreError"
+    r"peer \[|gloo|torch[/.]distributed|NCCL|nccl|c10d|ProcessGroup|Dist(Backend|Network|Store)Error|horovod|deepspeed|"
+    r"mpi4py|MPI_|tensorflow|jax|/_?echelon/"
 )
 """What a traceback names where ranks talk to each other: a script may also lose a database or a web server."""
 # torch adds the rank, and an unfinished progress line may precede it
