@@ -52,6 +52,12 @@ UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")
 """Attributes of a tensor that no rank shares."""
 
 
+def release() -> tuple[int, int]:
+    """Return the major and the minor number of this PyTorch."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
 # Classes and functions
 
 

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..node import credentials
 from ..node.secret import NONCE_BYTES, digest, is_digest
-from ..pytorch import distributed
+from ..pytorch import distributed, internals
 from . import device as devices
 from . import patches, waiting
 from .cpu import gloo
@@ -51,7 +51,7 @@ def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
             sys.stderr.flush()
     if store is not None:
         settings.update(store=distributed.PrefixStore("default_pg", store), rank=rank, world_size=size)
-    with _near():
+    with _near(), _without_greeting():
         dist.init_process_group(devices.backends(device, is_shared=is_shared), **settings)
     gloo.yield_cores()
     prove(None)
@@ -65,7 +65,7 @@ def temporary(timeout: timedelta) -> Iterator[None]:
     store = distributed.PrefixStore("temporary", _store_of_run())
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     excepthook = sys.excepthook
-    with _near():
+    with _near(), _without_greeting():
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         prove(None)
@@ -115,12 +115,14 @@ def _any_rank(store: Any, size: int, *, is_so: bool) -> bool:
 
 def form_alone(device: torch.device) -> None:
     """Form the default group of one rank, which no other process can join."""
-    dist.init_process_group(devices.backends(device), store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    with _without_greeting():
+        dist.init_process_group(devices.backends(device), store=store, rank=0, world_size=1)
 
 
 def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
     """Return a new group of these ranks, or of all ranks."""
-    with _near():
+    with _near(), _without_greeting():
         group = dist.new_group(None if ranks is None else list(ranks), **settings)
     gloo.yield_cores()
     prove(group)
@@ -165,6 +167,24 @@ def _exchanged(parts: List[bytes], group: Any) -> List[bytes]:
     dist.all_to_all_single(heard, sent, group=group)
     content = bytes(heard.tolist())
     return [content[first : first + size] for first in range(0, len(content), size)]
+
+
+@contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Keep a line that gloo of PyTorch 2.8 to 2.10 writes to stdout for each group out of the script's output."""
+    if not (2, 8) <= internals.release() <= (2, 10):
+        yield
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    kept, silence = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.close(silence)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
