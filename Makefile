@@ -50,7 +50,7 @@ gpu:  ## show on this machine's GPUs what can be shown there, with the Python th
 frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
 	@tools/run-frameworks $(FRAMEWORKS)
 
-installed: $(VENV)/.test system-packages $(INSTALLED)  ## all that the tests and the frameworks need
+installed: $(VENV)/.test system-packages $(INSTALLED) $(VENV)/torches/torch-$(SECOND)/.installed  ## all that the tests and the frameworks need
 
 system-packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
 	@tools/install-slurm --pmix

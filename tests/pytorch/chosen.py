@@ -4,6 +4,8 @@ from pathlib import Path
 
 import torch
 
+from echelon.pytorch.internals import numbers
+
 LIST = Path(__file__).with_suffix(".txt")
 
 
@@ -12,15 +14,10 @@ def chosen(version: str) -> list[str]:
     needed, tests = (0, 0), []
     for line in LIST.read_text().splitlines():
         if line.startswith("from "):
-            needed = _numbers(line.removeprefix("from "))
-        elif not line.startswith("#") and _numbers(version) >= needed:
+            needed = numbers(line.removeprefix("from "))
+        elif not line.startswith("#") and numbers(version) >= needed:
             tests.append(line)
     return tests
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def test_rank_ends_without_a_word(tmp_path: Path) -> None:
 
 def test_error_names_the_versions() -> None:
     """Ours, PyTorch's and those that were tried."""
-    error = targets.unknown(["`torch.save` is missing", "`torch.load` is missing"])
+    error = targets.error_of(["`torch.save` is missing", "`torch.load` is missing"])
     assert error.message.startswith("echelon 0")
     assert "`torch.save` is missing (and 1 more); tested with" in error.message
     assert error.exit_code == 2

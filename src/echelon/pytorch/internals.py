@@ -44,17 +44,15 @@ plain_functions = _of("torch._C", "DisableTorchFunction")
 """A context without `__torch_function__`, of classes and of modes."""
 plain_classes = _of("torch._C", "DisableTorchFunctionSubclass")
 """A context without the `__torch_function__` of classes."""
-
-
 SCRIPT_FRAMES = "_frames_up"
 """The argument of torch.jit.script that says how many calls are between it and the script."""
 UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")
 """Attributes of a tensor that no rank shares."""
 
 
-def release() -> tuple[int, int]:
-    """Return the major and the minor number of this PyTorch."""
-    major, minor = torch.__version__.split(".")[:2]
+def numbers(version: str = torch.__version__) -> tuple[int, int]:
+    """Return the major and the minor number of a version: (2, 15) for "2.15.0+cu132"."""
+    major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 

@@ -8,9 +8,10 @@ replace. A release that moves a name is told as such: it is no mistake of the sc
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import UsageError
 
@@ -188,11 +189,7 @@ FEATURES: dict[str, str] = {
     "scale": SCALE, "look": LOOK, "measure": MEASURE, "profile": PROFILE, "save": SAVE, "trace": TRACE,
     "dtensor": DTENSOR, "pipeline": PIPELINE,
 }  # fmt: skip
-"""The rows by the part of echelon that needs them."""
-OPTIONAL = frozenset(("look", "measure", "profile"))
-"""Parts without which a training is the same."""
-
-
+"""The rows by the part of echelon that needs them; without "look", "measure" and "profile" a training is the same."""
 _MODULES = {"dtensor": "torch.distributed.tensor", "pipeline": "torch.distributed.pipelining"}
 
 
@@ -236,7 +233,7 @@ def check(*features: str) -> None:
             importlib.import_module(_MODULES[feature])  # which the run imports in any case
     wrong = [found for feature in features for found in changes(feature)]
     if wrong:
-        raise unknown(wrong)
+        raise error_of(wrong)
 
 
 def changes(feature: str) -> list[str]:
@@ -244,28 +241,30 @@ def changes(feature: str) -> list[str]:
     return [found for found in map(_change, of(feature)) if found]
 
 
-def unknown(wrong: Sequence[str]) -> UnknownPyTorch:
+def error_of(wrong: Sequence[str]) -> UnknownPyTorch:
     """Return the error for names that have changed."""
     way_out = f"pip install torch=={NEWEST_TRIED}; or, for a script that distributes itself, echelon run --scale off …"
-    return UnknownPyTorch(what(wrong), hint=way_out)
+    return UnknownPyTorch(describe(wrong), hint=way_out)
 
 
-def what(wrong: Sequence[str]) -> str:
+def describe(wrong: Sequence[str]) -> str:
     """Return a sentence about names that have changed."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     ours = f"echelon {_own_version()} does not know this PyTorch ({_version()})"
     return f"{ours}: {wrong[0]}{more}; tested with {OLDEST} to {NEWEST}"
 
 
-def told(error: UnknownPyTorch) -> str:
-    """Return what a rank writes before it ends; `launch.failure` knows the first words."""
-    return f"echelon.{type(error).__name__}: {error.message}\n  way out: {error.hint}"
+def end(error: UnknownPyTorch) -> NoReturn:
+    """Write the error and end this rank, whose script must not catch it; `launch.failure` knows the first words."""
+    sys.stderr.write(f"echelon.{type(error).__name__}: {error.message}\n  way out: {error.hint}\n")
+    sys.stderr.flush()
+    os._exit(error.exit_code)
 
 
-def missing(module: str, attribute: str) -> UnknownPyTorch | None:
+def error_of_missing(module: str, attribute: str) -> UnknownPyTorch | None:
     """Return the error for a name that a module lacks at its import; None if echelon can do without the name."""
     target = next((one for one in of("scale") if (one.module, one.attribute) == (module, attribute)), None)
-    return None if target is None else unknown([f"`{target.name}` is missing"])
+    return None if target is None else error_of([f"`{target.name}` is missing"])
 
 
 def _change(target: Target) -> str:

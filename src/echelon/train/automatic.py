@@ -53,7 +53,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         else:
             from . import start
     except targets.UnknownPyTorch as error:
-        _end(targets.told(error), error.exit_code)
+        targets.end(error)
     except ImportError as error:
         feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
         _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
@@ -73,7 +73,9 @@ def _check(options: ScaleOptions, *, is_saved: bool) -> None:
     targets.check("scale", *(["save"] if is_saved else []), *(["dtensor"] if options.how in DTENSOR else []))
     gone = targets.changes("look")
     if gone and os.environ.get("RANK") == "0":
-        sys.stderr.write("echelon: %s; tools that trace or export a model see that of a rank\n" % targets.what(gone))
+        sys.stderr.write(
+            "echelon: %s; tools that trace or export a model see that of a rank\n" % targets.describe(gone)
+        )
 
 
 def _begin_measuring() -> None:
@@ -93,6 +95,6 @@ def _read(text: str) -> ScaleOptions:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    sys.stderr.write("%s\n" % message if message.startswith("echelon") else "echelon: error: %s\n" % message)
+    sys.stderr.write("echelon: error: %s\n" % message)
     sys.stderr.flush()
     os._exit(exit_code)

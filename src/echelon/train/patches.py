@@ -6,7 +6,6 @@ what was there before, in any order. `echelon run --explain-hooks` prints the ta
 
 import importlib.machinery
 import inspect
-import os
 import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
@@ -316,11 +315,9 @@ def _refuse_missing(module: str, attribute: str) -> None:
     """End this process if a module lacks a name that a training needs; the script may catch an exception."""
     from ..pytorch import targets  # tests load this file alone
 
-    changed = targets.missing(module, attribute)
+    changed = targets.error_of_missing(module, attribute)
     if changed is not None:
-        sys.stderr.write(targets.told(changed) + "\n")
-        sys.stderr.flush()
-        os._exit(changed.exit_code)
+        targets.end(changed)
 
 
 class _Waiting(NamedTuple):

@@ -6,6 +6,7 @@ import sys
 from typing import Any, Mapping
 
 from .. import profile_order
+from ..pytorch import targets
 from . import patches
 
 OPTIMIZERS = "torch.optim.optimizer"
@@ -24,6 +25,10 @@ def begin(environ: Mapping[str, str]) -> None:
     recording = Recording(order, path)
 
     def install(optimizers: Any) -> None:
+        gone = targets.changes("profile")
+        if gone:
+            sys.stderr.write("echelon: %s; this rank is not profiled\n" % targets.describe(gone))
+            return
         patches.hook(optimizers.register_optimizer_step_post_hook, recording.after_step, why=WHY)
 
     patches.Hooks().when_imported(OPTIMIZERS, install, why=WHY)

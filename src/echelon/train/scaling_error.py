@@ -10,7 +10,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
-from ..node import mistake
+from ..node import error_owner
 from ..scale_options import DTENSOR
 from . import patches
 
@@ -155,9 +155,9 @@ def tell_owner(error: BaseException) -> None:
         return
     _told.append(error)
     if any(one is error for one in _of_rank_0):
-        sys.stderr.write(mistake.OF_RANK_0 + "\n")
+        sys.stderr.write(error_owner.OF_RANK_0 + "\n")
     elif is_own_mistake(error):
-        sys.stderr.write(mistake.line())
+        sys.stderr.write(error_owner.own_line())
 
 
 def leave_out_own_frames(error: Optional[BaseException]) -> None:

@@ -36,7 +36,7 @@ def install(names: Sequence[str], write: Write) -> None:
     gone = targets.changes("measure")
     if gone:
         if os.environ.get("RANK", "0") == "0":
-            sys.stderr.write("echelon: %s; this run is not measured\n" % targets.what(gone))
+            sys.stderr.write("echelon: %s; this run is not measured\n" % targets.describe(gone))
         return
     measures = Measures(names, write)
     _hook_loaders(measures)

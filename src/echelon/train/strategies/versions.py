@@ -1,11 +1,12 @@
 """Bridge differences between the versions of PyTorch that strategies work with, from 2.6 on."""
 
 import inspect
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 import torch
 
 from ...pytorch import targets
+from ...pytorch.internals import numbers as numbers
 from .. import device as devices
 from .strategy import Strategy, StrategyError
 
@@ -26,11 +27,6 @@ FULLY_SHARD_ON_CPU = (2, 9)
 def no_outputs(schedule: Any) -> Dict[str, bool]:
     """Return the option that drops the model's outputs of a micro-batch after it; older versions keep all of a step."""
     return {"return_outputs": False} if "return_outputs" in inspect.signature(schedule.step).parameters else {}
-
-
-def numbers(version: str = torch.__version__) -> Tuple[int, ...]:
-    """Return the major and the minor number of a version."""
-    return tuple(int(number) for number in version.partition("+")[0].split(".")[:2])
 
 
 class VersionError(StrategyError):

@@ -2,15 +2,15 @@
 
 import sys
 
-WORDS = "echelon: this is a mistake of echelon, not of the script"
+ECHELON = "echelon: this is a mistake of echelon, not of the script"
 """The begin of the line; `launch.failure` knows it."""
 OF_RANK_0 = "echelon: this is the error of rank 0, which writes for all ranks"
 """A line for the ranks that get the error; `launch.failure` knows it too."""
 
 
-def line() -> str:
+def own_line() -> str:
     """Return the line, with the versions that a report of the mistake needs."""
     ours = getattr(sys.modules.get(__name__.partition(".")[0]), "__version__", "")
     torch = getattr(sys.modules.get("torch"), "__version__", "")
     versions = [name for name in ("echelon %s" % ours, torch and "PyTorch %s" % torch) if name]
-    return "%s (%s, Python %s)\n" % (WORDS, ", ".join(versions), sys.version.partition(" ")[0])
+    return "%s (%s, Python %s)\n" % (ECHELON, ", ".join(versions), sys.version.partition(" ")[0])
