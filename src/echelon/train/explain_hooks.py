@@ -20,8 +20,16 @@ EXPLICIT, MEASURED = "explicit", "measured"
 
 def main(argv: List[str]) -> int:
     """Write a table as JSON: for the options of argv[0], for a script that calls echelon.start(), or for any other."""
-    answers = [_answer_of_rank(partial(_install, argv[0]), rank) for rank in range(NUM_RANKS)]
-    sys.stdout.write(json.dumps(_table(answers)) + "\n")
+    is_scaled = argv[0] != MEASURED
+    try:
+        targets.check(*["scale"] * is_scaled)
+        if is_scaled:
+            from . import start  # noqa: F401  # once, and not in each rank
+    except targets.UnknownPyTorch as error:
+        table: Any = {"message": error.message, "hint": error.hint}
+    else:
+        table = _table([_answer_of_rank(partial(_install, argv[0]), rank) for rank in range(NUM_RANKS)])
+    sys.stdout.write(json.dumps(table) + "\n")
     return 0
 
 
@@ -56,8 +64,6 @@ def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
 
 
 def _install(what: str) -> None:
-    if what != MEASURED:
-        targets.check("scale")
     from .measuring import install as measuring
 
     measuring.install((), lambda _: None)
