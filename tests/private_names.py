@@ -32,24 +32,25 @@ def own(trees: Iterable[ast.AST]) -> set[str]:
 
 def foreign(tree: ast.AST, own_names: set[str]) -> list[str]:
     """Return the private names that code takes from elsewhere, with their lines."""
-    return [f"line {node.lineno}: {name}" for node in ast.walk(tree) for name in _names(node, own_names)]  # type: ignore[attr-defined]
+    known = NOT_OF_PYTORCH | own_names
+    return [
+        f"line {node.lineno}: {name}"  # type: ignore[attr-defined]
+        for node in ast.walk(tree)
+        for name in _names(node, own_names)
+        if _PRIVATE.fullmatch(name) and name not in known and not name.startswith("_echelon_")
+    ]
 
 
 def _names(node: ast.AST, own_names: set[str]) -> list[str]:
     if isinstance(node, ast.Attribute):
-        names = [] if _is_self(node.value) and node.attr in own_names else [node.attr]
-    elif isinstance(node, ast.ImportFrom) and not node.level:
-        names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-    elif isinstance(node, ast.Import):
-        names = [part for alias in node.names for part in alias.name.split(".")]
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        names = ["_in_a_module"] if _IN_MODULE.fullmatch(node.value) else [node.value]
-    else:
-        return []
-    known = NOT_OF_PYTORCH | own_names
-    return [
-        name for name in names if _PRIVATE.fullmatch(name) and name not in known and not name.startswith("_echelon_")
-    ]
+        return [] if _is_self(node.value) and node.attr in own_names else [node.attr]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+    if isinstance(node, ast.Import):
+        return [part for alias in node.names for part in alias.name.split(".")]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return ["_in_a_module"] if _IN_MODULE.fullmatch(node.value) else [node.value]
+    return []
 
 
 def _is_self(node: ast.expr) -> bool:

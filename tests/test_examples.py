@@ -27,6 +27,7 @@ def losses(folder: Path, *launcher: str, script: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", done.stdout)]
 
 
+@pytest.mark.tier("all")
 def test_gpt_has_the_same_losses_whoever_starts_it(tmp_path: Path) -> None:
     """The script for one device, scaled by echelon, and its form for DDP, under torchrun and echelon, lose the same."""
     alone = losses(tmp_path / "alone", sys.executable, script="gpt.py")

@@ -1,6 +1,8 @@
 """The rules of the house that a machine can see."""
 
 import ast
+import functools
+import gc
 import os
 import re
 import subprocess
@@ -26,21 +28,31 @@ def name(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_slurm_words_stand_in_their_rooms(path: Path) -> None:
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0]
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """Return a file as Python reads it; all tests read it once."""
+    gc.disable()  # a collection in between would look through all trees
+    read = ast.parse(path.read_text())
+    gc.freeze()
+    gc.enable()
+    return read
+
+
+def test_slurm_words_stand_in_their_rooms() -> None:
     """Slurm's own words stand only where Slurm is understood."""
-    if path.relative_to(SOURCE).parts[0] not in SLURM_ROOMS:
-        assert not SLURM_WORDS.search(path.read_text())
+    others = [path for path in FILES if room(path) not in SLURM_ROOMS]
+    assert [name(path) for path in others if SLURM_WORDS.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_files_and_functions_stay_short(path: Path) -> None:
+def test_files_and_functions_stay_short() -> None:
     """A module has at most 400 lines, a function at most 60."""
-    text = path.read_text()
-    assert text.count("\n") <= 400
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            assert (node.end_lineno or 0) - node.lineno <= 60, node.name
+    assert [name(path) for path in FILES if path.read_text().count("\n") > 400] == []
+    functions = [(path, node) for path in FILES for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+    assert [f"{name(path)}: {node.name}" for path, node in functions if (node.end_lineno or 0) - node.lineno > 60] == []
 
 
 def test_no_circle_of_files() -> None:
@@ -63,11 +75,12 @@ def test_circle_is_found(tmp_path: Path) -> None:
 COUNTS_DIGITS = ("environment/digits.py", "lint/shell.py", "machines/schema.py", "topology/files.py")
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if "train" not in path.relative_to(SOURCE).parts], ids=name)
-def test_numbers_are_read_at_one_door(path: Path) -> None:
+def test_numbers_are_read_at_one_door() -> None:
     """No other file asks Python what a digit is: "²" is one, and int() refuses it; it also refuses 5,000 digits."""
-    if name(path) not in COUNTS_DIGITS:
-        assert not re.search(r"\.is(digit|decimal|numeric)\(", path.read_text())
+    others = [
+        path for path in FILES if "train" not in path.relative_to(SOURCE).parts and name(path) not in COUNTS_DIGITS
+    ]
+    assert [name(path) for path in others if re.search(r"\.is(digit|decimal|numeric)\(", path.read_text())] == []
 
 
 PICKLING = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve")
@@ -92,11 +105,10 @@ def mistrusted(node: ast.AST) -> str:
     return ""
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_nothing_that_was_received_is_executed(path: Path) -> None:
+def test_nothing_that_was_received_is_executed() -> None:
     """No pickle, no eval, no object collective of PyTorch, and no torch.load that would unpickle."""
-    tree = ast.parse(path.read_text())
-    assert [f"line {node.lineno} {what}" for node in ast.walk(tree) if (what := mistrusted(node))] == []  # type: ignore[attr-defined]
+    nodes = [(path, node) for path in FILES for node in ast.walk(tree(path))]
+    assert [f"{name(path)}:{node.lineno} {what}" for path, node in nodes if (what := mistrusted(node))] == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +123,19 @@ def test_the_rule_sees_what_it_forbids(code: str) -> None:
     assert any(mistrusted(node) for node in ast.walk(ast.parse(code)))
 
 
-@pytest.mark.parametrize("path", ON_NODES, ids=name)
-def test_node_code_is_python_3_9(path: Path) -> None:
+def imported(node: ast.AST) -> list[str]:
+    """Return the packages that a statement imports by their full names."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+    return [one.partition(".")[0] for one in names]
+
+
+def test_node_code_is_python_3_9() -> None:
     """What runs on compute nodes parses as Python 3.9 and imports the standard library and itself alone."""
-    tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-        for imported in names:
-            top = imported.partition(".")[0]
-            assert top in sys.stdlib_module_names or top in ("_echelon", "sitecustomize"), imported
+    allowed = {*sys.stdlib_module_names, "_echelon", "sitecustomize"}
+    for path in ON_NODES:
+        nodes = ast.walk(ast.parse(path.read_text(), str(path), feature_version=(3, 9)))
+        assert {top for node in nodes for top in imported(node)} <= allowed, name(path)
 
 
 ASKS_DEVICES = re.compile(r"\btorch\.(cuda|xpu|mps|accelerator)\b|\.is_(cuda|xpu)\b|device\.type [!=]=")
@@ -128,11 +143,10 @@ IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("tra
 DOORS_TO_DEVICES = ("train/device.py", "checkpoint/host_memory.py")
 
 
-@pytest.mark.parametrize("path", IN_RANKS, ids=name)
-def test_devices_are_asked_at_one_door(path: Path) -> None:
+def test_devices_are_asked_at_one_door() -> None:
     """Questions about devices stand in one file of each room of the ranks, where tests put a stand-in."""
-    if name(path) not in DOORS_TO_DEVICES:
-        assert not ASKS_DEVICES.search(path.read_text())
+    others = [path for path in IN_RANKS if name(path) not in DOORS_TO_DEVICES]
+    assert [name(path) for path in others if ASKS_DEVICES.search(path.read_text())] == []
 
 
 SET_ELSEWHERE = {
@@ -147,11 +161,11 @@ SET_ELSEWHERE = {
 """What is set on objects that no other code shares, and so needs no row in the table of patches."""
 
 
-@pytest.mark.parametrize("path", IN_RANKS, ids=name)
-def test_names_of_others_are_replaced_at_one_door(path: Path) -> None:
+def test_names_of_others_are_replaced_at_one_door() -> None:
     """Nothing of PyTorch, Python or a library is assigned to but by train/patches.py, which lists and undoes it."""
-    allowed = SET_ELSEWHERE.get(name(path), "" if name(path) == "train/patches.py" else "no other")
-    assert [one for one in assignments(ast.parse(path.read_text())) if allowed not in one] == []
+    for path in IN_RANKS:
+        allowed = SET_ELSEWHERE.get(name(path), "" if name(path) == "train/patches.py" else "no other")
+        assert [one for one in assignments(tree(path)) if allowed not in one] == [], name(path)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +198,9 @@ WITH_TORCH = ("train", "checkpoint", "proof", "bench")
 
 def test_private_names_of_pytorch_are_taken_at_one_door() -> None:
     """A leading underscore of PyTorch, also in a string, stands only in the room that knows the versions."""
-    trees = {path: ast.parse(path.read_text()) for path in FILES}
-    own = private_names.own(tree for path, tree in trees.items() if DOOR_TO_PYTORCH not in path.parents)
-    found = {
-        name(path): names
-        for path, tree in trees.items()
-        if path.relative_to(SOURCE).parts[0] in WITH_TORCH and (names := private_names.foreign(tree, own))
-    }
-    assert found == {}
+    own = private_names.own(tree(path) for path in FILES if DOOR_TO_PYTORCH not in path.parents)
+    files = [path for path in FILES if room(path) in WITH_TORCH]
+    assert {name(path): names for path in files if (names := private_names.foreign(tree(path), own))} == {}
 
 
 @pytest.mark.parametrize(

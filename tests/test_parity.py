@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.tiers import some
 
 from echelon.node import pulse
 
@@ -350,7 +351,7 @@ def _need(case: Case) -> None:
         pytest.skip(f"{case.needs} is not installed")
 
 
-@pytest.mark.parametrize(("name", "launch"), EQUAL)
+@pytest.mark.parametrize(("name", "launch"), some(EQUAL, 7))
 def test_rank_does_what_plain_python_does(name: str, launch: str, outcomes: Outcomes) -> None:
     """Output, exit code and files of the script are the same, byte for byte but for addresses in memory."""
     _need(CASES[name])
@@ -358,7 +359,7 @@ def test_rank_does_what_plain_python_does(name: str, launch: str, outcomes: Outc
     assert _shown(rank, CASES[name]) == _shown(plain, CASES[name])
 
 
-@pytest.mark.parametrize(("name", "launch"), UNEQUAL)
+@pytest.mark.parametrize(("name", "launch"), some(UNEQUAL, 3))
 def test_rank_differs_from_plain_python_as_documented(name: str, launch: str, outcomes: Outcomes, stage: Stage) -> None:
     """Where the table DIFFERENT names a reason, exactly the difference that it names is seen, and no other."""
     change = _instead(name, launch)
@@ -368,7 +369,7 @@ def test_rank_differs_from_plain_python_as_documented(name: str, launch: str, ou
     assert _shown(rank, CASES[name]) != _shown(plain, CASES[name]), "no difference any more: take the row away"
 
 
-@pytest.mark.parametrize(("name", "launch"), RANDOM)
+@pytest.mark.parametrize(("name", "launch"), some(RANDOM, 5))
 def test_each_rank_has_random_numbers_of_its_own(name: str, launch: str, stage: Stage) -> None:
     """Two ranks that a fork or an exec made, and a second run of them, draw four different sets of numbers."""
     _need(CASES[name])

@@ -93,6 +93,7 @@ def test_size_that_fails_has_its_reason_and_the_folder_is_read_again(tmp_path: P
     assert [(size["ranks"], size["runs"]) for size in found["sizes"]] == [(1, 2), (2, 1)]
 
 
+@pytest.mark.tier("all")
 def test_script_that_distributes_itself_has_weak_scaling(tmp_path: Path) -> None:
     """Its ranks have the batches that it takes by itself; it ends by itself, or after the steps that are asked for."""
     (tmp_path / "train.py").write_text(OWN)
@@ -141,6 +142,7 @@ def test_size_that_trains_something_else_is_no_result(tmp_path: Path) -> None:
     assert two["efficiency"] is None
 
 
+@pytest.mark.tier("all")
 def test_ranks_that_train_alone_are_no_result(tmp_path: Path) -> None:
     """A script for one device that is not scaled trains copies: that is said in place of a perfect efficiency."""
     (tmp_path / "train.py").write_text(TRAIN.replace("raise RuntimeError", "print"))
@@ -203,6 +205,7 @@ def test_wrong_line_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "own.py", "train.py"]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.slurm
 def test_set_of_jobs(slurm: Cluster, tmp_path: Path) -> None:
     """Jobs run one after the other, also after one that fails; one command reads all of them."""

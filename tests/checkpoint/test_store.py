@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.tiers import pick
 
 from echelon.checkpoint import manifest as manifests
 from echelon.checkpoint.errors import CheckpointError, WriteError
 from echelon.checkpoint.store import Checkpoint, Store
 from echelon.checkpoint.written import File
 
-NUM_KILLS = 1000
+NUM_KILLS = pick(100, all=1000)
 
 
 def save(folder: Path, step: int, keep: int = 3, content: bytes = b"numbers") -> Checkpoint:

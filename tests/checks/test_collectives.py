@@ -11,8 +11,8 @@ import pytest
 from tests.checks import nodes
 from tests.checks.shaped import CannotShape
 from tests.checks.shaped import Network as Shaped
-from tests.choice import some
 from tests.runs import ECHELON
+from tests.tiers import some
 
 from echelon.checks import collectives, reference
 from echelon.checks.finding import Finding
@@ -115,6 +115,7 @@ def blamed(found: dict[str, Any], num_nodes: int) -> list[str]:
     return [each.node for each in findings if each.severity == "error"]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(("num_nodes", "bad"), some([(3, 2), (2, 0)], 2))
 def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int) -> None:
     """Real ranks of which one sleeps in every all-reduce: that one, no other, where it is known what is usual."""
@@ -122,6 +123,7 @@ def test_a_delayed_rank_is_found(tmp_path: Path, num_nodes: int, bad: int) -> No
     assert blamed(found, num_nodes) == [f"nid{5000 + bad:06d}"], found["rounds"]
 
 
+@pytest.mark.tier("all")
 def test_a_node_that_was_slow_once_is_not_blamed(tmp_path: Path) -> None:
     """Other work held a node up during its first measurement; the second one counts."""
     num_nodes, bad = 3, 2

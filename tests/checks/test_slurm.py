@@ -87,6 +87,7 @@ def test_a_bad_node_is_named_for_slurm(slurm: Cluster, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.tier("all")
 def test_collectives_over_nodes(slurm: Cluster, tmp_path: Path) -> None:
     """All-reduce is measured over three nodes, and among them in groups; nothing is left behind."""
     found = answer(slurm, tmp_path, "-N3 --ntasks-per-node=1", "--fast", "--collectives", "-n", "1")

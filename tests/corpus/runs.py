@@ -1,10 +1,8 @@
-"""Runs of the scripts beside the tests: each once, in the order of the tests, on as many ranks as they ask for."""
+"""Runs of the scripts: each once, when the first test asks for it."""
 
 import os
 import re
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +11,6 @@ from tests.conftest import FOREIGN
 
 FOLDER = Path(__file__).parents[1] / "scripts"
 RUN_SECONDS = 150
-AT_ONCE = 2
 # gloo on a loaded machine sometimes fails or waits for ever as its ranks connect, under torchrun too
 GLOO_FAILED = re.compile(r"time limit: --timeout|\[\S*gloo/\S+\.cc:\d+\]")
 
@@ -60,35 +57,22 @@ def start(
 
 
 class Runs:
-    """The runs that the chosen tests need, each once: one at a time beside other tests, then two."""
+    """Runs of the scripts, each once for all tests that look at it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE)
-        self._may_run = threading.Semaphore(1)
-        self._futures: dict[tuple[str, int], Future[Done]] = {}
+        self._done: dict[tuple[str, int], Done] = {}
 
-    def plan(self, name: str, *every_num_ranks: int) -> None:
-        for key in ((name, num_ranks) for num_ranks in every_num_ranks):
-            if key not in self._futures:
-                self._futures[key] = self._pool.submit(self._start, FOLDER / f"{name}.py", key[1])
-
-    def _start(self, path: Path, num_ranks: int) -> Done:
-        with self._may_run:
+    def get(self, name: str, num_ranks: int) -> Done:
+        """Return a run on a number of ranks; 0 ranks is Python alone."""
+        if (name, num_ranks) not in self._done:
+            path = FOLDER / f"{name}.py"
             done = start(path, num_ranks, self.folder)
             if done.returncode and GLOO_FAILED.search(done.err):
                 done = start(path, num_ranks, self.folder / "again")
-            return done
-
-    def hurry(self) -> None:
-        """Run two at a time, now that tests wait for them."""
-        self._may_run.release(AT_ONCE - 1)
-
-    def get(self, name: str, num_ranks: int) -> Done:
-        return self._futures[name, num_ranks].result()
+            self._done[name, num_ranks] = done
+        return self._done[name, num_ranks]
 
     def pair(self, name: str, num_ranks: int) -> tuple[Done, Done]:
+        """Return Python alone, and the scaled run."""
         return self.get(name, 0), self.get(name, num_ranks)
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)

@@ -1,13 +1,14 @@
-"""The scripts with `--exact 4`: the bits of one rank on four, or refused with the reason; ECHELON_ALL_RANKS=1: all."""
+"""The scripts with `--exact 4`: the bits of one rank on four, or refused with the reason."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from tests.choice import IS_FULL
+from tests.tiers import pick, some
 
 from .runs import FOLDER, start
 
+pytestmark = pytest.mark.apart
 REFUSED = {
     "adversarial": "the first step differs from one device",
     "cnn_batchnorm": "changes its buffer",
@@ -22,7 +23,7 @@ REFUSED = {
 }
 SOME = ("critic_penalty", "gan", "graphs", "iterable_workers", "lbfgs", "simclr", "sparse_embedding", "transformer_lm")
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
-CHOSEN = [name for name in ALL if name not in REFUSED] if IS_FULL else SOME
+CHOSEN = pick(SOME[::2], all=[name for name in ALL if name not in REFUSED])
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -36,7 +37,7 @@ def test_same_bits(tmp_path: Path, name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*map(_tensors, saved), strict=True))
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", some(list(REFUSED), 3))
 def test_refused(tmp_path: Path, name: str) -> None:
     """What cannot have the same bits stops at once."""
     done = start(FOLDER / f"{name}.py", 2, tmp_path, "--exact", "4")

@@ -1,6 +1,6 @@
 """Each script, unchanged: killed at a random step, continued on another number of ranks, the losses of one device.
 
-With ECHELON_ALL_RANKS=1 all scripts; without it every tenth, and those that once went wrong.
+In the tier "all" all scripts; else some of them.
 """
 
 import random
@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.choice import IS_FULL
+from tests.tiers import pick
 
 from echelon import rehearsal_order
 from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
@@ -17,10 +17,11 @@ from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
 from . import same
 from .runs import FOLDER, Done, Runs, start
 
+pytestmark = pytest.mark.apart
 ALL = sorted(path.stem for path in FOLDER.glob("*.py"))
 ONCE_WRONG = ("checkpoint_resume", "closure_adam", "compiled", "experts", "lbfgs", "meta_learning", "selected_rows")
 ONCE_WRONG += ("siamese", "workers", "zipped_uneven")
-CHOSEN = ALL if IS_FULL else sorted({*ALL[3::12], *ONCE_WRONG})
+CHOSEN = pick(sorted({*ALL[3::24], *ONCE_WRONG[::2]}), all=ALL)
 LAST_STEP = {"accumulate": 18, "accumulate_over_epochs": 18, "clamped_gradients": 25}
 """Scripts with fewer than 40 steps of their optimizer."""
 
@@ -48,7 +49,6 @@ def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:
     return first, second
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", CHOSEN)
 def test_killed_script_is_resumed(runs: Runs, tmp_path: Path, name: str) -> None:
     """The losses after the checkpoint, the weights and the files are those of a run that nobody disturbed."""

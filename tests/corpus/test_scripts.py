@@ -1,21 +1,29 @@
 """Scripts for one device, written in the styles that people use, unchanged on 1, 2, 3 and 4 ranks.
 
-`python script.py` is the oracle: each script runs once by itself and once for each number of ranks, in the background
-and in the order of the tests; the tests compare what is left of these runs.
+`python script.py` is the oracle: each script runs once by itself and once for each number of ranks.
 """
 
+import itertools
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.choice import IS_FULL
+from tests.tiers import pick
 
 from . import same
 from .runs import FOLDER, Runs, start
 
+pytestmark = pytest.mark.apart
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 RANKS = (1, 2, 3, 4)
+USUAL = (
+    "accumulate", "adversarial", "attention_seq2seq", "augmentation", "autocast_bf16", "averaged_weights",
+    "calls_forward", "checkpoint_resume", "clamped_gradients", "cnn_batchnorm", "compiled", "csv_writer",
+    "distribution_outputs", "dropout_transformer", "energy_model", "gan", "graph_in_tensorboard", "graphs", "iterable",
+    "lbfgs", "neural_ode", "numpy_files", "old_classifier", "packed_stream", "padded_tagger", "reinforce", "seq2seq",
+    "simclr", "sparse_embedding", "speech_ctc", "vae", "workers", "zipped_uneven",
+)  # fmt: skip
+"""Scripts that together reach every function of echelon that any of them reaches."""
 
 # Scripts whose weights are spread over the ranks as well, and what fully_shard does not follow.
 FSDP = ("checkpoint_resume", "gan", "grad_scaler", "seq2seq", "transformer_lm", "two_optimizers", "vae")
@@ -49,73 +57,52 @@ REFUSED: dict[str, str] = {
     "uses_accelerate": "distributes itself: it imports accelerate",
     "uses_lightning": "distributes itself: it imports lightning",
 }
-
-
-def ranks_of(name: str) -> tuple[int, ...]:
-    """Return on how many ranks a script runs: every 24th on all, the others in turns on 2, 3 or 4.
-
-    With ECHELON_ALL_RANKS=1 every script runs on 1, 2, 3 and 4 ranks, which takes three times as long.
-    """
-    place = SCRIPTS.index(name)
-    return RANKS if place % 24 == 0 or IS_FULL else (RANKS[1:][place % 3],)
-
-
-def each() -> Any:
-    """Parametrize with every script and number of ranks."""
-    rows = [(name, num_ranks) for name in SCRIPTS for num_ranks in ranks_of(name)]
-    return pytest.mark.parametrize(("name", "num_ranks"), rows, ids=[f"{name}-{count}" for name, count in rows])
-
-
-@each()
-def test_losses(runs: Runs, name: str, num_ranks: int) -> None:
-    """Every step's loss is that of one device; where that cannot be, the training goes as well."""
-    alone, scaled = runs.pair(name, num_ranks)
-    expected = alone.losses()
-    assert len(expected) >= 50
-    same.losses(name, expected, scaled.losses(), is_one=num_ranks == 1)
-
-
-@each()
-def test_weights(runs: Runs, name: str, num_ranks: int) -> None:
-    """What was saved loads without echelon, has the names that one device gives, and agrees."""
-    alone, scaled = runs.pair(name, num_ranks)
-    same.weights(name, alone.folder, scaled.folder, is_one=num_ranks == 1)
-
-
-@each()
-def test_output(runs: Runs, name: str, num_ranks: int) -> None:
-    """Each line appears once, and says what it says on one device."""
-    alone, scaled = runs.pair(name, num_ranks)
-    are_equal = name not in same.CLOSE or num_ranks == 1
-    same.text(alone.out, scaled.out, are_equal=are_equal)
+USUALLY_REFUSED = (
+    "caught_on_a_rank", "data_parallel", "full_graph", "mentions_ddp", "model_by_hand", "negatives_in_model",
+    "one_by_one", "one_sample_drawn", "two_devices", "word_language_model",
+)  # fmt: skip
 
 
 EVENTS = re.compile(r"(?<=tfevents)\..*")  # TensorBoard's time, computer and process
 
 
-@each()
-def test_files(runs: Runs, name: str, num_ranks: int) -> None:
-    """The same files are there, each whole and written once."""
+ONE_OF_THREE = [(name, RANKS[1:][SCRIPTS.index(name) % 3]) for name in USUAL]
+"""In the tier "all" every script runs on 1, 2, 3 and 4 ranks."""
+
+
+@pytest.mark.parametrize(("name", "num_ranks"), pick(ONE_OF_THREE, all=list(itertools.product(SCRIPTS, RANKS))))
+def test_is_the_training_of_one_device(runs: Runs, name: str, num_ranks: int) -> None:
+    """Losses, weights, output and files are those of one device; where that cannot be, the training goes as well.
+
+    What was saved loads without echelon and has the names that one device gives; each line appears once; each file is
+    whole and was written once.
+    """
+    alone, scaled = runs.pair(name, num_ranks)
+    expected = alone.losses()
+    assert len(expected) >= 50
+    same.losses(name, expected, scaled.losses(), is_one=num_ranks == 1)
+    same.weights(name, alone.folder, scaled.folder, is_one=num_ranks == 1)
+    are_equal = name not in same.CLOSE or num_ranks == 1
+    same.text(alone.out, scaled.out, are_equal=are_equal)
+    assert [EVENTS.sub("", file) for file in scaled.files()] == [EVENTS.sub("", file) for file in alone.files()]
+    for file in scaled.files():
+        _compare(alone.folder / file, scaled.folder / file, are_equal=are_equal)
+
+
+def _compare(alone: Path, scaled: Path, *, are_equal: bool) -> None:
+    """Compare the texts of two files; those with tensors need only be whole, and those of TensorBoard hold the time."""
     import numpy as np
     import torch
 
-    alone, scaled = runs.pair(name, num_ranks)
-    assert [EVENTS.sub("", file) for file in scaled.files()] == [EVENTS.sub("", file) for file in alone.files()]
-    for file in scaled.files():
-        path = scaled.folder / file
-        if EVENTS.search(file):
-            continue  # it holds the time
-        if path.suffix == ".pt":
-            torch.load(path)
-        elif path.suffix in (".npy", ".npz"):
-            np.load(path)
-        else:
-            are_equal = name not in same.CLOSE or num_ranks == 1
-            same.text((alone.folder / file).read_text(), path.read_text(), are_equal=are_equal)
+    if scaled.suffix == ".pt":
+        torch.load(scaled)
+    elif scaled.suffix in (".npy", ".npz"):
+        np.load(scaled)
+    elif not EVENTS.search(scaled.name):
+        same.text(alone.read_text(), scaled.read_text(), are_equal=are_equal)
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("name", FSDP)
+@pytest.mark.parametrize("name", pick(FSDP[4:5], all=FSDP))
 def test_fully_sharded(runs: Runs, tmp_path: Path, name: str) -> None:
     """With the weights spread over the ranks the losses are the same, and what is saved is whole."""
     import torch
@@ -139,14 +126,13 @@ def test_not_fully_sharded(tmp_path: Path, name: str) -> None:
     assert "way out: echelon run --scale data …" in done.err
 
 
-@pytest.mark.alone("cnn_batchnorm")
 def test_batch_norm_over_all_ranks(runs: Runs, tmp_path: Path) -> None:
     """With --sync-bn BatchNorm has the statistics of the whole batch, and the losses are those of one device."""
     done = start(FOLDER / "cnn_batchnorm.py", 3, tmp_path, "--sync-bn")
     assert done.losses() == pytest.approx(runs.get("cnn_batchnorm", 0).losses(), rel=same.RELATIVE)
 
 
-@pytest.mark.parametrize("refused", sorted(REFUSED))
+@pytest.mark.parametrize("refused", pick(USUALLY_REFUSED, all=sorted(REFUSED)))
 def test_refused(runs: Runs, refused: str) -> None:
     """A script that cannot be scaled ends with the reason and a way out, and leaves no result."""
     done = runs.get(f"refused/{refused}", 2)
@@ -177,9 +163,8 @@ def test_every_refused_script_is_listed() -> None:
     assert same.CLOSE.keys() | NOT_FSDP.keys() | set(FSDP) <= set(SCRIPTS)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_scripts_know_one_device(path: Path) -> None:
+def test_scripts_know_one_device() -> None:
     """No script knows of ranks, and each has the size of something that people write in an hour."""
-    text = path.read_text()
-    assert not re.search(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel", text)
-    assert text.count("\n") <= 90
+    knows = re.compile(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel")
+    texts = {name: (FOLDER / f"{name}.py").read_text() for name in SCRIPTS}
+    assert [name for name, text in texts.items() if knows.search(text) or text.count("\n") > 90] == []

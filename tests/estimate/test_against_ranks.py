@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.choice import IS_FULL
+from tests.tiers import pick
 from tests.train.fitting import traces
 
 from echelon.estimate import strategies, timeline
@@ -44,8 +44,7 @@ MORE: list[dict[str, Any]] = [
     {"replicate": 4, "shard": 2},
     {"tensor": 2, "pipeline": 2, "accumulation": 2, "shard": 2},
 ]
-if IS_FULL:
-    LAYOUTS += MORE
+LAYOUTS = pick(LAYOUTS[::3], all=LAYOUTS + MORE)
 
 pytestmark = pytest.mark.timeout(300)
 

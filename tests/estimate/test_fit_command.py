@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.choice import some
 from tests.runs import ECHELON
+from tests.tiers import some
 
 SCRIPT = """
 import sys, torch
@@ -176,7 +176,7 @@ WRONG_WHEN_TRACED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "error", "hint"), [*WRONG, *some(WRONG_WHEN_TRACED, 2, first=1)])
+@pytest.mark.parametrize(("words", "error", "hint"), [*WRONG, *some(WRONG_WHEN_TRACED, 4, first=1)])
 def test_wrong_input(folder: Path, words: "tuple[str, ...]", error: str, hint: str) -> None:
     """One error, with a repair to paste; exit code 2; no frames of echelon or PyTorch."""
     done = fit(folder, *words)

@@ -75,6 +75,7 @@ def test_too_few_are_left(tmp_path: Path) -> None:
     assert "--nnodes 1:2" in err
 
 
+@pytest.mark.tier("all")
 def test_the_same_bits_with_fewer_nodes(tmp_path: Path) -> None:
     """A script for one device goes on from its snapshot: of 3 nodes that are left, --exact 4 has use for 2."""
     alone = tmp_path / "alone"

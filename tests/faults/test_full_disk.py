@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import Run
+from tests.tiers import some
 
 from echelon.launch import failure
 
@@ -30,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("small_disk")
-@pytest.mark.parametrize("how", ["torch", "numpy", "file", "own error"])
+@pytest.mark.parametrize("how", some(["torch", "numpy", "file", "own error"], 4))
 def test_full_disk_of_a_scaled_script(tmp_path: Path, how: str) -> None:
     """Rank 0 wrote, so it is named, and not a rank that heard of it."""
     run = Run(tmp_path, "-n", "2", SCRIPT, how)

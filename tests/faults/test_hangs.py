@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import Run
+from tests.tiers import some
 
 HANGING = Path(__file__).parent / "hanging.py"
 LIMIT_SECONDS = 5
@@ -48,14 +49,14 @@ def wait_for_hang(run: Run, rank: int = 1) -> float:
 
 @pytest.mark.parametrize(
     ("how", "launch", "words"),
-    [
+    some([
         ("lock", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the lock')} \(library.pthread_mutex"),
         ("file", "exec", rf"rank 1 on \S+ is at hanging.py:{line('the line of the file')} \(os.open"),
         ("sleeps", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the sleep')} \(time.sleep"),
         ("spins", "exec", rf"rank 1 on \S+ is at hanging.py:(?:{LOOP} \(while True|{LOOP + 1} \(pass)"),
         ("stops", "exec", r"rank 1 on \S+ is stopped by a signal"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_odd_rank_is_named(tmp_path: Path, how: str, launch: str, words: str) -> None:
     """The rank, its line and the line of the others are named in time; the ranks end."""
     run = start(tmp_path, how, "--launch", launch)
@@ -129,7 +130,7 @@ def test_restart_after_a_hang(tmp_path: Path) -> None:
     assert err.count("failed first: hang") == 2
 
 
-@pytest.mark.parametrize("who", ["supervisor", "everyone"])
+@pytest.mark.parametrize("who", some(["supervisor", "everyone"], 2))
 def test_pause_is_no_hang(tmp_path: Path, who: str) -> None:
     """A supervisor that was suspended, alone or with all its processes, takes no silence for a hang."""
     run = start(tmp_path, "sleeps-not", "--env", "PAUSE=0.5", limit="4")
@@ -147,6 +148,7 @@ def test_pause_is_no_hang(tmp_path: Path, who: str) -> None:
     assert run.events("hang") == []
 
 
+@pytest.mark.tier("all")
 def test_slow_phases_are_no_hang(tmp_path: Path) -> None:
     """Phases of work between steps, each longer than the limit: an evaluation, a child that compiles, a large file."""
     code, _, err = (run := start(tmp_path, "slow", "--env", "SLOW=6", limit="3")).finish(seconds=120)

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.choice import IS_FULL
 from tests.runs import Run
+from tests.tiers import pick, product
 
 WORKER = str(Path(__file__).parent / "worker.py")
-TIMES = 20 if IS_FULL else 5
+TIMES = pick(1, all=5, soak=20)
 NUM_RANKS = 3
 ORPHAN_SECONDS = 5.0
 
@@ -33,8 +33,7 @@ def finish_badly(run: Run, wanted: str) -> str:
     return err
 
 
-@pytest.mark.parametrize("number", range(TIMES))
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@product(launch=["warm", "exec"], number=range(TIMES))
 def test_killed_rank(tmp_path: Path, launch: str, number: int) -> None:
     """The rank that was killed is named, and the others end within 2 s."""
     run = start(tmp_path, "--launch", launch)
@@ -49,8 +48,7 @@ def test_killed_rank(tmp_path: Path, launch: str, number: int) -> None:
     assert time.monotonic() - killed_at < 2 + 3  # other tests share the cores
 
 
-@pytest.mark.parametrize("number", range(TIMES))
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@product(launch=["warm", "exec"], number=range(TIMES))
 def test_killed_agent(tmp_path: Path, launch: str, number: int) -> None:
     """The loss of the agent is what the run reports."""
     run = start(tmp_path, "--launch", launch)
@@ -78,8 +76,7 @@ def test_killed_warm_process(tmp_path: Path, number: int) -> None:
     finish_badly(run, "lost warm process: the process that forked the ranks was killed")
 
 
-@pytest.mark.parametrize("number", range(TIMES))
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@product(launch=["warm", "exec"], number=range(TIMES))
 def test_killed_supervisor(tmp_path: Path, launch: str, number: int) -> None:
     """Without a supervisor the agents end their ranks and leave."""
     run = start(tmp_path, "--launch", launch)

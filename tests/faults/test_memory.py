@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.choice import some
 from tests.cluster import Cluster
 from tests.faults.test_revival import in_job, last_agent
 from tests.runs import ECHELON, Run
+from tests.tiers import some
 
 SCRIPT = str(Path(__file__).with_name("remembering.py"))
 SAVED = ("--checkpoint-every", "1h", "--show", "all")  # nothing reaches the disk
@@ -47,7 +47,7 @@ def step_of(err: str) -> int:
     return int(found.group(1))
 
 
-@pytest.mark.parametrize("what", ["rank", "agent", "supervisor"])
+@pytest.mark.parametrize("what", some(["rank", "agent", "supervisor"], 3))
 def test_killed_process(tmp_path: Path, what: str) -> None:
     """A process is killed on one node: no checkpoint is on the disk, and the training still goes on."""
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT)
@@ -63,6 +63,7 @@ def test_killed_process(tmp_path: Path, what: str) -> None:
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
+@pytest.mark.tier("all")
 def test_progress_in_memory_is_progress(tmp_path: Path) -> None:
     """Five failures do not end a run that may restart three times without progress: what was in memory is saved."""
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, "dies")
@@ -73,6 +74,7 @@ def test_progress_in_memory_is_progress(tmp_path: Path) -> None:
     assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
 
 
+@pytest.mark.tier("all")
 def test_nothing_in_memory(tmp_path: Path) -> None:
     """With an empty ECHELON_MEMORY_FOLDER nothing is kept in memory, without a line."""
     run = Run(tmp_path, "-n", "2", *SAVED, SCRIPT, environ={**os.environ, "ECHELON_MEMORY_FOLDER": ""})
@@ -87,7 +89,7 @@ def test_nothing_in_memory(tmp_path: Path) -> None:
     assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
 
 
-@pytest.mark.parametrize("what", ["supervisor", "command"])
+@pytest.mark.parametrize("what", some(["supervisor", "command"], 2))
 def test_killed_run_leaves_nothing_in_memory(tmp_path: Path, what: str) -> None:
     """When nobody goes on with a run, its states leave the memory."""
     run = Run(tmp_path, "-n", "2", *SAVED, "--max-restarts", "0", SCRIPT)
@@ -117,6 +119,7 @@ def test_folder_that_nobody_holds_is_removed(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.slurm
 @pytest.mark.parametrize("options", some([("--spares", "1"), ("--nnodes", "2:3", "--max-restarts", "0")], 2))
 def test_lost_node(slurm: Cluster, tmp_path: Path, options: "tuple[str, ...]") -> None:

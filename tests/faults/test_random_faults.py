@@ -1,7 +1,6 @@
 """Seeded random faults on four Slurm nodes: each training ends as if nothing had happened."""
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,14 +11,14 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.fixture import require_tools
 from tests.runs import ECHELON, left_behind
+from tests.tiers import pick
 
 from echelon.rehearsal_order import KINDS
 
 SCRIPT = Path(__file__).with_name("rehearsed.py")
-IS_SOAK = os.environ.get("ECHELON_SOAK") == "1"
 NUM_NODES = 4
-NUM_SEEDS = 29 if IS_SOAK else 3
-"""With seven kinds of faults each: 21 faults in CI, 203 with `make soak`."""
+NUM_SEEDS = pick(3, soak=29)
+"""With seven kinds of faults each: 21 faults in the tier "all", 203 with `make soak`."""
 ROUNDING = 1e-6
 MOST_LOST = 10
 """Steps between checkpoints, twice: the newest checkpoint may be torn."""
@@ -33,12 +32,12 @@ CAUSES = {
     "signal-before-limit": ("told to save and end, echelon in charge",),
 }
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), pytest.mark.tier("all")]
 
 
 def ranks_per_node(seed: int) -> int:
-    """Return 4 in the soak; in CI 2 for the first seed and 1 for the others, as all share two cores."""
-    return 4 if IS_SOAK else 1 if seed else 2
+    """Return 4 in the soak; in the tier "all" 2 for the first seed and 1 for the others, as all share two cores."""
+    return pick(1 if seed else 2, soak=4)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Seeded random hangs: any kind, rank and step; the right rank is named within 30 s after the timeout."""
 
-import os
 import random
 import re
 import signal
@@ -9,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.faults.test_hangs import EXIT_CODE, LIMIT_SECONDS, NOTICE_SECONDS, ORPHAN_SECONDS, start, wait_for_hang
+from tests.tiers import pick
 
-NUM_HANGS = 54 if os.environ.get("ECHELON_SOAK") == "1" else 3
+NUM_HANGS = pick(1, all=3, soak=54)
 OF_ONE_RANK = ("lock", "file", "sleeps", "spins", "stops", "worker")
 KINDS = (*OF_ONE_RANK, "skips", "shapes", "agent")
 IN_LOADER = 3

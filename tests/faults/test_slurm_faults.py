@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.choice import IS_FULL
 from tests.cluster import Cluster
 from tests.cluster.fixture import require_tools
 from tests.runs import Run
+from tests.tiers import pick
 
 WORKER = str(Path(__file__).parent / "worker.py")
-TIMES = 20 if IS_FULL else 8
+TIMES = pick(2, all=8, soak=20)
 NUM_NODES = 16
 NODES_PER_RUN = 2
 RANKS_PER_NODE = 2

@@ -40,6 +40,7 @@ def test_frozen_rank_of_another_node(tmp_path: Path, slurm: Cluster) -> None:
     assert re.search(rf"rank 3 on {frozen['node']} \(local rank 1.*\) failed first: hang: .*: {words}", err), err
 
 
+@pytest.mark.tier("all")
 def test_frozen_agent_of_another_node(tmp_path: Path, slurm: Cluster) -> None:
     """The agent of the second node is stopped with its ranks: the node is named."""
     run = start(tmp_path, slurm)

@@ -56,6 +56,7 @@ def test_lost_spare_and_then_a_lost_node(slurm: Cluster, tmp_path: Path) -> None
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
+@pytest.mark.tier("all")
 def test_nodes_that_exact_cannot_use_are_spares(tmp_path: Path) -> None:
     """Of three nodes --exact 4 uses two; after a loss the third one takes over, and the bits are the same."""
     alone = tmp_path / "alone"

@@ -1,6 +1,6 @@
 """`echelon fit --config`: architectures of transformers in their usual sizes are traced unmodified.
 
-With ECHELON_ALL_RANKS=1 all 44 of them, up to 47 billion parameters; without it those that take a few seconds.
+In the tier "all" 44 of them, up to 47 billion parameters; else those that take a few seconds.
 """
 
 import json
@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.choice import IS_FULL
 from tests.runs import ECHELON
+from tests.tiers import pick
 
 pytestmark = pytest.mark.framework("torch", "transformers")
 QUICK = (
@@ -28,7 +28,7 @@ OTHERS = (
     "RobertaForMaskedLM", "StableLmForCausalLM", "Starcoder2ForCausalLM", "SwinForImageClassification",
     "XLMRobertaForMaskedLM",
 )  # fmt: skip
-CHOSEN = sorted((*QUICK, *OTHERS)) if IS_FULL else QUICK
+CHOSEN = pick(QUICK, all=sorted((*QUICK, *OTHERS)))
 
 
 @pytest.mark.parametrize("name", CHOSEN)

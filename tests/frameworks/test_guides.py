@@ -8,7 +8,7 @@ import pytest
 
 from .lines import EXAMPLES, Line, lines_of, run
 
-pytestmark = pytest.mark.framework("torch")
+pytestmark = [pytest.mark.framework("torch"), pytest.mark.tier("all")]
 SMALL = {
     "resnet": "--depth 18 --width 8 --image-size 32 --batch-size 8 --warm-up 1 --steps 3",
     "digits": "--epochs 4 --pictures 1024",

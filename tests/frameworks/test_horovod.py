@@ -9,7 +9,7 @@ from .lines import FRAMEWORKS, STEPS, Line, lines_of, losses, run
 from .test_one_task import ROUNDING, expected
 
 __all__ = ["expected"]
-pytestmark = pytest.mark.framework("torch", "horovod")
+pytestmark = [pytest.mark.framework("torch", "horovod"), pytest.mark.tier("all")]
 *BUILT_WITH_GLOO, _BUILT_WITH_MPI = lines_of(FRAMEWORKS / "with_horovod.py")
 
 

@@ -25,11 +25,16 @@ ROUNDING = 2e-5  # of sums in another order, over the few steps; a wrong factor 
 
 
 def cases() -> list[object]:
-    """Return every line of every example; DeepSpeed's stages of ZeRO take turns in one process."""
+    """Return every line of every example; DeepSpeed's stages of ZeRO take turns in one process.
+
+    CI has two ranks of each that lives beside PyTorch.
+    """
     found = []
     for name, packages in NEEDS.items():
         for line in lines_of(FRAMEWORKS / f"{name}.py"):
             marks = [pytest.mark.framework(*packages), *([pytest.mark.slurm] if line.is_for_nodes else [])]
+            if packages[0] != "torch" or not line.command.startswith("echelon run -n 2"):
+                marks.append(pytest.mark.tier("all"))
             found.append(pytest.param(line, id=line.id, marks=marks))
     return found
 
@@ -57,6 +62,7 @@ def test_losses_are_those_of_one_process(
 
 
 @pytest.mark.framework("mpi4py")
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     ("command", "more", "said"),
     [

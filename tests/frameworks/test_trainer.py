@@ -19,7 +19,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses(run(ALONE, tmp_path_factory.mktemp("alone"), os.environ, *SIZES))
 
 
-@pytest.mark.parametrize("line", [LOCAL, pytest.param(NODES, marks=pytest.mark.slurm)], ids=lambda line: line.id)
+ON_NODES = pytest.param(NODES, marks=[pytest.mark.slurm, pytest.mark.tier("all")])
+
+
+@pytest.mark.parametrize("line", [LOCAL, ON_NODES], ids=lambda line: line.id)
 def test_losses_are_those_of_one_process(
     line: Line, alone: list[float], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -11,11 +11,11 @@ from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from tests.choice import IS_FULL
+from tests.tiers import pick
 
 from echelon.cli import main
 
-FACTOR = 10 if IS_FULL else 1
+FACTOR = pick(1, all=10)
 SIGNS = st.characters(blacklist_categories=("Cc", "Cs"), blacklist_characters="/")
 NUMBERS = (
     "", "0", "-1", "+1", "1", "2", "7", "1.5", "1e9", "0x10", "²", "٣", "½", " 1", "1 ", "1_000", "NaN", "inf", "1:2",

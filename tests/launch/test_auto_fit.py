@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.choice import some
 from tests.estimate.logs import MIB, of_model
 from tests.plan.test_fit import SCRIPT
 from tests.runs import ECHELON
+from tests.tiers import some
 
 from echelon.errors import UsageError
 from echelon.estimate import scaled

@@ -83,6 +83,7 @@ def test_one_rank_of_an_unchanged_script(tmp_path: Path) -> None:
     assert "bound by  " in done.stdout
 
 
+@pytest.mark.tier("all")
 def test_script_of_its_own_that_ends_early(tmp_path: Path) -> None:
     """Ranks that are not scaled, and not forked, record too; of a script that ends early, the steps that it made."""
     words = ("--ranks", "all", "--steps", "3..50", "--launch", "exec", "-n", "2", "--json", "train.py", "5")

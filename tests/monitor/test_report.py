@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runs import ECHELON
+from tests.tiers import some
 
 from echelon.errors import UsageError
 from echelon.monitor import account, advice, attempts, phases, recorded
@@ -310,7 +311,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@pytest.mark.parametrize("launch", some(["warm", "exec"], 2))
 def test_report_of_real_runs(tmp_path: Path, launch: str) -> None:
     """All steps of each rank are counted, however it is started; two runs are compared; nothing needs a hang watch."""
     (tmp_path / "train.py").write_text(TRAIN)

@@ -55,6 +55,7 @@ def test_larger_models_get_the_next_strategy(tmp_path: Path) -> None:
     assert "would take" in result["why"]
 
 
+@pytest.mark.tier("all")
 def test_too_large_for_all(tmp_path: Path) -> None:
     """On one device nothing fits; the command for more devices says that it fits there."""
     result = fit(tmp_path, "--gpus 1 --device-memory 20G --json --fit train.py 8192 16")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from tests.choice import IS_FULL
+from tests.tiers import pick
 
 from echelon import cli
 
@@ -24,7 +24,7 @@ PARTITIONS = ["", "-p small-g", "-p dev-g", "-p standard-g", "-p gpumedium", "-p
 def lines(machine: str) -> Iterator[list[str]]:
     """Return command lines for a machine: all of the sweep, or the same sample each time."""
     every = [" ".join(parts).split() for parts in itertools.product(SIZES, WISHES, PARTITIONS)]
-    chosen = every if IS_FULL else random.Random(machine).sample(every, NUM_SAMPLED)
+    chosen = pick(random.Random(machine).sample(every, NUM_SAMPLED), all=every)
     return (["plan", "--machine", machine, *words] for words in chosen)
 
 

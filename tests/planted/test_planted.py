@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.choice import only_in_full
-from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of, scripts
+from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of
+from tests.tiers import some
 
 CASES = cases()
+CHOSEN = some(list(CASES), 8)
+CHOSEN_CORRECT = some([path.stem for path in sorted(CORRECT.glob("*.py"))], 12)
 MISSED = 2  # mistakes that may go unseen, each with its reason
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all scripts
 
@@ -20,13 +22,15 @@ def each_mistake() -> list[Any]:
     return [
         pytest.param(case, id=name, marks=[pytest.mark.xfail(reason=case.missed, strict=True)] if case.missed else [])
         for name, case in CASES.items()
+        if name in CHOSEN
     ]
 
 
 @pytest.fixture(scope="module")
 def said() -> Mapping[tuple[str, bool], Said]:
     """Return what is said of every script."""
-    return {(one.name, one.is_bug): one for one in said_of(scripts())}
+    wanted = [BUGS / f"{name}.py" for name in CHOSEN] + [CORRECT / f"{name}.py" for name in CHOSEN_CORRECT]
+    return {(one.name, one.is_bug): one for one in said_of(wanted)}
 
 
 @pytest.mark.parametrize("case", each_mistake())
@@ -38,7 +42,7 @@ def test_mistake_is_found_and_named(said: Mapping[tuple[str, bool], Said], case:
     assert case.cause in f"{one.why}\n{one.meaning}"
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(CORRECT.glob("*.py"))])
+@pytest.mark.parametrize("name", CHOSEN_CORRECT)
 def test_correct_script_gives_no_alarm(said: Mapping[tuple[str, bool], Said], name: str) -> None:
     """A correct training is called equal."""
     one = said[(name, False)]
@@ -68,6 +72,7 @@ def test_page_has_the_score() -> None:
         assert f"| {kind} | {numbers[0]} | {numbers[1]} |\n" in page
 
 
+@pytest.mark.tier("all")  # so do those of the warm process
 def test_the_command_says_the_same(tmp_path: Path) -> None:
     """What is measured from one warm process is what `echelon prove` prints."""
     done = prove(tmp_path, BUGS / "tensor_parallel_bias.py")
@@ -76,7 +81,7 @@ def test_the_command_says_the_same(tmp_path: Path) -> None:
     assert CASES["tensor_parallel_bias"].cause in done.stdout
 
 
-@only_in_full  # the warm process has proved it too
+@pytest.mark.tier("all")  # the warm process has proved it too
 def test_the_command_raises_no_false_alarm(tmp_path: Path) -> None:
     """A file that one rank writes and another reads after a barrier is no mistake."""
     done = prove(tmp_path, CORRECT / "read_while_written.py")
@@ -89,6 +94,7 @@ def prove(folder: Path, script: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.tier("all")
 def test_file_that_one_rank_writes_while_another_reads(tmp_path: Path) -> None:
     """Also where the script fails of it, which is left to chance, the command says why."""
     done = subprocess.run(

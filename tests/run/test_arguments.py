@@ -5,6 +5,7 @@ import shlex
 import sys
 
 import pytest
+from tests.tiers import product
 
 from .shell import Argument, Shell
 
@@ -41,8 +42,7 @@ WAYS: dict[str, list[Argument]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ARGUMENTS)
+@product(kind=list(ARGUMENTS), way=list(WAYS))
 def test_arguments_reach_every_rank_unchanged(shell: Shell, kind: str, way: str) -> None:
     """No shell, no scanner and no encoding comes between the command line and sys.argv."""
     shell.script(SCRIPT)
@@ -56,8 +56,9 @@ def test_arguments_reach_every_rank_unchanged(shell: Shell, kind: str, way: str)
     assert shell.files("hacked") == []
 
 
-@pytest.mark.parametrize("name", ["two words.py", "größe.py", "-n.py", "$(touch hacked).py", "it's.py", "a\nb.py"])
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@product(
+    launch=["warm", "exec"], name=["two words.py", "größe.py", "-n.py", "$(touch hacked).py", "it's.py", "a\nb.py"]
+)
 def test_script_with_an_odd_name_runs(shell: Shell, name: str, launch: str) -> None:
     """A file name is not parsed by anybody; one that starts with a dash is written ./-n.py, as for python."""
     shell.script(SCRIPT, name)

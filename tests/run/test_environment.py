@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.tiers import product
 
 from echelon.environment import devices, threads
 
@@ -90,8 +91,7 @@ def test_rank_has_the_users_environment_and_the_documented_names_only(shell: She
         assert set(environ) - set(expected) - {"LC_CTYPE"} == ADDED - set(mine)
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@product(ranks=[1, 2, 3], launch=LAUNCHES)
 def test_threads_are_the_cores_divided_by_the_ranks(shell: Shell, ranks: int, launch: str) -> None:
     """Ranks of a node share its cores, and each has at least one."""
     expected = str(max(1, threads.num_cores() // ranks))
@@ -149,9 +149,7 @@ def test_env_option_carries_large_values(shell: Shell, letter: str, count: int, 
 
 
 @has_devices
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("seen", ["0,1,2,3", "7,5,2,0"])
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+@product(name=["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"], seen=["0,1,2,3", "7,5,2,0"], launch=LAUNCHES)
 def test_visible_own_shows_each_rank_its_own_device(shell: Shell, name: str, seen: str, launch: str) -> None:
     """The device of a rank is number 0 to it, so LOCAL_RANK is 0 and `cuda:{LOCAL_RANK}` is right."""
     ranks = _run(shell, "--visible", "own", "--launch", launch, "train.py", ranks=4, **{name: seen})
@@ -257,8 +255,7 @@ def test_master_port_of_the_user_is_not_taken_over(shell: Shell) -> None:
     assert (environ["MASTER_ADDR"], environ["RANK"], environ["WORLD_SIZE"]) == ("127.0.0.1", "0", "1")
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("value", [f"/no/such/folder:{SOURCES}", f"{SOURCES}:", f":{SOURCES}:/a b"])
+@product(value=[f"/no/such/folder:{SOURCES}", f"{SOURCES}:", f":{SOURCES}:/a b"], launch=LAUNCHES)
 def test_pythonpath_of_the_user_is_unchanged(shell: Shell, value: str, launch: str) -> None:
     """PYTHONPATH and sys.path are what they are under python."""
     shell.script(SCRIPT + "import sys; open('path', 'w').write(repr(sys.path))")

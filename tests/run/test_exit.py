@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.choice import some
+from tests.tiers import product, some
 
 from .shell import Shell, wait_until
 
@@ -49,8 +49,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("statement", CODES)
+@product(statement=some(list(CODES), 3), launch=LAUNCHES)
 def test_exit_code_is_the_scripts_own(shell: Shell, statement: str, launch: str) -> None:
     """A run ends with the code that the script alone would have ended with, as a shell shows it."""
     shell.script(f"import atexit, ctypes, os, signal, sys, threading\n{statement}\n")
@@ -188,8 +187,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("habit", ["obeys", "ignores"])
+@product(habit=["obeys", "ignores"], launch=LAUNCHES)
 def test_one_failure_ends_all_ranks_in_two_seconds(shell: Shell, habit: str, launch: str) -> None:
     """SIGTERM first, SIGKILL for whoever ignores it."""
     shell.script(STUBBORN)
@@ -231,7 +229,7 @@ while not os.path.exists("child") or not open("child").read().strip():
 ENDS = {"well": "", "badly": "sys.exit(3)", "killed": "os.kill(os.getpid(), 9)"}
 
 
-@pytest.mark.parametrize(("child", "end", "launch"), some(list(itertools.product(CHILDREN, ENDS, LAUNCHES)), 5))
+@pytest.mark.parametrize(("child", "end", "launch"), some(list(itertools.product(CHILDREN, ENDS, LAUNCHES)), 11))
 def test_background_process_of_a_rank_is_gone_afterwards(shell: Shell, child: str, end: str, launch: str) -> None:
     """When the run is over nothing that it started still runs, whatever it was and however the rank ended."""
     shell.script(STARTS.format(child=CHILDREN[child], end=ENDS[end]))
@@ -330,8 +328,7 @@ def test_restart_begins_a_new_world(shell: Shell, launch: str) -> None:
     assert re.search(r" · run train-[0-9a-f]{4}$", done.said.splitlines()[-1])
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("restarts", [0, 1, 2])
+@product(restarts=[0, 1, 2], launch=LAUNCHES)
 def test_restarts_come_to_an_end(shell: Shell, restarts: int, launch: str) -> None:
     """After N restarts the failure is the run's, with its code."""
     shell.script(TRIES)
@@ -385,8 +382,7 @@ time.sleep(60)
 NUMBERS = [signal.SIGTERM, signal.SIGINT]
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("number", NUMBERS, ids=["SIGTERM", "SIGINT"])
+@product(number=NUMBERS, launch=LAUNCHES)
 def test_signal_that_ends_reaches_every_rank_once(shell: Shell, number: signal.Signals, launch: str) -> None:
     """Ranks may save their state; when all of them then end well, so does the run."""
     shell.script(SIGNALLED)
@@ -397,8 +393,7 @@ def test_signal_that_ends_reaches_every_rank_once(shell: Shell, number: signal.S
     assert [path.read_text() for path in shell.files("got-*")] == [f"{number.name} "] * 2
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("number", NUMBERS, ids=["SIGTERM", "SIGINT"])
+@product(number=NUMBERS, launch=LAUNCHES)
 def test_signal_that_no_rank_answers_is_the_exit_code(shell: Shell, number: signal.Signals, launch: str) -> None:
     """A run that is stopped from outside ends with 128 + the signal, and names it."""
     shell.script(WAITS)
@@ -447,8 +442,7 @@ while not os.path.exists("end"):
 """
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=["SIGUSR1", "SIGUSR2"])
+@product(number=[signal.SIGUSR1, signal.SIGUSR2], launch=LAUNCHES)
 def test_signal_that_warns_ends_no_script_without_a_handler(shell: Shell, number: signal.Signals, launch: str) -> None:
     """The signal that announces the end of a job is ignored, with one line; the run goes on."""
     shell.script(UNHEARD)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.tiers import product, some
 
 from .shell import Shell, wait_until
 
@@ -40,8 +41,7 @@ def _read_until(descriptor: int, wanted: bytes, *, seconds: float = 10.0) -> byt
     return heard
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@product(stream=["stdout", "stderr"], launch=LAUNCHES)
 def test_rank_0_is_live(shell: Shell, stream: str, launch: str) -> None:
     """A line is on the console while the script goes on, without a flush in the script."""
     shell.script(f"import sys, time\nprint('a line', file=sys.{stream})\ntime.sleep(60)\n")
@@ -99,7 +99,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("option", SHOWN)
+@pytest.mark.parametrize("option", some(list(SHOWN), 3))
 def test_shown_ranks_are_named_when_there_are_several(shell: Shell, option: str) -> None:
     """--show chooses the ranks; a prefix says which one, unless only one is shown."""
     shell.script(SPEAKS)
@@ -147,8 +147,7 @@ for place in range(0, len(data), step):
 """
 
 
-@pytest.mark.parametrize("descriptor", [1, 2], ids=["stdout", "stderr"])
-@pytest.mark.parametrize("kind", ODD)
+@product(kind=ODD, descriptor=[1, 2])
 def test_bytes_of_a_rank_arrive_as_they_are(shell: Shell, kind: str, descriptor: int) -> None:
     """Console and log have the very bytes that the script wrote, whatever they are."""
     data = ODD[kind]
@@ -165,7 +164,7 @@ def test_bytes_of_a_rank_arrive_as_they_are(shell: Shell, kind: str, descriptor:
         assert END.fullmatch(rest if data.endswith(b"\n") else rest.removeprefix("\n"))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "carriage returns"])
+@pytest.mark.parametrize("kind", some([kind for kind in ODD if kind != "carriage returns"], 3))
 def test_bytes_of_named_ranks_arrive_as_they_are(shell: Shell, kind: str) -> None:
     """With prefixes, each line is still the very bytes; a last line without an end gets one."""
     data = ODD[kind]

@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.choice import only_in_full
 from tests.runs import ECHELON, left_behind
 
 SCRIPT = Path(__file__).parents[1] / "faults" / "rehearsed.py"
@@ -55,7 +54,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert left_behind(str(tmp_path)) == []
 
 
-@only_in_full  # test_split_models.py has split models too
+@pytest.mark.tier("all")  # test_split_models.py has split models too
 def test_verdict_of_a_split_model(tmp_path: Path) -> None:
     """A model that is spread over the ranks survives; test_split_models.py shows that its whole state is compared."""
     shutil.copy(SPLIT, tmp_path / "train.py")
@@ -96,7 +95,7 @@ dist.destroy_process_group()
 """
 
 
-@only_in_full  # tests/train/rehearsal tears such checkpoints, and tests/slurm ends such jobs
+@pytest.mark.tier("all")  # tests/train/rehearsal tears such checkpoints, and tests/slurm ends such jobs
 def test_verdicts_of_a_script_that_saves_with_echelon(tmp_path: Path) -> None:
     """Its checkpoints are torn and its order is carried out, as those of a script for one device; from any folder."""
     folder = tmp_path / "scripts"

@@ -1,7 +1,6 @@
 """A chain of jobs on a real Slurm: each goes on where the one before was told to save and end."""
 
 import json
-import os
 import random
 import re
 import shutil
@@ -14,11 +13,12 @@ import pytest
 from tests.cluster import Cluster
 from tests.runs import ECHELON
 from tests.slurm.test_submit import call
+from tests.tiers import pick
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 120.0
 WARNINGS = ("USR1", "USR2", "TERM")
-NUM_SOAKED = 100 if os.environ.get("ECHELON_SOAK") == "1" else 2
+NUM_SOAKED = pick(1, all=2, soak=100)
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
@@ -133,6 +133,7 @@ def test_limit_at_any_moment(slurm: Cluster, home: Path, tmp_path: Path, undistu
         assert f"continues after step {after['step']}" in chain.output()
 
 
+@pytest.mark.tier("all")
 def test_cancelled_and_killed_jobs_are_followed(
     slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]
 ) -> None:
@@ -211,6 +212,7 @@ def test_edited_script_stops_the_chain(slurm: Cluster, home: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.tier("all")
 def test_edit_is_a_note_with_resume_anyway(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]) -> None:
     """With --resume-anyway the chain says what was edited, and goes on."""
     chain = Chain(slurm, home, tmp_path, *CHAIN, "--resume-anyway", arguments=("3", "0.3"))
@@ -285,6 +287,7 @@ def test_bad_options(slurm: Cluster, home: Path, tmp_path: Path, options: tuple[
     assert not (tmp_path / "echelon-runs").exists()
 
 
+@pytest.mark.tier("all")
 def test_time_limit_itself(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str]) -> None:
     """Without a signal from anybody a job saves before its limit, and keeps half of a short job in reserve."""
     chain = Chain(slurm, home, tmp_path, "--chain", "9", *CHAIN[2:], "-t", "1", arguments=("3", "1.7"))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.choice import IS_FULL
 from tests.cluster import Cluster
 from tests.cluster.fixture import require_tools
 from tests.plan.cases import CASES, PAST, TODAY, Case, machine
+from tests.tiers import has, some
 
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
@@ -69,13 +69,13 @@ def test_scripts_are_accepted(site: tuple[str, Cluster], tmp_path: Path) -> None
             cluster.run("scancel", done.stdout.strip())
 
 
-@pytest.mark.parametrize("layout", ["echelon", "torchrun", "tasks"])
+@pytest.mark.parametrize("layout", some(["echelon", "torchrun", "tasks"], 3))
 def test_ranks_start(site: tuple[str, Cluster], tmp_path: Path, layout: str) -> None:
     """Where the nodes are live the ranks of each case start, all of them, in their places."""
     name, cluster = site
     for case in cases(name):
         booking = book(case.request, machine(name), today=TODAY)
-        is_slow = layout == "torchrun" and (case.name not in TORCHRUN_CASES or (name != MACHINES[0] and not IS_FULL))
+        is_slow = layout == "torchrun" and (case.name not in TORCHRUN_CASES or (name != MACHINES[0] and not has("all")))
         if booking.num_nodes > NUM_LIVE or is_slow:
             continue
         folder = tmp_path / case.name

@@ -54,6 +54,7 @@ TORCHRUN_ONLY_HERE = {
 }  # fmt: skip
 
 
+@pytest.mark.tier("all")
 def test_32_ranks_have_what_torchrun_gives(slurm: Cluster, tmp_path: Path) -> None:
     """Keys and values equal torchrun's on 4 nodes x 8, and rank 0 is on MASTER_ADDR's node."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"

@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from tests.choice import only_in_full
 from tests.conftest import FOREIGN
+from tests.tiers import in_all, some
 
 from echelon.errors import UsageError
 from echelon.launch import duplicate_training
@@ -115,10 +115,10 @@ def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProc
     [
         (PROCESS, ("fork",)),
         (POOL, ()),
-        pytest.param(PROCESS, ("spawn",), marks=only_in_full),
-        pytest.param(PROCESS, ("forkserver",), marks=only_in_full),
-        pytest.param(SPAWN, (), marks=only_in_full),
-        pytest.param(IN_LOOP, (), marks=only_in_full),
+        in_all(PROCESS, ("spawn",)),
+        in_all(PROCESS, ("forkserver",)),
+        in_all(SPAWN, ()),
+        in_all(IN_LOOP, ()),
     ],
     ids=["forked", "spawned-pool", "spawned", "forkserver", "mp.spawn", "in-loop"],
 )
@@ -133,6 +133,7 @@ def test_training_in_another_process(tmp_path: Path, script: str, arguments: tup
     assert "trained" not in done.stdout
 
 
+@pytest.mark.tier("all")
 def test_child_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
     """Where the script shares the work by itself, its child processes train as they like."""
     done = run(tmp_path, DISTRIBUTED)
@@ -142,7 +143,7 @@ def test_child_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
     assert "done" in done.stdout
 
 
-@pytest.mark.parametrize("script", [THREAD, CAUGHT, CAUGHT_ALL], ids=["thread", "except", "except-all"])
+@pytest.mark.parametrize("script", some([THREAD, CAUGHT, CAUGHT_ALL], 3, first=1))
 def test_refusal_that_nobody_sees(tmp_path: Path, script: str) -> None:
     """A refusal in a thread, or that the script catches, is told, and the run fails."""
     done = run(tmp_path, script)

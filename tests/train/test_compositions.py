@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
-from tests.choice import IS_FULL
+from tests.tiers import pick
 from tests.train import compositions
 from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, Composition
 from tests.train.strategies import ranks
 
 SIZES = (2, 3)
-NUM_COMPOSITIONS = 8000 if IS_FULL else 500
+NUM_COMPOSITIONS = pick(60, all=500, soak=8000)
 LEAST_COMPUTED = 2 / 3
 TOLERANCE = 1e-7
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+from tests.tiers import product
 from tests.train.test_files import TRAIN, run
 
 from echelon.train.files import whole
@@ -60,8 +61,7 @@ for number in range(1000):
 }
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("writer", WRITERS)
+@product(writer=WRITERS, num_ranks=[1, 2])
 def test_killed_writer(tmp_path: Path, writer: str, num_ranks: int) -> None:
     """A file of a new name appears when it is whole; what the killed process left is hidden from `glob("*")`."""
     begin = "" if num_ranks == 1 else "list(train(TensorDataset(x, x[:, :1])))\n"

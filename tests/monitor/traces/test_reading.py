@@ -216,7 +216,7 @@ def test_memory_is_a_part_of_the_file(tmp_path: Path) -> None:
     assert after - before < path.stat().st_size / 2
 
 
-@pytest.mark.skipif(not os.environ.get("ECHELON_SOAK"), reason="ECHELON_SOAK=1 reads a trace of 1 GB")
+@pytest.mark.tier("soak")
 @pytest.mark.timeout(1200)
 def test_gigabyte_in_500_megabytes(tmp_path: Path) -> None:
     """A trace of 1 GB is judged in less than 500 MB of memory, Python included."""

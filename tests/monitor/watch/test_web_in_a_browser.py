@@ -200,6 +200,7 @@ def _see_it_end(browser: Browser, web: Web, run: Run, folder: Path) -> None:
     assert text(browser, "#told") == "The run is over, and ended well. This is its last state."
 
 
+@pytest.mark.tier("all")
 @pytest.mark.slurm
 def test_page_of_a_run_on_two_nodes_of_slurm(slurm: Cluster, browser: Browser, tmp_path: Path) -> None:
     """From beside an allocation of two nodes: both are shown with their ranks, while they train."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 from tests import warm
-from tests.choice import IS_FULL
 from tests.conftest import FOREIGN
+from tests.tiers import pick
 from tests.train.check import stand_in
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -172,6 +172,7 @@ def test_no_comparison_is_said(tmp_path: Path, how: str, why: str, variables: di
     assert not [line for line in done.log if line[0] == "both"]
 
 
+@pytest.mark.tier("all")
 def test_ranks_by_exec_are_not_forked(tmp_path: Path) -> None:
     """With --launch exec nobody has looked whether a fork is safe, and the line says so."""
     done = train(tmp_path, "plain", ("--launch", "exec"))
@@ -215,7 +216,7 @@ def test_ways_to_split_a_model(tmp_path: Path, how: str) -> None:
     done.assert_one_after_the_other()
 
 
-@pytest.mark.parametrize("name", ALL if IS_FULL else SOME)
+@pytest.mark.parametrize("name", pick(SOME[:1], all=ALL))
 def test_scripts(tmp_path: Path, name: str) -> None:
     """Scripts in the styles that people use are compared on a device as on a CPU, and no device has two users."""
     done = run(tmp_path, SCRIPTS / f"{name}.py", "model.pt", STAND_IN_FIRST="1")

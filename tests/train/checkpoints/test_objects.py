@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiers import product
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -55,8 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
-@pytest.mark.parametrize("until", [1, 5, 6, 7, 13])
+@product(until=[1, 5, 6, 7, 13], kind=[torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_training_goes_on_to_the_bit(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, until: int) -> None:
     """Also at the end of an epoch, and where no checkpoint was made yet."""
     (folder / "other").mkdir()
@@ -204,8 +204,7 @@ def test_loop_that_draws_its_batches(folder: Path, monkeypatch: pytest.MonkeyPat
     assert first + again == drawn(until=8)
 
 
-@pytest.mark.parametrize("until", [4, 9, 14])
-@pytest.mark.parametrize("how", ["generator", "persistent"])
+@product(how=["generator", "persistent"], until=[4, 9, 14])
 def test_loader_with_random_numbers_of_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, until: int
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm
+from tests.tiers import some
 
 HERE = Path(__file__).parent
 CLOSE = 2e-5
@@ -32,7 +33,7 @@ SAVES = ("--checkpoint-every", "3steps")
 
 @pytest.mark.parametrize(
     ("script", "kind", "dropout", "before", "after"),
-    [
+    some([
         ("wrappers.py", "ddp", "0.1", 2, 2),
         ("wrappers.py", "ddp", "0", 2, 4),
         ("wrappers.py", "batch_norm", "0.1", 2, 2),
@@ -43,8 +44,8 @@ SAVES = ("--checkpoint-every", "3steps")
         ("strategies.py", "shard", "0.1", 2, 2),
         ("strategies.py", "shard", "0", 2, 4),
         ("strategies.py", "replicate", "0", 3, 2),
-    ],
-)
+    ], 3, first=1),
+)  # fmt: skip
 def test_killed_run_goes_on(tmp_path: Path, script: str, kind: str, dropout: str, before: int, after: int) -> None:
     """On as many ranks the numbers are the same to the bit; on another number they are close."""
     words = (str(HERE / script), kind, dropout)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.choice import some
+from tests.tiers import some
 from tests.train.fitting import traces
 
 from echelon.estimate import log as logs

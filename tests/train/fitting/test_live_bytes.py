@@ -1,13 +1,13 @@
 """A trace has the live bytes of a run: those of PyTorch's allocator on the CPU, for scripts in many styles.
 
-With ECHELON_ALL_RANKS=1 all scripts are compared, which takes eight times as long.
+In the tier "all" all scripts are compared; else one of 24.
 """
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.choice import some
+from tests.tiers import some
 from tests.train.fitting import traces
 
 SCRIPTS = traces.ROOT / "tests" / "scripts"
@@ -38,7 +38,7 @@ INSIDE = frozenset({
 UNCALLED = frozenset({"averaged_weights", "ema", "meta_learning"})
 """Scripts with copies of a model that are called by nobody, so that their weights count as other tensors."""
 ALL = sorted({path.stem for path in SCRIPTS.glob("*.py")} - set(OUTSIDE))
-CHOSEN = some(ALL, 8)
+CHOSEN = some(ALL, 24)
 TOLERANCE, LEAST = 0.02, 64  # a wrapped number takes 8 bytes, which count in tiny models
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiers import some
 from tests.train.fitting import traces
 
 FOLDER = Path(__file__).parent / "scripts"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+NAMES = some(sorted(path.stem for path in FOLDER.glob("*.py")), 3)
 START = """
     import torch
     from torch import nn

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests import warm
+from tests.tiers import pick, some
 
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
@@ -82,10 +83,10 @@ def assert_close(ours: Any, theirs: Any) -> None:
         assert ours == theirs or ours == pytest.approx(theirs)
 
 
-@pytest.mark.parametrize(
-    ("scale", "num_ranks"),
-    [pair for pair in (("tensor", 2), ("tensor", 4), ("context", 2), ("pipeline", 4)) if pair[0] in WAYS],
-)
+WORLDS = [pair for pair in (("tensor", 4), ("context", 2), ("pipeline", 4), ("tensor", 2)) if pair[0] in WAYS]
+
+
+@pytest.mark.parametrize(("scale", "num_ranks"), pick(WORLDS[:3], all=WORLDS))
 def test_numbers_and_files_of_one_device(tmp_path: Path, alone: Path, scale: str, num_ranks: int) -> None:
     """Losses, norms, hits, evaluation, states that are put back; from a snapshot of one device, and to one."""
     folder = alone / "-".join(WAYS[scale])
@@ -99,7 +100,7 @@ def test_numbers_and_files_of_one_device(tmp_path: Path, alone: Path, scale: str
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("scale", WAYS)
+@pytest.mark.parametrize("scale", some(list(WAYS), 2))
 def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
     """Accumulation, a fused optimizer, weights kept in a list, their average, norms by hand and sampling are right."""
     words = ["still"] if scale == "pipeline" else ["gradients", "average"]
@@ -110,7 +111,7 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "num_ranks"), [*((scale, 2) for scale in WAYS), ("tensor", 4), ("pipeline", 4), ("data", 2)]
+    ("scale", "num_ranks"), some([("data", 2), ("tensor", 4), ("pipeline", 4), *((scale, 2) for scale in WAYS)], 4)
 )
 def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale: str, num_ranks: int) -> None:
     """Attention that is no nn.Linear, and what all stages of a pipeline use, have the numbers of one device; so have as
@@ -122,7 +123,7 @@ def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale
     assert numbers(done) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("scale", [scale for scale in WAYS if scale != "pipeline"])
+@pytest.mark.parametrize("scale", some([scale for scale in WAYS if scale != "pipeline"], 2))
 def test_losses_in_many_forms(tmp_path: Path, scale: str) -> None:
     """A mean over what is to be learned is no mean of the ranks' means, which it is in PyTorch 2.13."""
     expected = numbers(python(tmp_path, "losses.py"))
@@ -131,7 +132,7 @@ def test_losses_in_many_forms(tmp_path: Path, scale: str) -> None:
 
 
 @pytest.mark.skipif(versions.numbers() < (2, 13), reason="earlier versions refuse some of them: docs/strategies.md")
-@pytest.mark.parametrize("scale", ["tensor", "context"])
+@pytest.mark.parametrize("scale", some(["tensor", "context"], 2))
 def test_attention_in_many_forms(tmp_path: Path, scale: str) -> None:
     """PyTorch's own, with masks, which are cut where they differ, and with dropout; and one matrix for three."""
     expected = numbers(python(tmp_path, "attention.py"))
@@ -148,7 +149,7 @@ def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "scale", ["fsdp", "tensor"] if versions.numbers() >= versions.FULLY_SHARD_ON_CPU else ["tensor"]
+    "scale", some(["fsdp", "tensor"], 2) if versions.numbers() >= versions.FULLY_SHARD_ON_CPU else ["tensor"]
 )
 def test_every_optimizer(tmp_path: Path, scale: str) -> None:
     """Also those whose steps PyTorch refuses with weights that are cut, such as Rprop, step as one device does."""
@@ -198,6 +199,7 @@ def test_batches_that_differ_are_seen_beside_anything(beside: float) -> None:
     assert not differ(one.float(), noise)
 
 
+@pytest.mark.tier("all")
 def test_proved(tmp_path: Path) -> None:
     """`echelon prove` compares each with one device, tensor by tensor, and finds them equal."""
     words = ["prove", "-n", "2", "--steps", "3", "--scale", ",".join(WAYS), "--json", "script.py", "outside"]

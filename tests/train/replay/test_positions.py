@@ -1,18 +1,18 @@
 """Every sample comes exactly once in an epoch, whenever a run is killed and on as many ranks as it goes on.
 
-10,000 cases with ECHELON_ALL_RANKS=1; without it one of twenty.
+10,000 cases in the tier "soak"; else a part.
 """
 
 import random
 
 import pytest
-from tests.choice import IS_FULL
+from tests.tiers import pick
 
 from . import positions
 from .positions import SAMPLERS, Case
 
-NUM_CASES = 10_000 if IS_FULL else 500
-NUM_WITH_WORKERS = 300 if IS_FULL else 6
+NUM_CASES = pick(100, all=500, soak=10_000)
+NUM_WITH_WORKERS = pick(2, all=6, soak=300)
 GROUPS = 10
 
 

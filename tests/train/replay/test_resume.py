@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests import warm
-from tests.choice import some
+from tests.tiers import some
 
 from echelon import rehearsal_order
 from echelon.rehearsal_order import FILL_DISK, KILL_RANK, Fault, Rehearsal
@@ -80,7 +80,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[str, Path]":
 KILLED = [(1, 1, 20), (1, 2, 31), (2, 1, 26), (2, 3, 14), (3, 2, 45), (2, 2, 7)]
 
 
-@pytest.mark.parametrize(("before", "after", "step"), some(KILLED, 2, first=1))
+@pytest.mark.parametrize(("before", "after", "step"), some(KILLED, 6, first=1))
 def test_killed_run_is_resumed_on_other_ranks(
     tmp_path: Path, undisturbed: "tuple[str, Path]", before: int, after: int, step: int
 ) -> None:

@@ -1,6 +1,6 @@
 """An unchanged script whose model is split over ranks (--scale fsdp, tensor, …) is killed, and goes on.
 
-With ECHELON_ALL_RANKS=1 also in other ways than before.
+In the tier "all" also in other ways than before.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.choice import IS_FULL
+from tests.tiers import pick, some
 
 from echelon import rehearsal_order
 from echelon.checkpoint import safetensors
@@ -40,7 +40,7 @@ MORE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "how", "after", "other"), CASES + (MORE if IS_FULL else []))
+@pytest.mark.parametrize(("before", "how", "after", "other"), pick(CASES[:1], all=CASES + MORE))
 def test_killed_run_is_resumed(
     tmp_path: Path,
     undisturbed: "tuple[str, Path]",
@@ -67,7 +67,8 @@ def test_killed_run_is_resumed(
         torch.testing.assert_close(here[name], tensor, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("other", [FSDP, DATA] if IS_FULL else [FSDP])
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("other", [FSDP, DATA])
 def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
     """An average that the script keeps in a list is cut as the weights are."""
     folder = Folder(tmp_path / "run", SCRIPT, "average")
@@ -80,8 +81,10 @@ def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
     assert_same(first.stdout + second.stdout, undisturbed.stdout)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
-    ("word", "text"), [("anchor", "is in a tuple, and it was a part"), ("copies", "a model that the loop has copied")]
+    ("word", "text"),
+    some([("anchor", "is in a tuple, and it was a part"), ("copies", "a model that the loop has copied")], 2),
 )
 def test_parts_that_are_not_found_again_are_refused(tmp_path: Path, word: str, text: str) -> None:
     """They would be those of the model before the training; whole, they are found."""
@@ -102,7 +105,8 @@ def test_attribute_that_the_stages_count_apart_is_refused(tmp_path: Path) -> Non
     assert "calls: the ranks of a pipeline have other values of it" in done.stderr
 
 
-@pytest.mark.parametrize(("how", "other"), [(TENSOR, DATA), (DATA, FSDP)] if IS_FULL else [(TENSOR, DATA)])
+@pytest.mark.tier("all")
+@pytest.mark.parametrize(("how", "other"), [(TENSOR, DATA), (DATA, FSDP)])
 def test_compiled_model_goes_on(
     tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]", other: "tuple[str, ...]"
 ) -> None:
@@ -116,7 +120,8 @@ def test_compiled_model_goes_on(
     assert_same(first.stdout + second.stdout, undisturbed[0])
 
 
-@pytest.mark.parametrize("how", [FSDP, PIPELINE] if IS_FULL else [PIPELINE])
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("how", [FSDP, PIPELINE])
 def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]") -> None:
     folder = Folder(tmp_path / "run", SCRIPT)
     options = (*how, "--checkpoint-every", "10steps", "--run-dir", "one")
@@ -127,6 +132,7 @@ def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]"
     assert json.loads((folder.path / "one/report.json").read_text())["restarts"] == 1
 
 
+@pytest.mark.tier("all")
 def test_no_rank_saves_the_whole(tmp_path: Path) -> None:
     """Each rank's file has its part of the weights and of the optimizer's states."""
     folder = Folder(tmp_path / "run", SCRIPT)
@@ -138,7 +144,7 @@ def test_no_rank_saves_the_whole(tmp_path: Path) -> None:
     assert max(sizes) < 0.4 * sum(sizes), sizes
 
 
-@pytest.mark.parametrize("how", [FSDP, PIPELINE] if IS_FULL else [PIPELINE])
+@pytest.mark.parametrize("how", pick([PIPELINE], all=[FSDP, PIPELINE]))
 def test_rehearsal_compares_the_whole(tmp_path: Path, undisturbed: "tuple[str, Path]", how: "tuple[str, ...]") -> None:
     """The state at the end has the weights and optimizer states of all ranks."""
     (tmp_path / "record").mkdir()

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import pytest
-from tests.choice import some
+from tests.tiers import some
 from tests.train.strategies import exactly, ranks, test_equal
 from tests.train.strategies.same_bits import alone, compare, data, pipeline, train
 
@@ -29,7 +29,7 @@ def with_every_optimizer(names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), OTHERS, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(OTHERS, 3), ids=test_equal.name_of)
 def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
     """The rest of PyTorch's schedules, activations computed again, and weights in the host's memory."""
     compare(*train(num_ranks, strategy, FEW))
@@ -39,6 +39,7 @@ def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
 OF_OPTIMIZERS = [data(shard=2), data(shard=2, reshard="never"), pipeline("1f1b", pipeline=2, accumulation=8)]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("strategy", some(OF_OPTIMIZERS, 3), ids=str)
 def test_same_bits_with_every_optimizer(strategy: Strategy) -> None:
     """PyTorch's own ways of stepping, on all weights at once and one by one, have not the same bits."""

@@ -1,18 +1,19 @@
 """`echelon.start(exact=8)`: one digest of weights, optimizer and random state on any number of ranks in every way.
 
-200 steps with dropout, clipping and 16 bits. What else is exact, and what is refused: test_exact_cases.
+20 steps, 200 in the tier "all", with dropout, clipping and 16 bits. What else is exact, and what is refused:
+test_exact_cases.
 """
 
 from pathlib import Path
 
 import pytest
-from tests.choice import some
+from tests.tiers import pick, some
 from tests.train.strategies import exactly, ranks, test_equal
 from tests.train.strategies.same_bits import alone, compare, data, pipeline, train, train_beside
 
 from echelon.train.strategies.strategy import Strategy
 
-NUM_STEPS = 200
+NUM_STEPS = pick(20, all=200)
 
 BESIDE = {
     "replicas": [(1, data(accumulation=8)), (2, data(replicate=2)), (2, data(shard=2))],
@@ -36,14 +37,14 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("worlds", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("worlds", some([pytest.param(worlds, id=name) for name, worlds in BESIDE.items()], 2))
 def test_same_bits_on_few_ranks(worlds: list[tuple[int, Strategy]]) -> None:
     """The same on one rank and two, in several worlds at a time."""
     for found, expected in train_beside(worlds, NUM_STEPS):
         compare(found, expected)
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(STRATEGIES, 3, first=1), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(STRATEGIES, 6, first=1), ids=test_equal.name_of)
 def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
     """Replicas, spread weights, micro-batches, and stages."""
     compare(*train(num_ranks, strategy, NUM_STEPS))
@@ -51,10 +52,11 @@ def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
 
 def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:
     """From what was saved another number of ranks goes on under another strategy, with the same bits: 2, then 4, 1."""
+    third = NUM_STEPS // 3
     moves = [
-        (2, data(shard=2), 0, 70),
-        (4, pipeline("interleaved", pipeline=4, accumulation=8), 70, 140),
-        (1, data(), 140, NUM_STEPS),
+        (2, data(shard=2), 0, third),
+        (4, pipeline("interleaved", pipeline=4, accumulation=8), third, 2 * third),
+        (1, data(), 2 * third, NUM_STEPS),
     ]
     path, found = "", []
     for num_ranks, strategy, first, last in moves:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiers import some
 from tests.train.strategies import counting, models, ranks
 
 from echelon.train.strategies import strategy as strategies
@@ -59,7 +60,7 @@ def rows_of(pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
     return [found.groups() for page in PAGES for found in pattern.finditer(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize(("code", "message", "formula"), rows_of(SENT))
+@pytest.mark.parametrize(("code", "message", "formula"), some(rows_of(SENT), 3))
 def test_communication(code: str, message: str, formula: str) -> None:
     """A rank gives so many elements to this kind of message in a step."""
     strategy = eval(code)
@@ -73,7 +74,7 @@ def same(one: str, other: str) -> bool:
     return len({one, other} | {"all-reduce", "reduce-scatter"}) == 2 or one == other
 
 
-@pytest.mark.parametrize(("code", "weights", "gradients", "states"), rows_of(KEPT))
+@pytest.mark.parametrize(("code", "weights", "gradients", "states"), some(rows_of(KEPT), 3))
 def test_memory(code: str, weights: str, gradients: str, states: str) -> None:
     """So many elements lie on a rank, on the average of all ranks."""
     strategy = eval(code)

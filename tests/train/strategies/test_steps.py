@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiers import some
 from tests.train.strategies import proving, ranks, test_equal, training
 
 from echelon.train import optimizer_kinds
@@ -19,14 +20,14 @@ SGD = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), SGD, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(SGD, 3), ids=test_equal.name_of)
 def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     """Where AdamW hides a factor on a gradient, SGD shows it, and so does a norm that limits nothing."""
     found = proving.train(num_ranks, "gpt", strategy, "sgd", 0.0)
     test_equal.compare(found, test_equal.alone("gpt", "sgd", 0.0))
 
 
-@pytest.mark.parametrize("most_at_once", [spreading.MOST_AT_ONCE, 0])
+@pytest.mark.parametrize("most_at_once", some([spreading.MOST_AT_ONCE, 0], 2))
 def test_every_optimizer(most_at_once: int) -> None:
     """All that compute each element by itself, and so step on what a rank holds, on all weights at once or in turn."""
     names = [kind.__name__ for kind in optimizer_kinds.ELEMENTWISE]
@@ -75,7 +76,7 @@ PRECISION = [
 ]
 
 
-@pytest.mark.parametrize(("precision", "num_ranks", "axes"), PRECISION, ids=str)
+@pytest.mark.parametrize(("precision", "num_ranks", "axes"), some(PRECISION, 3), ids=str)
 def test_sixteen_bits(num_ranks: int, axes: dict[str, int], precision: str) -> None:
     """As near to one device in 32 bits as 16 bits are; weights and optimizer states stay in 32."""
     strategy = Strategy(**axes, precision=precision)  # type: ignore[arg-type]
@@ -105,7 +106,7 @@ LOADED = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), LOADED, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(LOADED, 3), ids=test_equal.name_of)
 def test_each_rank_loads_its_own_rows(num_ranks: int, strategy: Strategy) -> None:
     """A shuffled loader, whose targets are not all to be learned: the mean is over the tokens of all ranks."""
     expected = training.alone_from_loader()
@@ -146,7 +147,7 @@ def test_rows_without_any_target(num_ranks: int, strategy: Strategy) -> None:
 LOOPS = [(2, Strategy(replicate=2)), (2, Strategy(shard=2)), (4, Strategy(replicate=2, shard=2)), (1, Strategy())]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), LOOPS, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(LOOPS, 2), ids=test_equal.name_of)
 def test_loop_of_ones_own(num_ranks: int, strategy: Strategy) -> None:
     """With the data axes alone, run.loader() and the loop that one had go on as they are."""
     for losses in ranks.run(num_ranks, training.own_loop, strategy):
