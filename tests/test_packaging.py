@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import pythons
+from tests.tiers import some
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-@pytest.mark.parametrize("python", PYTHONS, ids=range(len(PYTHONS)))
+@pytest.mark.parametrize("python", some(PYTHONS, 4))
 def test_wheel_is_installed_and_uninstalled(wheel: Path, tmp_path: Path, python: str) -> None:
     """In an empty environment `echelon plan` works, man and shells find their files; at the end no file is left."""
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=200)

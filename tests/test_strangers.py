@@ -89,6 +89,7 @@ def stores_at(ports: list[int]) -> list[int]:
     return stores
 
 
+@pytest.mark.tier("all")
 def test_a_scaled_run_is_not_reached(tmp_path: Path) -> None:
     """No store takes a stranger's keys, all listen on the node alone, noise ends nothing, and files are written on."""
     (tmp_path / "train.py").write_text(TRAINING)

@@ -93,10 +93,11 @@ def _changes(statement: ast.stmt, line: str) -> Iterator[tuple[int, str, str]]:
         if getattr(node, "lineno", 0) != statement.lineno or getattr(node, "end_lineno", 0) != statement.lineno:
             continue
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            between = line[node.left.end_col_offset : node.comparators[0].col_offset]
+            start = node.left.end_col_offset or 0
+            between = line[start : node.comparators[0].col_offset]
             operator = between.strip(" ()")
-            yield (node.left.end_col_offset or 0) + between.index(operator), operator, OPPOSITE[type(node.ops[0])]
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+            yield start + between.index(operator), operator, OPPOSITE[type(node.ops[0])]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             new = str(not node.value) if isinstance(node.value, bool) else repr(node.value + 1)
             yield node.col_offset, line[node.col_offset : node.end_col_offset], new
 

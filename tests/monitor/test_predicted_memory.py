@@ -185,6 +185,7 @@ def test_only_ways_that_a_plan_tells_are_predicted() -> None:
     assert trainings.how(Layout(precision="bf16")) == ""
 
 
+@pytest.mark.tier("all")
 def test_fit_predicts_and_says_how_far_to_trust_it(tmp_path: Path) -> None:
     """The prediction of `echelon fit` is found by a run; the next `echelon fit` says what the run took of it."""
     script = tmp_path / "train.py"

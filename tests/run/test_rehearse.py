@@ -63,6 +63,7 @@ def test_verdict_of_a_split_model(tmp_path: Path) -> None:
     assert "computed again; goes on after" in done.stdout
 
 
+@pytest.mark.tier("all")
 def test_verdicts_of_a_script_that_distributes_itself(tmp_path: Path) -> None:
     """It goes on at its own snapshot; another start of its loop without one begins again, and says so by the steps."""
     lost = []
@@ -111,6 +112,7 @@ def test_verdicts_of_a_script_that_saves_with_echelon(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train.py"]
 
 
+@pytest.mark.tier("all")
 def test_script_that_forgets_its_optimizer_fails(tmp_path: Path) -> None:
     """Its snapshot lacks the optimizer's state, so it goes on as another training."""
     forgetful = OWN.replace("SAVES", "True").replace('    optimizer.load_state_dict(found["optimizer"])\n', "")

@@ -37,6 +37,7 @@ ACTS = {
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
+@pytest.mark.tier("all")
 @needs_torch
 def test_each_row_is_what_torch_does() -> None:
     """The call imports the row's modules, in a process that had imported torch alone."""

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from tests import warm
 
 from echelon.train.check.pace import crowded
@@ -46,11 +47,13 @@ def test_exchange_that_takes_longer_than_computing_is_said(tmp_path: Path) -> No
     ), line
 
 
+@pytest.mark.tier("all")
 def test_short_run_gets_no_note(tmp_path: Path) -> None:
     """A run of less than 75 steps is too short to know."""
     assert said(tmp_path, "1600", "4", "60") == ""
 
 
+@pytest.mark.tier("all")
 def test_run_that_mostly_computes_gets_no_note(tmp_path: Path) -> None:
     """A run that mostly computes gets no note while its ranks have their cores for themselves."""
     assert "" in (said(tmp_path, "256", "4096", "90") for _ in range(TRIES))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests import warm
+from tests.tiers import some
 
 from echelon.cli import options, run
 from echelon.cli import prove as command
@@ -189,12 +190,17 @@ def test_script_that_does_not_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        DDP,
-        "fully_shard(Net())",
-        'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))',
-        'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), use_orig_params=True)',
+        pytest.param(DDP, id="ddp"),
+        pytest.param("fully_shard(Net())", id="fsdp2"),
+        pytest.param(
+            'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))', id="fsdp1", marks=pytest.mark.tier("all")
+        ),
+        pytest.param(
+            'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), use_orig_params=True)',
+            id="fsdp1-original",
+            marks=pytest.mark.tier("all"),
+        ),
     ],
-    ids=["ddp", "fsdp2", "fsdp1", "fsdp1-original"],
 )
 def test_own_distribution_is_that_of_one_process(tmp_path: Path, model: str) -> None:
     """DDP and FSDP train as one process with the batches of both ranks does, under the script's own names."""
@@ -253,7 +259,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", some(list(WRONG), 3))
 def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     """The first step, the tensor by its name, the factor, and what it means."""
     script, what, meaning = WRONG[case]

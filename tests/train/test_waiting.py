@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm
+from tests.tiers import some
 
 SCRIPT = """
 import os, sys, time
@@ -62,7 +63,7 @@ def test_ranks_that_wait_at_one_line(tmp_path: Path) -> None:
     assert "the ranks wait for each other in different exchanges at train.py:17, so none can continue" in done.stderr
 
 
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@pytest.mark.parametrize("launch", some(["warm", "exec"], 2))
 def test_end_of_a_rank_while_the_thread_is_in_the_store(tmp_path: Path, launch: str) -> None:
     """The thread that looks all the time ends before Python does, which would abort the process inside of a call."""
     done = run(tmp_path, "waiting.LOOK_SECONDS = 1e-6", "--launch", launch)
