@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.runs import ECHELON
+from tests.tiers import some
 
 from echelon.train.measuring import batch_size, spans
 from echelon.train.measuring.batch_size import size_of
@@ -141,7 +142,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(list(WAYS), 3))
 def test_script_for_one_device(tmp_path: Path, way: str) -> None:
     """From the end of the first step on: seven batches of twelve samples, each with the wait that its dataset makes."""
     ranks, text = measured(tmp_path, SCRIPT.replace("END", 'print("seconds", time.time() - began)'), *WAYS[way])
@@ -162,7 +163,7 @@ def test_script_for_one_device(tmp_path: Path, way: str) -> None:
     assert ("communication_seconds" in ranks[0]) == (len(ranks) > 1)
 
 
-@pytest.mark.parametrize("launch", ["warm", "exec"])
+@pytest.mark.parametrize("launch", some(["warm", "exec"], 2))
 def test_script_that_distributes_itself(tmp_path: Path, launch: str) -> None:
     """Each rank waits for the other: one in the collectives of its model, the other in a barrier."""
     first, second = measured(tmp_path, OF_ITSELF, "-n", "2", "--launch", launch)[0]
