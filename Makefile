@@ -29,7 +29,7 @@ demo: $(VENV)/.demo  ## train a small GPT on one rank and on two, and draw both 
 	@tools/demo $(BIN)
 
 quick: $(VENV)/.test  ## the tests that start no process and import no torch, between two edits
-	@$(BIN)/python -m pytest --tier=quick
+	@tools/run-tests $(BIN)/python --tier=quick
 
 test: $(VENV)/.test check  ## install what the tests need, Slurm included, and test every promise once
 	@tools/install-slurm
