@@ -1,6 +1,5 @@
 """Which tests run when, and beside which others, in a small suite of its own."""
 
-import json
 import os
 import subprocess
 import sys
@@ -73,10 +72,3 @@ def test_change_chooses_its_tests(monkeypatch: pytest.MonkeyPatch, path: str) ->
     found = changed.chosen(f"before {path}")
     assert chosen <= found
     assert not other & found
-
-
-def test_seconds_name_files_that_exist() -> None:
-    """The order of the tests remembers no file that is gone."""
-    seconds = json.loads((ROOT / "tests" / "seconds.json").read_text())
-    assert [name for name in seconds if not (ROOT / name).exists()] == []
-    assert all(spent >= 0 for spent in seconds.values())

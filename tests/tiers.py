@@ -12,6 +12,7 @@
 by `some`, `product` and `pick`. What is "quick" is not marked: it is seen from what the module of a test imports.
 """
 
+import functools
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
@@ -40,9 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what belongs to a later tier."""
-    later = [item for item in items if not _belongs(item)]
-    config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if item not in set(later)]
+    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        chosen[_belongs(item)].append(item)
+    items[:] = chosen[True]
+    config.hook.pytest_deselected(items=chosen[False])
 
 
 def has(tier: str) -> bool:
@@ -77,18 +80,16 @@ def _belongs(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("tier")
     if marker is not None and not has(marker.args[0]):
         return False
-    return _chosen != "quick" or not (item.get_closest_marker("slurm") or _starts(item.module, set()))  # type: ignore[attr-defined]
+    return _chosen != "quick" or not (item.get_closest_marker("slurm") or _starts(item.module))  # type: ignore[attr-defined]
 
 
-def _starts(module: ModuleType, seen: set[str]) -> bool:
+@functools.cache
+def _starts(module: ModuleType) -> bool:
     """Return whether a module of tests, or one that it imports from, starts processes or imports torch."""
-    if module.__name__ in seen:
-        return False
-    seen.add(module.__name__)
     names = {module.__name__}
     for value in vars(module).values():
         names.add(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "")
     if any(name == starter or name.startswith(f"{starter}.") for name in names for starter in STARTERS):
         return True
-    ours = [sys.modules[name] for name in names if name.startswith("tests.") and name in sys.modules]
-    return any(_starts(one, seen) for one in ours)
+    ours = [name for name in names - {module.__name__} if name.startswith("tests.") and name in sys.modules]
+    return any(_starts(sys.modules[name]) for name in ours)
