@@ -24,8 +24,8 @@ INITIAL, GRADIENT, PARAMETER, BUFFER = "initial ", "gradient of ", "parameter ",
 """Stand before the name of a tensor in its label. A state of an optimizer has the label "exp_avg of NAME"."""
 KINDS = ("start", "others", "gradients", "states", "parameters")
 """The kinds of tensors, in the order in which a mistake shows in them; "others" are not trained."""
-WITHIN = "equal within rounding"
-"""The verdict on runs that differ, but by no more than rounding."""
+EQUAL, WITHIN, NOTHING = "equal to the bit", "equal within rounding", "nothing to compare"
+"""The verdicts on runs that are equal, that differ by no more than rounding, and that show nothing by being equal."""
 NUM_DIGESTS = 1 << 40
 """The digest of a sample is below this number, which leaves room for sums of digests."""
 WRITES, READS, REMOVES = "writes", "reads", "removes"

@@ -19,16 +19,18 @@ SLOPE = WEIGHT.flip(0) / 8
 
 
 def write(folder: Path, gradients: list[torch.Tensor], *, weights: list[torch.Tensor] | None = None) -> str:
-    """Write the record of a single step, of a rank for each gradient."""
+    """Write the record of two steps, and the tensors of the first, of a rank for each gradient."""
     folder.mkdir()
     weights = weights or [WEIGHT] * len(gradients)
     (folder / records.ABOUT).write_text(json.dumps({"world_size": len(gradients)}))
     for rank, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
         is_alone = len(gradients) == 1
         digest, num_samples = (sum(range(1, NUM_RANKS + 1)), 4 * NUM_RANKS) if is_alone else (rank + 1, 4)
-        row = {"step": 1, "learning_rate": 0.1, "learning_rates": [0.1], "loss": 2.0, "passes": 1, "drawn": [rank],
+        row = {"learning_rate": 0.1, "learning_rates": [0.1], "loss": 2.0, "passes": 1, "drawn": [rank], "chosen": None,
                "norms": {NAME: float(gradient.norm())}, "digest": digest, "samples": num_samples}  # fmt: skip
-        (folder / (records.STEPS_FILE % rank)).write_text(json.dumps(row) + "\n")
+        (folder / (records.STEPS_FILE % rank)).write_text(
+            "".join(json.dumps({"step": step, **row}) + "\n" for step in (1, 2))
+        )
         (folder / (records.FACTS_FILE % rank)).write_text("{}")
         tensors = {"start": {INITIAL + NAME: weight}, "gradients": {GRADIENT + NAME: gradient},
                    "parameters": {PARAMETER + NAME: weight - 0.1 * gradient}}  # fmt: skip

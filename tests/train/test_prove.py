@@ -529,7 +529,7 @@ def test_what_float64_has_decided_is_told(capsys: pytest.CaptureFixture[str]) ->
     """The verdict names the precision, and where the script's own one begins to differ."""
     run = {
         "scale": "data", "verdict": "equal within rounding", "is_wrong": False, "steps": [], "tensors": [],
-        "step_seconds": {"one": None, "other": None}, "num_telling": 1,
+        "step_seconds": {"one": None, "other": None}, "num_telling": 1, "compared": ["losses"], "not_compared": [],
         "had": {"world_size": 4, "num_sharded": 0, "num_parameters": 6},
         "float64_decides": {"from_step": 2, "why": "gradient of up.weight differs by 0.001 of its norm"},
     }  # fmt: skip

@@ -13,6 +13,7 @@ from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.records import NOTHING
 from echelon.scale_options import MODEL_PARALLEL
 from echelon.units import step_time
 
@@ -36,7 +37,8 @@ HELP = Help(
     usage=("[options] SCRIPT [args…]",),
     about="Run a script on one rank and on several; compare losses, gradients, optimizer states and parameters.\n"
     "A script for one device is scaled; a script that distributes itself runs unchanged.\n"
-    "Exit code 0: equal, to the bit or within the rounding of this script; 1: not the same training.",
+    "Exit code 0: equal, to the bit or within the rounding of this script; 1: not the same training, or nothing to\n"
+    "compare.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=(("options", OPTIONS),),
     example="echelon prove -n 4 --steps 50 train.py",
@@ -77,7 +79,7 @@ def main(arguments: list[str]) -> int:
     else:
         for run in result["runs"]:
             _print(run, question.num_ranks, is_named=len(result["runs"]) > 1)
-    return 1 if result["is_wrong"] else 0
+    return 0 if result["is_equal"] else 1
 
 
 def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
@@ -91,6 +93,10 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
         print(f"WRONG from step {run['first_step']} on: {run['why']}")
         print(f"  {run['meaning']}")
         return
+    if run["verdict"] == NOTHING:
+        print(f"{NOTHING}: {run['why']}")
+        print(f"  {run['meaning']}")
+        return
     had = run["had"]
     sharded = f", {had['num_sharded']} of {had['num_parameters']} parameters sharded" if had["num_sharded"] else ""
     doubt = run.get("float64_decides")
@@ -99,6 +105,7 @@ def _print(run: Mapping[str, Any], num_ranks: int, *, is_named: bool) -> None:
     if doubt:
         print(f"  in the script's own precision rounding alone changes this training: from step {doubt['from_step']}"
               f" on, {doubt['why']}")  # fmt: skip
+    print(f"  compared: {', '.join(run['compared'])}; not compared: {', '.join(run['not_compared'])}")
     if run["tensors"]:
         _print_worst(run["tensors"])
     _print_speed(run["step_seconds"], had["world_size"])
@@ -132,10 +139,8 @@ def _print_steps(steps: list[dict[str, Any]], num_ranks: int) -> None:
     for row in steps:
         if row["step"] in wanted:
             loss, norm = row["loss"], row["gradient_norm"]
-            print(
-                f"{row['step']:>5}  {_number(loss['one'])}  {_number(loss['other'])}  {loss['difference']:>10.1e}  "
-                f"{loss['bound']:>9.1e}  {_number(norm['one'])}  {norm['difference']:>10.1e}  {norm['bound']:>9.1e}"
-            )
+            losses = f"{_number(loss['one'])}  {_number(loss['other'])}  {_gap(loss)}"
+            print(f"{row['step']:>5}  {losses}  {_number(norm['one'])}  {_gap(norm)}")
 
 
 def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
@@ -153,6 +158,13 @@ def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
 
 def _number(value: float | None) -> str:
     return f"{'–':>13}" if value is None else f"{value:>13.7g}"
+
+
+def _gap(figures: Mapping[str, float | None]) -> str:
+    """Return the difference of two numbers and its bound; dashes where one is no number."""
+    if not all(math.isfinite(figures[key] or 0.0) for key in ("one", "other")):
+        return f"{'–':>10}  {'–':>9}"
+    return f"{figures['difference']:>10.1e}  {figures['bound']:>9.1e}"
 
 
 def _finite(value: Any) -> Any:

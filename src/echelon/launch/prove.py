@@ -27,6 +27,8 @@ COMPARE_SECONDS = 3600.0
 MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
 FAILED = "FAILED"
+REORDERED = "reordered"
+"""The folder of the record of one rank with its samples in another order."""
 Say = Callable[[str], None]
 
 
@@ -81,6 +83,7 @@ def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
     return {
         "num_ranks": question.num_ranks,
         "is_wrong": any(run["is_wrong"] for run in runs),
+        "is_equal": all(run["verdict"] in (records.EQUAL, records.WITHIN) for run in runs),
         "runs": [{"scale": scale, **run} for scale, run in zip(scales, runs, strict=True)],
     }
 
@@ -103,7 +106,7 @@ class _Prover:
         """Compare each way to scale a script for one device with one device."""
         alone = scales[0] if scales[0] == OFF else DATA
         oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", variables={}))
-        again = self._again(alone, oracle)
+        again = self._again(alone, oracle, {})
         verdicts = []
         for scale in scales:
             try:
@@ -130,7 +133,7 @@ class _Prover:
         for note in _read_about(oracle)["notes"]:
             self._say(f"note: {note}")
         about = _read_about(oracle)
-        again = self._reordered(OFF, like, has_loader=about["num_batches"] > 0 and not about.get("draws"))
+        again = self._again(OFF, oracle, like, has_loader=about["num_batches"] > 0 and not about.get("draws"))
         return [self._decided(self._compared(oracle, again, several, "own"), _Prover.own)]
 
     def refuse_what_cannot_run(self, scale: str) -> None:
@@ -149,23 +152,24 @@ class _Prover:
         _refuse_less(_read_about(record), start)
         return record
 
-    def _again(self, scale: str, oracle: str) -> str:
+    def _again(self, scale: str, oracle: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
         """Return a record that shows how far rounding carries this script."""
-        again = self._reordered(scale, {})
+        again = self._reordered(scale, variables, has_loader=has_loader)
         first, other = _first_loss(oracle), _first_loss(again)
-        if not abs(first - other) > records.MOST_STRAY * max(abs(first), abs(other)):
+        if not has_loader or not abs(first - other) > records.MOST_STRAY * max(abs(first), abs(other)):
             return again
         self._say(
-            "note: the first loss depends on the order of the samples in a batch, as with mixup or pairs of samples; "
+            "note: the first loss depends on the order of the samples in a batch, as with mixup, pairs of samples "
+            "or noise that is drawn in their order; "
             "echelon changes gradients instead to measure rounding"
         )
-        return self._reordered(scale, {}, has_loader=False)
+        return self._reordered(scale, variables, has_loader=False)
 
     def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
         how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
         name = records.REORDERED if has_loader else records.NUDGED
         start = _Start(
-            name="reordered" if has_loader else "nudged", num_ranks=1, scale=scale, title=f"1 rank, {how}",
+            name=REORDERED if has_loader else "nudged", num_ranks=1, scale=scale, title=f"1 rank, {how}",
             variables={**variables, name: "1"},
         )  # fmt: skip
         return self._run(start)
@@ -223,7 +227,8 @@ class _Prover:
         return result
 
     def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
-        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind])
+        noise = ["noisy"] if _is_noisy(oracle, os.path.join(self._folder, REORDERED)) else []
+        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind, *noise])
         if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
         return {**result, "had": _read_about(other)}
@@ -273,9 +278,22 @@ def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
 
 def _first_loss(record: str) -> float:
     """Return the loss of the first step; NaN where the script had none that a record knows."""
-    with open(os.path.join(record, records.STEPS_FILE % 0), encoding="utf-8") as file:
-        loss = json.loads(file.readline() or "{}").get("loss")
+    loss = _first_step(record).get("loss")
     return math.nan if loss is None else float(loss)
+
+
+def _is_noisy(oracle: str, reordered: str) -> bool:
+    """Say whether the first step of two runs has the same samples of the data set, with other values."""
+    if not os.path.exists(reordered):
+        return False
+    first, other = _first_step(oracle), _first_step(reordered)
+    return first["chosen"] is not None and first["chosen"] == other["chosen"] and first["digest"] != other["digest"]
+
+
+def _first_step(record: str) -> dict[str, Any]:
+    with open(os.path.join(record, records.STEPS_FILE % 0), encoding="utf-8") as file:
+        step: dict[str, Any] = json.loads(file.readline() or "{}")
+    return step
 
 
 def _read_about(record: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Case(NamedTuple):
     several: Recording
     num_ranks: int
     is_own: bool  # the script distributes itself
+    is_noisy: bool = False  # on one device a sample has other values at another place of its batch
 
     def rows(self, step: int) -> tuple[Row, Row]:
         """Return a step, or the last one before it, of one device and of several ranks."""

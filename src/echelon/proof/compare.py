@@ -1,4 +1,4 @@
-"""Compare recorded trainings and print a JSON verdict: python -m echelon.proof.compare ORACLE REORDERED SEVERAL N
+"""Compare recorded trainings: python -m echelon.proof.compare ORACLE REORDERED SEVERAL N [own] [noisy]; prints JSON.
 
 The oracle is one device. The second record is the oracle again, with the samples of every batch in another order. Its
 distance from the oracle is what rounding does to this script, and bounds the distance of the third record.
@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from echelon.proof import causes, findings, forward
+from echelon.proof import causes, findings, forward, prints, scope
 from echelon.proof.case import HAS_SHAPE, NOT_THERE, Case, Difference, relative, times
 from echelon.proof.evidence import Recording, Row, copies
 from echelon.proof.tensors import Tensor, Tensors, apart, distance, multiple
-from echelon.records import BUFFER, GRADIENT, INITIAL, MOST_STRAY, PARAMETER, WITHIN
+from echelon.records import BUFFER, EQUAL, GRADIENT, INITIAL, MOST_STRAY, NOTHING, PARAMETER, WITHIN
 
-EQUAL, WRONG = "equal to the bit", "WRONG"
+WRONG = "WRONG"
 UNKNOWN = "cannot be compared"
 SLACK = 16.0  # times what rounding did to the oracle; several ranks sum in more than one other order
 FLOOR = 2e-6  # relative: some ulps of float32, where another order happened to change nothing
@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     num_ranks = int(argv[3])
     oracle, reordered, several = Recording(argv[0], 1), Recording(argv[1], 1), Recording(argv[2], num_ranks)
     several.align(oracle.tensors(1, "start")[0])
-    result = verdict(Case(oracle, reordered, several, num_ranks, is_own=argv[4:] == ["own"]))
+    case = Case(oracle, reordered, several, num_ranks, is_own="own" in argv[4:], is_noisy="noisy" in argv[4:])
+    result = verdict(case)
     result["is_wrong"] = result["verdict"] == WRONG
     result["is_unknown"] = result["verdict"] == UNKNOWN
     result["step_seconds"] = {"one": oracle.step_seconds, "other": several.step_seconds}
@@ -49,8 +50,9 @@ def verdict(case: Case) -> dict[str, Any]:
     stray = relative(case.oracle.rows[0]["loss"], case.reordered.rows[0]["loss"])
     if not stray <= MOST_STRAY:
         why = f"two runs on one rank differ by {stray:.2g} in their first loss: "
-        why += "the script draws random data without a seed"
-        return {**result, "why": why, "hint": "set a seed at its top: torch.manual_seed(0)"}
+        why += "the script draws numbers that no seed decides"
+        hint = "set the seeds of all that draws, at its top: torch, numpy, random, and the workers of its loaders"
+        return {**result, "why": why, "hint": hint}
     alone = findings.alone(case.several) if case.is_own else None
     why_not = {} if alone else findings.same_samples(case) or findings.other_samples(case)
     if why_not:
@@ -68,14 +70,22 @@ def verdict(case: Case) -> dict[str, Any]:
         why = "one device makes {} steps, but this run makes {}".format(*counts)
         difference = Difference(min(counts) + 1, "", 0.0, why)
     is_alone = alone is not None and (difference is None or alone.step <= difference.step)
-    difference = alone if is_alone else _explained(difference, case)
+    nothing = None if is_alone else scope.without_values(case)
+    if difference is None and nothing is None:
+        nothing = scope.without_training(case)
+    if nothing is not None and (difference is None or difference.step >= nothing.step):
+        told = {"verdict": NOTHING, "first_step": nothing.step, "why": nothing.why, "meaning": nothing.meaning}
+        return {**result, **told}
+    printed = prints.pairs(case)
+    difference = alone if is_alone else _explained(difference, case) or prints.difference(case, printed)
     if difference is not None:
         return {**result, **_told(difference), "may_be_rounding": may_be_rounding and not is_alone}
     is_equal = all(row["difference"] == 0.0 for row in tensors) and all(
         row[name]["difference"] == 0.0 for row in result["steps"] for name in QUANTITIES
     )
     telling = [row for row in result["steps"] if max(row[name]["bound"] for name in QUANTITIES) <= TELLING]
-    return {**result, "verdict": EQUAL if is_equal else WITHIN, "num_telling": len(telling)}
+    kept = scope.compared(case, tensors, printed)
+    return {**result, "verdict": EQUAL if is_equal else WITHIN, "num_telling": len(telling), **kept}
 
 
 def _may_be_rounding(difference: Difference | None, case: Case) -> bool:
@@ -95,9 +105,9 @@ def _told(difference: Difference) -> dict[str, Any]:
 
 
 def _explained(difference: Difference | None, case: Case) -> Difference | None:
-    """Return a difference with its cause, at its first place in the forward pass; or a difference of prints alone."""
+    """Return a difference with its cause, at its first place in the forward pass."""
     if difference is None:
-        return findings.of_words(case) if case.is_own else None
+        return None
     precedes_forward = difference.tensor.startswith((INITIAL, BUFFER, "learning rate"))
     if case.is_own and difference.step == 1 and not precedes_forward:
         difference = forward.first_apart(case) or difference

@@ -1,21 +1,10 @@
-"""Mistakes that no tensor shows: a run shows them by itself, or by its files, epochs, samples and prints."""
+"""Mistakes that no tensor shows: a run shows them by itself, or by its files, epochs and samples."""
 
 import itertools
-import re
-from collections.abc import Iterator
-from typing import Any
 
-from echelon.proof.case import Case, Difference, relative
+from echelon.proof.case import Case, Difference
 from echelon.proof.evidence import Recording, Row
 from echelon.records import NUM_DIGESTS, READS, REMOVES
-
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_OF_TIME = re.compile(
-    r"time|elapsed|took|second|\bsec|/s\b|speed|throughput|\beta\b|memory|[mg]i?b\b|\bm?s\b|rank|pid", re.I
-)
-_PRINTED = 2e-3  # relative: printed numbers are rounded
-Printed = tuple[int, float, int]
-"""The step, a number that the script printed after it, and how many collectives came before."""
 
 
 def alone(several: Recording) -> Difference | None:
@@ -148,72 +137,3 @@ def other_samples(case: Case) -> dict[str, str]:
             )
             return {"why": why, "hint": hint} if oracle["step"] == 1 else {}
     return {}
-
-
-def of_words(case: Case) -> Difference | None:
-    """Return a number of an evaluation that the script prints otherwise than one device."""
-    oracle, reordered, several = (_numbers(run.facts[0]) for run in (case.oracle, case.reordered, case.several))
-    for key, (step, wanted, _) in oracle.items():
-        if key not in several or key not in reordered or _is_of_training(case.oracle, step, wanted):
-            continue
-        number = several[key][1]
-        stray = relative(wanted, reordered[key][1])
-        if stray <= 0.01 and relative(wanted, number) > max(_PRINTED, 16 * stray):
-            name = key[0].partition("#")[0].strip(" :=,([") or "a number"
-            why = f"{name!r} is {number:g} on several ranks, but {wanted:g} on one device, after step {step}"
-            factor = number / wanted if wanted else 0.0
-            return Difference(step, name, factor, why, _of_evaluation(case, several[key]))
-    return None
-
-
-def _is_of_training(oracle: Recording, step: int, number: float) -> bool:
-    """Say whether a number is the loss of the last steps: each rank may print the loss of its own samples."""
-    losses = [float(row["loss"] or 0.0) for row in oracle.rows[:step]][::-1]
-    sums = list(itertools.accumulate(losses))
-    means = [total / num_steps for num_steps, total in enumerate(sums, 1)]
-    return any(relative(number, loss) <= _PRINTED for loss in (*sums, *means))
-
-
-def _numbers(facts: dict[str, Any]) -> dict[tuple[str, int, int], Printed]:
-    """Return the printed numbers by the text around them, their place in it, and how often it was printed before."""
-    numbers: dict[tuple[str, int, int], Printed] = {}
-    counts: dict[str, int] = {}
-    for step, meetings, text in facts.get("said", []):
-        around = _NUMBER.sub("#", text)
-        if _OF_TIME.search(around):
-            continue
-        counts[around] = counts.get(around, 0) + 1
-        for place, word in enumerate(_NUMBER.findall(text)):
-            key = "#".join(around.split("#")[place:]), place, counts[around]
-            numbers[key] = step, float(word), meetings
-    return numbers
-
-
-def _of_evaluation(case: Case, printed: Printed) -> str:
-    step, _, meetings = printed
-    oracle = next(_evaluations(case.oracle.facts[0], step), None)
-    by_rank = [next(_evaluations(facts, step), None) for facts in case.several.facts]
-    first = by_rank[0]
-    if oracle is None or first is None:
-        return "it is computed from other samples than on one device"
-    wanted = oracle["samples"]
-    total = sum(evaluation["samples"] for evaluation in by_rank if evaluation)
-    drawn = [sample for evaluation in by_rank if evaluation for sample in evaluation["drawn"]]
-    if first["samples"] < wanted and meetings == first["meetings"]:
-        return (
-            f"it is computed from only the {first['samples']} samples of rank 0, of {wanted} samples: add up the "
-            "counts of all ranks by an all-reduce before you report it"
-        )
-    if total > wanted and len(set(drawn)) < len(drawn):
-        return (
-            f"{total - wanted} of {total} samples are evaluated twice: DistributedSampler repeats some so that every "
-            "rank has the same number; leave the repeated samples out of the count"
-        )
-    return (
-        "each rank's mean has the same weight, but the means are over different numbers of samples: sum values "
-        "and counts over the ranks, then divide"
-    )
-
-
-def _evaluations(facts: dict[str, Any], step: int) -> Iterator[Row]:
-    return (evaluation for evaluation in reversed(facts.get("evaluations", [])) if evaluation["step"] == step)

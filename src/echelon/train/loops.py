@@ -240,7 +240,7 @@ class Loop:
             if size and size < sum(rows) and not run.world.is_exact:
                 rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
             _refuse_dropped(batch, rows, self._sampler)
-            run.later.at_batch(self._sampler.indices.popleft())
+            run.at_batch(batch, self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:

@@ -1,7 +1,7 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Type, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Type, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from .exact.keys import Keys
 from .files.sharing import Files
 from .global_tensors import aliases
 from .global_tensors.ignore_index import IgnoreIndex
-from .global_tensors.tensors import GlobalTensor, plain
+from .global_tensors.tensors import GlobalTensor, plain, tensors_of
 from .late_hooks import LateHooks
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .parallelism import choice
@@ -374,6 +374,12 @@ class Run(Training):
         if not dist.is_initialized() and devices.is_accelerator(self.world.device):
             self._send_oracle(before_device=True)
 
+    def at_batch(self, batch: Any, indices: List[Any]) -> None:
+        """Note a batch of the script, and the samples that it has on all ranks."""
+        self.later.at_batch(indices)
+        if self.record is not None:
+            self.record.batch = tensors_of(batch), indices
+
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         """Run a loss's backward for the global batch."""
         if not self.is_at_home and not self.world.is_alone:
@@ -384,7 +390,7 @@ class Run(Training):
         with self.later.pace.part("model"), self.late_hooks.around_backward(self.parallelism):
             self._backward(loss, run_backward)
         if self.record is not None and loss.numel() == 1:
-            self.record.loss = float(plain(loss).detach())
+            self.record.set_loss(float(plain(loss).detach()))
 
     def _backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         aliases.settle()

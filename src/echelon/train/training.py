@@ -80,6 +80,10 @@ class Training:
         """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
 
+    def at_batch(self, batch: Any, indices: List[Any]) -> None:
+        """Note a batch of the script, and the samples that it has on all ranks."""
+        raise NotImplementedError
+
     def take_resumed_pass(self) -> Tuple[int, int]:
         """Return `resumed_pass`, once."""
         taken, self.resumed_pass = self.resumed_pass, (0, 0)

@@ -5,7 +5,8 @@ one order of all samples out to the ranks in turn, so N batches of b have the sa
 """
 
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Set
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Set
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -29,6 +30,7 @@ class Loaders:
         self._facts: List[Dict[str, Any]] = []
         self._notes: List[str] = []
         self._pending: Dict[int, List[int]] = {}  # samples that were not yet trained on, by the id of their pass
+        self._chosen: Dict[int, List[Any]] = {}  # their indices, where a sampler gave them
         self._places: Dict[int, int] = {}  # the number of a pass's loader, in the order of creation
         self._training: Set[int] = set()  # the ids of passes with training
         record.about.update(loaders=self._facts, notes=self._notes, num_batches=0)
@@ -58,6 +60,7 @@ class Loaders:
     def begun(self, loader: "DataLoader[Any]", iterator: Any) -> None:
         """Begin to count the samples of a pass over a loader."""
         self._pending.pop(id(iterator), None)
+        self._chosen.pop(id(iterator), None)
         self._training.discard(id(iterator))
         self._places[id(iterator)] = loader.__dict__.get("_echelon_place", -1)
 
@@ -80,10 +83,12 @@ class Loaders:
         if torch.is_grad_enabled():
             self.record.about["num_batches"] += 1
         tensors = list(_tensors(batch))
+        self.record.batch = tensors, given_by(iterator)
         if tensors and len(tensors[0]):
             size = tensors[0].size(0)
             samples = digests([one for one in tensors if one.size(0) == size])
             self._pending.setdefault(id(iterator), []).extend(samples)
+            self._chosen.setdefault(id(iterator), []).extend(self.record.batch[1])
 
     def ended(self, iterator: Any) -> None:
         """Note the end of a pass; a pass without training is an evaluation."""
@@ -101,6 +106,7 @@ class Loaders:
             if torch.is_grad_enabled() and samples:
                 self._training.add(key)
                 self.record.samples += samples
+                self.record.chosen += self._chosen.pop(key, [])
                 samples.clear()
                 if self._places.get(key, -1) >= 0:
                     self._facts[self._places[key]]["is_for_training"] = True
@@ -192,35 +198,44 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
     patches.replace(DataLoader, "__init__", made, why=why)
     patches.replace(DataLoader, "__iter__", begun, why=why)
     patches.replace(internals.LoaderIterator, "__next__", gave, why=why)
-    if loaders.is_reordered:
-        _hook_order()
+    _hook_order(-1 if loaders.is_reordered else 1)
 
 
-def _hook_order() -> None:
-    """Reverse each batch of indices, so that values other than tensors are reordered too."""
+def _hook_order(stride: int) -> None:
+    """Note each batch of indices; with stride -1 reverse it, so that values other than tensors are reordered too."""
     original: Callable[[Any], Any] = getattr(DataLoader, internals.INDEX_SAMPLER).fget
 
     def index_sampler(self: Any) -> Any:
         sampler = original(self)
         is_stream = isinstance(self.dataset, IterableDataset)
-        return sampler if is_stream or not internals.is_batching(self) else _Reversed(sampler)
+        return sampler if is_stream or not internals.is_batching(self) else _Noted(sampler, stride)
 
-    why = "A run to compare with has the samples of each batch in another order."
+    why = "A record names samples, and a run to compare with has the samples of each batch in another order."
     patches.replace(DataLoader, internals.INDEX_SAMPLER, property(index_sampler), why=why)
 
 
-class _Reversed:
-    """A batch sampler that reverses its batches."""
+class _Noted:
+    """A batch sampler whose batches are kept until the loader gives them."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, stride: int) -> None:
         self._sampler = sampler
+        self._stride = stride
+        self.drawn: Deque[List[Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[List[Any]]:
+        self.drawn.clear()
         for batch in self._sampler:
-            yield list(batch)[::-1]
+            self.drawn.append(list(batch)[:: self._stride])
+            yield self.drawn[-1]
+
+
+def given_by(iterator: Any) -> List[Any]:
+    """Return the indices of the batch that a loader's iterator has just given; empty where they are not known."""
+    sampler = getattr(iterator, internals.INDEX_SAMPLER, None)
+    return sampler.drawn.popleft() if isinstance(sampler, _Noted) and sampler.drawn else []
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:

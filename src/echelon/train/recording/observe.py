@@ -52,7 +52,7 @@ def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
         losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         is_given = (args[0] if args else kwargs.get("grad_tensors")) is not None  # from another pipeline stage
         if len(losses) == 1 and losses[0].numel() == 1 and not is_given:
-            record.loss = (record.loss or 0.0) + float(losses[0].detach())
+            record.set_loss((record.loss or 0.0) + float(losses[0].detach()))
 
     patches.replace(torch.autograd, "backward", backward, why="A record has the loss and the gradients of each step.")
 

@@ -5,8 +5,13 @@ whole, and rank 0 writes it.
 """
 
 import atexit
+import builtins
+import functools
 import json
+import math
 import os
+import sys
+import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
@@ -23,6 +28,7 @@ from .clock import Clock
 _save = torch.save  # before it is hooked, because each rank writes its own files
 _open = open
 MOST_OF_OTHERS = 64 << 20  # bytes of each kind that a rank other than 0 writes, and bytes of untrained tensors
+MOST_TEXT = 400  # prints that are kept
 KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
 Pairs = Iterable[Tuple[str, torch.Tensor]]
 
@@ -50,8 +56,12 @@ class Record:
         """The sum of the losses of this step's backward passes."""
         self.passes = 0
         """The number of backward passes of this step."""
+        self.batch: Tuple[List[torch.Tensor], List[Any]] = ([], [])
+        """The tensors of the last batch, and the indices of its samples where a sampler gave them."""
         self.samples: List[int] = []
         """The digests of the samples since the last step, in any order; empty if the samples are not seen."""
+        self.chosen: List[Any] = []
+        """The indices of these samples in their data set, where a sampler gave them."""
         self.local: Dict[int, torch.Tensor] = {}
         """This rank's gradients of this step before their exchange, by the id of the parameter."""
         self.meetings = 0
@@ -99,10 +109,11 @@ class Record:
             "samples": len(self.samples),
             "digest": sum(self.samples) % records.NUM_DIGESTS,
             "drawn": self.samples[:KEPT_SAMPLES],
+            "chosen": _digest(self.chosen) if len(self.chosen) == len(self.samples) else None,
         }
         with _open(os.path.join(self._folder, records.STEPS_FILE % self._rank), "a") as file:
             file.write(json.dumps(row) + "\n")
-        self.samples = []
+        self.samples, self.chosen = [], []
         self.passes = 0
         if self.step == 1:
             values = ((records.INITIAL + name, value) for one in self.trained for name, value in one.values())
@@ -139,6 +150,12 @@ class Record:
     def owns(self, path: "str | os.PathLike[str]") -> bool:
         """Say whether a file belongs to this record."""
         return os.path.abspath(path).startswith(os.path.abspath(self._folder) + os.sep)
+
+    def set_loss(self, loss: float) -> None:
+        """Set the loss of this step; note the first loss that is no number, and a sample that explains it."""
+        self.loss = loss
+        if not math.isfinite(loss) and "no_number" not in self.facts:
+            self.facts["no_number"] = {"step": self.step + 1, "loss": str(loss), **_not_finite(*self.batch)}
 
     def keep_activations(self, calls: List[Dict[str, Any]]) -> None:
         """Write the activation trace of this rank."""
@@ -222,6 +239,21 @@ class Record:
             ending.end_with_others(self._folder, dist.get_world_size() if _is_joined() else 1)
 
 
+def _digest(indices: List[Any]) -> int:
+    """Return a number of these samples of a data set, in any order."""
+    return sum(zlib.crc32(repr(index).encode()) for index in indices) % records.NUM_DIGESTS
+
+
+def _not_finite(tensors: List[torch.Tensor], indices: List[Any]) -> Dict[str, int]:
+    """Return the first row of a batch with a value that is not finite, and its sample; empty if there is none."""
+    for tensor in tensors:
+        if tensor.is_floating_point() and tensor.dim() and not bool(tensor.isfinite().all()):
+            row = int(tensor.reshape(tensor.size(0), -1).isfinite().all(1).logical_not().nonzero()[0])
+            is_known = len(indices) == tensor.size(0) and isinstance(indices[row], int)
+            return {"row": row, **({"sample": indices[row]} if is_known else {})}
+    return {}
+
+
 def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     """Return the record that the environment asks for; None where it does not."""
     folder = environ.get(records.FOLDER, "")
@@ -238,7 +270,29 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
     why = "A record is written after each step."
     patches.hook(register_optimizer_step_post_hook, lambda optimizer, *_: record.after_step(optimizer), why=why)
+    _hook_prints(record)
     return record
+
+
+def _hook_prints(record: Record) -> None:
+    """Keep the script's prints, the number of collectives before, and whether an evaluation has just ended."""
+    original = builtins.print
+    record.facts["said"] = []
+    pid = os.getpid()
+
+    @functools.wraps(original)
+    def say(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        evaluations = record.facts.get("evaluations", [])
+        said = record.facts["said"]
+        if record.step and len(said) < MOST_TEXT and os.getpid() == pid and kwargs.get("file") in (None, sys.stdout):
+            is_after_one = bool(evaluations) and evaluations[-1]["step"] == record.step and record.loss is None
+            text = str(kwargs.get("sep") or " ").join(str(one) for one in args)
+            said.append([record.step, record.meetings, text, is_after_one])
+            if is_after_one:
+                record.write_facts()
+
+    patches.replace(builtins, "print", say, why="A record has what the script prints.")
 
 
 class Trained(NamedTuple):

@@ -1,6 +1,5 @@
 """Record a rank's other acts, which tell causes of differences apart: collectives, files, random draws, prints."""
 
-import builtins
 import fcntl
 import functools
 import os
@@ -18,13 +17,12 @@ from ...records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
 from .. import modules, patches
 from ..gather import is_sharded
 from .activation_trace import ActivationTrace
-from .record import Record
+from .record import MOST_TEXT, Record
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "gather", "all_to_all", "all_to_all_single")
 _MEETING = ("barrier", "monitored_barrier", "new_group", "all_gather_object", "broadcast_object_list", "gather_object")
 _NOTED_STEPS = 3  # whose collectives are noted
-_MOST_TEXT = 400  # prints that are kept
 _MOST_NUMBERS = 1 << 20  # of a tensor that is held until the step
 
 
@@ -33,7 +31,6 @@ def begin(record: Record) -> "Draws":
     meetings = _Meetings(record)
     draws = Draws(record)
     _hook_files(record)
-    _hook_prints(record)
     activation_trace = ActivationTrace(record)
 
     def at_step() -> None:
@@ -141,7 +138,7 @@ class Draws:
     def at_step(self) -> None:
         """Note whether this step drew random numbers."""
         self.asked()
-        if self._was_drawn and len(self._record.facts["draws"]) < _MOST_TEXT:
+        if self._was_drawn and len(self._record.facts["draws"]) < MOST_TEXT:
             self._record.facts["draws"].append([self._record.step, self._drawn_from])
             self._record.about["draws"] = True
         self._was_drawn = False
@@ -199,25 +196,6 @@ class _Locks:
             self.num_held = max(0, self.num_held + (-1 if operation & fcntl.LOCK_UN else 1))
 
         patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
-
-
-def _hook_prints(record: Record) -> None:
-    """Keep the script's prints after an evaluation, with the number of collectives before."""
-    original = builtins.print
-    record.facts["said"] = []
-    pid = os.getpid()
-
-    @functools.wraps(original)
-    def say(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        evaluations = record.facts["evaluations"]
-        said = record.facts["said"]
-        is_after_one = evaluations and evaluations[-1]["step"] == record.step and record.loss is None
-        if is_after_one and len(said) < _MOST_TEXT and os.getpid() == pid:
-            said.append([record.step, record.meetings, str(kwargs.get("sep") or " ").join(str(one) for one in args)])
-            record.write_facts()
-
-    patches.replace(builtins, "print", say, why="A record has what is printed after an evaluation.")
 
 
 def _batch_norms(record: Record) -> List[str]:

@@ -25,7 +25,7 @@ def begin(
 def noted(record: Record, wait: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     """Wait for the loss of a step before its optimizer steps, and record the loss."""
     loss = wait()
-    record.loss = float(loss)
+    record.set_loss(float(loss))
     return lambda: loss
 
 
