@@ -115,6 +115,46 @@ def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]"
     assert report["restarts"] == 1
 
 
+AFTER_EPOCH = """
+import os, pathlib, signal, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def fit(epochs):
+    torch.manual_seed(4)
+    x = torch.randn(96, 6)
+    loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=12, shuffle=True)
+    model = nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(epochs):
+        for a, b in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(a), b).backward()
+            size = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        while epoch == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+            time.sleep(0.05)
+            if pathlib.Path("one/checkpoints/step-000000016/manifest.json").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+        print(f"epoch {epoch} gradient {size:.5f}", flush=True)
+
+
+fit(3)
+"""
+
+
+def test_killed_between_an_epoch_and_its_print(tmp_path: Path) -> None:
+    """A number that the last step left in a variable of a function is the number of the undisturbed run."""
+    script = tmp_path / "after.py"
+    script.write_text(AFTER_EPOCH)
+    folder = Folder(tmp_path / "run", script)
+    done = folder.run(2, "--checkpoint-every", "8steps", "--run-dir", "one")
+    assert done.returncode == 0, done.stderr
+    assert "continues after step 16" in done.stderr
+    assert_same(done.stdout, folder.plain().stdout)
+
+
 def test_error_of_the_script_twice_ends_the_run(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     text = SCRIPT.read_text().replace("        step += 1\n", "        step += 1\n        assert step < 30, 'stop'\n")

@@ -132,8 +132,9 @@ class Found(NamedTuple):
     def replace(self, tensor: torch.Tensor) -> None:
         """Let the holder have another tensor; a tuple keeps what it has."""
         if isinstance(self.holder, FrameType):
-            self.holder.f_locals[self.key] = tensor
-            if sys.version_info < (3, 13) and self.holder.f_locals is not self.holder.f_globals:
+            variables = self.holder.f_locals  # reading it once more would undo the change before Python 3.13
+            variables[self.key] = tensor
+            if sys.version_info < (3, 13) and variables is not self.holder.f_globals:
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.holder), ctypes.c_int(0))
         elif isinstance(self.holder, (dict, list, deque)):
             self.holder[self.key] = tensor
