@@ -89,6 +89,45 @@ def test_what_fits_or_cannot_be_read_is_let_through(shell: Shell, call: str, dev
     accepted(shell, "-n", "2", "t.py", PYTHONPATH=path, CUDA_VISIBLE_DEVICES=devices)
 
 
+OWN_STARTS = [
+    ("import torch.multiprocessing as mp\nimport torch.distributed as dist\ndef work(rank):\n    dist.init_process_"
+     "group('gloo', rank=rank, world_size=2)\nmp.spawn(work, nprocs=2)", "line 5", "torch.multiprocessing.spawn()"),
+    ("from accelerate import notebook_launcher\nnotebook_launcher(print, num_processes=2)", "line 2",
+     "notebook_launcher"),
+    ("import torch, subprocess\nsubprocess.run(['torchrun', '--nproc-per-node=2', 'x.py'])", "line 2",
+     "torchrun --nproc"),
+    ("import torch, os\nos.system('python -m torch.distributed.run x.py')", "line 2",
+     "python -m torch.distributed.run"),
+    ("import torch, subprocess, sys\nsubprocess.call([sys.executable, '-m', 'torch.distributed.launch', 'x.py'])",
+     "line 2", "… -m torch.distributed.launch"),
+    ("import torch, os\nos.system(f'accelerate launch --num_processes {2} x.py')", "line 2", "accelerate launch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "what"), OWN_STARTS)
+def test_launcher_within_a_launcher(shell: Shell, text: str, line: str, what: str) -> None:
+    """A script that starts its ranks is named at once, with the call and its line; one rank may start them."""
+    shell.script(text, "t.py")
+    said = refused(shell, "-n", "2", "t.py", PYTHONPATH=fake(shell, "accelerate"))
+    assert all(part in said for part in (line, what, "each of the 2 ranks", "echelon run -n 1 t.py")), said
+    accepted(shell, "-n", "1", "t.py", PYTHONPATH=fake(shell, "accelerate"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OWN_STARTS[0][0] + "\nimport os\nrank = os.environ.get('RANK')",  # started by hand if no launcher has
+        "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",  # prepares files, for example
+        "import torch, subprocess\nsubprocess.run(['git', 'rev-parse', 'HEAD'])",
+        "import torch, subprocess\nsubprocess.run(command)",
+    ],
+)
+def test_processes_that_are_no_ranks(shell: Shell, text: str) -> None:
+    """A script that asks for its rank, or starts processes for another purpose, is started."""
+    shell.script(text, "t.py")
+    accepted(shell, "-n", "2", "t.py")
+
+
 @pytest.mark.parametrize(
     ("config", "parts"),
     [

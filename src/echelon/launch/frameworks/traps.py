@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from echelon.environment import digits
 from echelon.errors import UsageError
-from echelon.launch.frameworks import batch, horovod, installed, locks
+from echelon.launch.frameworks import batch, horovod, installed, locks, own_starts
 from echelon.launch.frameworks.ranks import Ranks
 from echelon.script.calls import UNKNOWN, Call, Source, read
 from echelon.script.find import Script
@@ -37,6 +37,7 @@ def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -
     if not job.container and not source.moves_path:
         _refuse_missing(source, used)
     num_ranks = ranks.num_ranks
+    own_starts.refuse(source, num_ranks)
     if used.keys() & READS_DEEPSPEED:
         _refuse_configuration(job, source, num_ranks)
     if num_ranks:
