@@ -151,6 +151,10 @@ class Store:
             skipped.append(entry)
         return None, [one.finding for one in skipped]
 
+    def newest_first(self) -> List[Entry]:
+        """Return all folders that have the name of a checkpoint, those with a manifest last, by their sizes alone."""
+        return list(self._entries(deep=False))
+
     def entries(self, *, deep: bool = False) -> List[Entry]:
         """Return all folders that have the name of a checkpoint, by their steps."""
         return sorted(self._entries(deep), key=lambda entry: entry.step)

@@ -95,7 +95,7 @@ def _spread(folder: str, whole: _Whole, leaders: List[int], attempt: int, new_gr
 def _held(folder: str) -> List[_Held]:
     """Return what this node holds; nothing if its folder cannot be read."""
     try:
-        entries = Store(folder, _NUM_KEPT).entries() if folder else []
+        entries = Store(folder, _NUM_KEPT).entries(deep=True) if folder else []
     except CheckpointError:
         return []
     manifests = [entry.manifest for entry in entries if entry.manifest is not None and not entry.finding]

@@ -16,7 +16,7 @@ from ..loops import ShardedLoader
 from ..replay.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
-from . import agreement, in_memory
+from . import agreement, in_memory, whole
 from .byte_tensors import OWN
 from .objects import Objects
 from .position import Behind, Position, keeps_workers, loader_of
@@ -183,11 +183,14 @@ class Checkpoints:
 
     def _find(self) -> Optional[store.Checkpoint]:
         """Return the newest whole checkpoint; all ranks must find the same."""
-        on_disk, findings = store.Store(self._order.folder, self._order.keep).latest()
-        for finding in findings:
+        disk = store.Store(self._order.folder, self._order.keep)
+        on_disk = whole.newest(disk, self._rank, self._num_ranks, agreement.any_rank)
+        for finding in on_disk.findings:
             self._say("note: %s" % finding)
-        newest = in_memory.newest(on_disk, have_met=True, num_ranks=self._num_ranks)
-        self._is_on_disk = newest is on_disk
+        newest = in_memory.newest(on_disk.newest, have_met=True, num_ranks=self._num_ranks)
+        self._is_on_disk = newest is on_disk.newest
+        if newest is None:
+            on_disk.refuse_none()
         agreement.refuse_other_steps(newest.step if newest is not None else -1)
         return newest
 

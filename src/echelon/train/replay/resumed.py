@@ -8,9 +8,9 @@ import torch
 
 from ... import checkpoint_order
 from ...checkpoint import safetensors, store, tensors_file
-from .. import plain_data
+from .. import groups, plain_data
 from .. import world as worlds
-from ..checkpoints import in_memory
+from ..checkpoints import in_memory, whole
 from ..scaling_error import ScalingError
 
 AT_REQUEST, AT_STEP = "request", "step"
@@ -42,15 +42,17 @@ def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed
     """Return the newest whole checkpoint if this run continues one; tell about those that are left out."""
     if not order.resumes and not checkpoint_order.is_restarted(os.environ):
         return None
-    on_disk, findings = store.Store(order.folder, order.keep).latest()
-    for finding in findings if world.processes.rank == 0 else ():
+    disk = store.Store(order.folder, order.keep)
+    on_disk = whole.newest(disk, world.processes.rank, world.processes.size, groups.any_rank)
+    for finding in on_disk.findings if world.processes.rank == 0 else ():
         sys.stderr.write("echelon: note: %s\n" % finding)
-    newest = in_memory.newest(on_disk, have_met=world.processes.size == 1)
+    newest = in_memory.newest(on_disk.newest, have_met=world.processes.size == 1)
     if newest is None:
+        on_disk.refuse_none()
         return None
     if newest.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
         raise ScalingError("%s is of a script that saved by itself" % newest.path, "start the script without --resume")
-    return Resumed(newest, plain_data.decode(content_of(newest, FACTS)), newest is on_disk)
+    return Resumed(newest, plain_data.decode(content_of(newest, FACTS)), newest is on_disk.newest)
 
 
 def content_of(found: store.Checkpoint, name: str) -> bytes:
