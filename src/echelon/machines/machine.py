@@ -266,6 +266,12 @@ class Machine(Row):
         unknown = NodeType(source=partition.source, seen=partition.seen, name="", chip="", vendor="unknown", gres="gpu")
         return next((kind for kind in self.node_types if kind.name == partition.node_type), unknown)
 
+    @property
+    def usual_node_types(self) -> tuple[NodeType, ...]:
+        """Return the node types of the partitions that are open to all jobs; all node types if there are none."""
+        names = {row.node_type for row in self.partitions if row.purpose == "batch" and row.retired_on is None}
+        return tuple(kind for kind in self.node_types if kind.name in names) or self.node_types
+
     def rows(self, partition: str, qos: str) -> tuple[Partition, ...]:
         """Return the rows that `--partition` and `--qos` name together; an empty text names all."""
         rows = [row for row in self.partitions if partition in ("", row.name, row.partition_option)]
