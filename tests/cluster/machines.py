@@ -11,6 +11,10 @@ demands one, the fewest and most devices of a job, the most devices of a job on 
 a job, the most jobs of a user. It counts what the job asks for, and whole nodes where it gets them;
 jobs that a user submits within one second may slip through, because Slurm shows it the queue no more often.
 
+A row with a QOS is no partition of its own: all rows of one partition make that partition, with the widest of their
+limits, and the script refuses what the job's QOS does not allow. Where jobs name no partition, the rows make one that
+is the default. A job with another QOS is judged by the row without one.
+
 Not imitated: how many jobs of a user run at once (the others would wait), billing, and conditions that a
 person must meet. Which account or QOS is named does not matter. `--test-only` knows no start for a job that
 needs more than the live nodes ("Requested node configuration is not available"), while sbatch takes it.
@@ -35,6 +39,7 @@ if TYPE_CHECKING:  # the guard of a cluster needs no echelon
 
 MAX_LIVE_NODES = 16
 DEFAULT_MINUTES = 60
+NO_NAME = "unnamed"
 UNKNOWN_CORES = 64
 UNKNOWN_MEMORY_MIB = 480 * 1024
 UNKNOWN_DEVICES = 8
@@ -45,13 +50,19 @@ def site_of(machine: Machine, *, partitions: Sequence[str] | None = None, num_li
     """Describe a machine, or the named partitions of it, with some live nodes of each kind."""
     chosen = _chosen(machine, partitions)
     kinds = _kinds(machine, chosen, num_live_nodes)
-    lines = [_partition(partition, machine.node_type(partition), kinds[partition.node_type]) for partition in chosen]
+    names = dict.fromkeys(_slurm_name(partition) for partition in chosen)
+    groups = [[row for row in chosen if _slurm_name(row) == name] for name in names]
+    lines = [_partition(rows, machine.node_type(rows[0]), [kinds[row.node_type] for row in rows]) for rows in groups]
     return Site(
         name=machine.clusters[0] if machine.clusters else machine.name,
         kinds=tuple(kinds.values()),
         partitions=(f"{lines[0]} Default=YES", *lines[1:]),
         submit_script=_submit_script(machine, chosen, kinds),
     )
+
+
+def _slurm_name(partition: Partition) -> str:
+    return partition.partition_option or NO_NAME
 
 
 def _chosen(machine: Machine, names: Sequence[str] | None) -> list[Partition]:
@@ -110,24 +121,38 @@ def _kind(kind: NodeType, first: int, num_nodes: int, num_live_nodes: int) -> No
     )
 
 
-def _partition(partition: Partition, facts: NodeType, kind: NodeKind) -> str:
-    words = [f"PartitionName={partition.name} Nodes={kind.nodes}"]
-    words.append(f"MaxTime={partition.max_minutes or 'UNLIMITED'}")
-    words.append(f"DefaultTime={min(DEFAULT_MINUTES, partition.max_minutes or DEFAULT_MINUTES)}")
-    if partition.max_nodes:
-        words.append(f"MaxNodes={partition.max_nodes}")
-    if partition.min_nodes:
-        words.append(f"MinNodes={partition.min_nodes}")
+def _partition(rows: Sequence[Partition], facts: NodeType, kinds: Sequence[NodeKind]) -> str:
+    partition, kind = rows[0], kinds[0]
+    most_minutes = _widest([_most_minutes(row) for row in rows])
+    most_nodes = _widest([row.max_nodes for row in rows])
+    least_nodes = min(row.min_nodes or 1 for row in rows)
+    words = [f"PartitionName={_slurm_name(partition)} Nodes={','.join(dict.fromkeys(each.nodes for each in kinds))}"]
+    words.append(f"MaxTime={most_minutes or 'UNLIMITED'}")
+    words.append(f"DefaultTime={min(DEFAULT_MINUTES, most_minutes or DEFAULT_MINUTES)}")
+    if most_nodes:
+        words.append(f"MaxNodes={most_nodes}")
+    if least_nodes > 1:
+        words.append(f"MinNodes={least_nodes}")
     if partition.max_cores_per_node:
         words.append(f"MaxCPUsPerNode={partition.max_cores_per_node * kind.threads_per_core}")
     if partition.max_memory_bytes_per_node:
         words.append(f"MaxMemPerNode={_mib(partition.max_memory_bytes_per_node)}")
-    words += _sharing(partition, facts, kind)
+    words += _sharing(partition, facts, kind, is_shared=not all(row.whole_nodes for row in rows))
     return " ".join(words)
 
 
-def _sharing(partition: Partition, facts: NodeType, kind: NodeKind) -> list[str]:
-    if partition.whole_nodes:
+def _most_minutes(row: Partition) -> int | None:
+    """Return the longest time of a row: it may be that of its smallest jobs."""
+    return _widest([row.max_minutes, *(limit.max_minutes for limit in row.time_limits)])
+
+
+def _widest(limits: Sequence[int | None]) -> int | None:
+    known = [limit for limit in limits if limit]
+    return max(known) if len(known) == len(limits) else None
+
+
+def _sharing(partition: Partition, facts: NodeType, kind: NodeKind, *, is_shared: bool) -> list[str]:
+    if not is_shared:
         return ["OverSubscribe=EXCLUSIVE"]
     if facts.memory_follows_devices and kind.num_devices:
         share = facts.memory_bytes_per_device
@@ -136,11 +161,15 @@ def _sharing(partition: Partition, facts: NodeType, kind: NodeKind) -> list[str]
 
 
 def _submit_script(machine: Machine, partitions: Sequence[Partition], kinds: dict[str, NodeKind]) -> str:
-    rows = [_limits(partition, kinds[partition.node_type]) for partition in partitions]
+    names = [_slurm_name(partition) for partition in partitions]
+    rows = [
+        _limits(partition, kinds[partition.node_type], is_alone=names.count(_slurm_name(partition)) == 1)
+        for partition in partitions
+    ]
     head = [
         f"local account_required = {_lua(machine.account == 'required')}",
         f"local qos_required = {_lua(machine.qos == 'required')}",
-        f'local default_partition = "{partitions[0].name}"',
+        f'local default_partition = "{_slurm_name(partitions[0])}"',
         "local partitions = {",
         *rows,
         "}",
@@ -148,8 +177,12 @@ def _submit_script(machine: Machine, partitions: Sequence[Partition], kinds: dic
     return "\n".join([*head, "", SCRIPT.read_text()])
 
 
-def _limits(partition: Partition, kind: NodeKind) -> str:
+def _limits(partition: Partition, kind: NodeKind, *, is_alone: bool) -> str:
     limits = {
+        # the partition itself has the limits of its only row
+        "min_nodes": None if is_alone else partition.min_nodes,
+        "max_nodes": None if is_alone else partition.max_nodes,
+        "max_minutes": None if is_alone and not partition.time_limits else partition.max_minutes,
         "whole_nodes": partition.whole_nodes,
         "node_devices": kind.num_devices,
         "node_cores": kind.num_cores - len(kind.reserved_cores),
@@ -161,7 +194,8 @@ def _limits(partition: Partition, kind: NodeKind) -> str:
         "max_jobs": partition.max_jobs,
     }
     words = [f"{name} = {_lua(value)}" for name, value in limits.items() if value is not None]
-    return f'  ["{partition.name}"] = {{ {", ".join(words)} }},'
+    words += [f"{{ {limit.max_nodes}, {limit.max_minutes} }}" for limit in partition.time_limits]
+    return f'  ["{_slurm_name(partition)}/{partition.qos}"] = {{ {", ".join(words)} }},'
 
 
 def _lua(value: bool | int) -> str:

@@ -54,10 +54,28 @@ local function num_jobs(user_id, partition)
   return found
 end
 
+-- The time limit of a job of this size: the list has other limits of smaller jobs, the smallest first.
+local function max_minutes(nodes, limits)
+  for _, limit in ipairs(limits) do
+    if nodes <= limit[1] then
+      return limit[2]
+    end
+  end
+  return limits.max_minutes
+end
+
 -- The name of the first limit that a job breaks in a partition.
 local function broken(job, name, limits, user_id)
   local devices, node_devices, cores = asked(job, limits)
-  if limits.min_devices and devices < limits.min_devices then
+  local nodes, minutes = number(job.min_nodes) or 1, number(job.time_limit)
+  local most_minutes = max_minutes(nodes, limits)
+  if minutes and most_minutes and minutes > most_minutes then
+    return "max_minutes"
+  elseif limits.min_nodes and nodes < limits.min_nodes then
+    return "min_nodes"
+  elseif limits.max_nodes and nodes > limits.max_nodes then
+    return "max_nodes"
+  elseif limits.min_devices and devices < limits.min_devices then
     return "min_devices"
   elseif limits.max_devices and devices > limits.max_devices then
     return "max_devices"
@@ -81,7 +99,8 @@ function slurm_job_submit(job, part_list, submit_uid)
     return INVALID_QOS
   end
   for name in string.gmatch(job.partition or default_partition, "[^,]+") do
-    local limit = partitions[name] and broken(job, name, partitions[name], job.user_id)
+    local limits = partitions[name .. "/" .. (job.qos or "")] or partitions[name .. "/"]
+    local limit = limits and broken(job, name, limits, job.user_id)
     if limit then
       slurm.log_info("refused: %s of %s", limit, name)
       return ACCOUNTING_POLICY

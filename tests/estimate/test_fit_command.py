@@ -155,7 +155,7 @@ WRONG = [
     ((), "echelon fit needs a script, a function or --config", "echelon fit train.py"),
     (("gone.py",), "gone.py is not a file", "echelon fit train.py"),
     (("--device", "z9", "train.py"), "--device z9: echelon knows a100-40", "--device z9 --device-memory 80G"),
-    (("--device", "a100", "train.py"), "--device a100: there are a100-40, a100-80", "--device a100-40"),
+    (("--device", "a100", "train.py"), "--device a100: there are a100-40, a100-64, a100-80", "--device a100-40"),
     (("--config", "gone.json"), "--config gone.json: there is no such file", "--config config.json"),
     (("--config", "x", "train.py"), "--config x is a model, and train.py another", "echelon fit --config x"),
     (("--length", "8", "train.py"), "--length describes the batch of a --config", "--config config.json"),

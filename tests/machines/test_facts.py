@@ -13,7 +13,10 @@ from echelon.machines import files, load
 from echelon.machines.machine import Machine, Row
 from echelon.machines.write import as_toml
 
-NAMES = ("hipergator", "lumi", "mahti", "puhti", "roihu")
+NAMES = (
+    "alps", "daint", "frontier", "hipergator", "isambard-ai", "leonardo", "lumi", "mahti", "perlmutter", "puhti",
+    "roihu", "snellius",
+)  # fmt: skip
 GIB = 1 << 30
 
 
@@ -32,7 +35,7 @@ def rows(row: Row) -> list[Row]:
     return found
 
 
-def test_five_machines_are_known(known: dict[str, Machine]) -> None:
+def test_these_machines_are_known(known: dict[str, Machine]) -> None:
     """The machines are these, each in a file of its name."""
     assert tuple(known) == NAMES
     assert sorted(os.listdir(files.OURS)) == [f"{name}.toml" for name in NAMES]
@@ -43,7 +46,7 @@ def test_every_row_says_where_it_is_from(known: dict[str, Machine], name: str) -
     """Each row has a source that can be found and a day that is not in the future."""
     for row in rows(known[name]):
         assert len(row.source) > 6
-        assert date(2026, 1, 1) <= row.seen <= date(2026, 11, 21)
+        assert date(2026, 1, 1) <= row.seen <= date(2026, 11, 29)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +83,13 @@ def test_map_of_lumi(known: dict[str, Machine]) -> None:
 LIMITS = {
     ("lumi", "small-g"): (4320, 4, None), ("lumi", "standard-g"): (2880, 1024, None),
     ("lumi", "dev-g"): (180, 32, None),
-    ("lumi", "bench"): (360, 2978, None), ("roihu", "gputest"): (15, 2, None), ("roihu", "gpumedium"): (2160, 4, 4),
+    ("lumi", "bench"): (360, 2978, None), ("lumi", "lumid"): (240, None, 1), ("roihu", "vizinteractive"): (720, 1, 2),
+    ("alps", "normal"): (720, None, None), ("alps", "debug"): (22, 4, None), ("daint", "debug"): (30, 2, None),
+    ("frontier", "batch"): (720, 9472, None), ("frontier", "extended"): (1440, 64, None),
+    ("leonardo", "boost_usr_prod"): (1440, 64, None), ("leonardo", "boost_qos_bprod"): (1440, 256, None),
+    ("snellius", "gpu_h100"): (7200, None, None), ("isambard-ai", "workq"): (1440, None, None),
+    ("perlmutter", "regular"): (None, None, None), ("hipergator", "hpg-b200"): (20160, None, None),
+    ("roihu", "gputest"): (15, 2, None), ("roihu", "gpumedium"): (2160, 4, 4),
     ("roihu", "gpularge"): (2160, 10, None), ("roihu", "gpuinteractive"): (720, 1, None),
     ("mahti", "gputest"): (15, 1, 4), ("mahti", "gpusmall"): (2160, 1, 2), ("mahti", "gpumedium"): (2160, 6, 24),
     ("puhti", "gputest"): (15, 2, 8), ("puhti", "gpu"): (4320, 20, 80),
@@ -96,7 +105,9 @@ def test_limits_of_a_partition(known: dict[str, Machine], machine: str, partitio
 
 SHARES = {
     ("lumi", "mi250x"): (7, 60.0, 480.0), ("roihu", "gh200"): (72, 217.0, 868.0), ("mahti", "a100"): (32, 122.5, 490.0),
-    ("puhti", "v100"): (10, 93.0, 373.0),
+    ("puhti", "v100"): (10, 93.0, 373.0), ("hipergator", "b200"): (14, 232.0, 1862.0),
+    ("roihu", "l40"): (32, 183.0, 366.0),
+    ("snellius", "a100"): (18, 120.0, 480.0), ("snellius", "h100"): (16, 180.0, 720.0),
 }  # fmt: skip
 
 
@@ -108,6 +119,14 @@ def test_memory_of_a_device_and_a_node(known: dict[str, Machine], machine: str, 
     assert row.memory_bytes
     found = (row.cores_per_device, row.memory_bytes_per_device / GIB, row.memory_bytes / GIB)
     assert found == SHARES[machine, kind]
+
+
+def test_tables_that_a_source_has_whole(known: dict[str, Machine]) -> None:
+    """Only where a source lists all partitions is another name a mistake; what nobody listed may be incomplete."""
+    assert [name for name, machine in known.items() if machine.complete] == [
+        "alps", "daint", "lumi", "mahti", "puhti", "roihu",
+    ]  # fmt: skip
+    assert not Machine(name="m", title="M", source="a page", seen=date(2026, 1, 1)).complete
 
 
 def test_retired_machines_name_their_successor(known: dict[str, Machine]) -> None:

@@ -41,7 +41,7 @@ def case(machine_name: str, name: str, **fields: object) -> Case:
     return Case(machine_name, name, request(machine_name, **fields))
 
 
-# devices of a node: LUMI-G 8, Roihu 4, Mahti 4, Puhti 4, HiPerGator's hpg-ai 8
+# devices of a node: LUMI-G 8, Roihu 4, Mahti 4, Puhti 4, HiPerGator's hpg-b200 8, Frontier 8, the others 4
 CASES = [
     case("lumi", "1-gpu", num_devices=1),
     case("lumi", "2-gpus", num_devices=2),
@@ -66,12 +66,26 @@ CASES = [
     case("puhti", "limit", num_devices=80),
     case("hipergator", "1-gpu", num_devices=1),
     case("hipergator", "2-gpus", num_devices=2, num_nodes=1, partition="hpg-b200"),
-    case("hipergator", "half-node", num_devices=4, partition="hpg-ai"),
-    case("hipergator", "full-node", num_devices=8, partition="hpg-ai"),
-    case("hipergator", "2-nodes", num_nodes=2, partition="hpg-ai"),
+    case("hipergator", "half-node", num_devices=4, partition="hpg-rtx6000"),
+    case("hipergator", "full-node", num_devices=8),
+    case("hipergator", "2-nodes", num_nodes=2, partition="hpg-b200"),
+    case("frontier", "full-node", num_devices=8),
+    case("frontier", "2-nodes", num_devices=16),
+    case("alps", "1-gpu", num_devices=1),
+    case("alps", "2-nodes", num_devices=8),
+    case("daint", "2-nodes", num_devices=8),
+    case("leonardo", "1-gpu", num_devices=1),
+    case("leonardo", "2-nodes", num_devices=8, qos="boost_qos_dbg", minutes=30),
+    case("leonardo", "limit", num_devices=1024),
+    case("snellius", "1-gpu", num_devices=1, chip="H100"),
+    case("snellius", "2-nodes", num_devices=8),
+    case("isambard-ai", "1-gpu", num_devices=1),
+    case("isambard-ai", "2-nodes", num_devices=8),
+    case("perlmutter", "1-gpu", num_devices=1),
+    case("perlmutter", "2-nodes", num_devices=8),
 ]
 
-# one past the largest partition; HiPerGator publishes no limit
+# one past the largest partition, where the limit is published in a few words
 PAST = [
     case("lumi", "limit+1", num_devices=8200),
     case("roihu", "limit+1", num_devices=44, partition="gpularge"),

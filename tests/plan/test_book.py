@@ -55,7 +55,7 @@ REFUSED = [
     ({**SMALL, "memory_bytes_per_device": 64 * GIB}, "480 GiB, but the job asks for 512 GiB", "--mem-per-gpu 60G"),
     ({"num_devices": 9, "num_nodes": 2}, "2 nodes cannot share 9 devices equally", "--gpus 8   or --gpus 10"),
     ({"num_devices": 8, "partition": "smal-g"}, "has no partition smal-g; it has", "--partition small-g"),
-    ({"num_devices": 8, "chip": "MI300X"}, "--chip MI300X: this machine has MI250X", "--chip MI250X"),
+    ({"num_devices": 8, "chip": "MI300X"}, "--chip MI300X: this machine has A40, MI250X", "--chip MI250X"),
     ({"num_devices": 16, "global_batch": 100}, "16 ranks cannot share a global batch", "--global-batch 96   or"),
     ({"num_devices": 16, "global_batch": 10}, "a global batch of 10", "--global-batch 16"),
 ]  # fmt: skip
@@ -140,8 +140,31 @@ def test_nearest_is_the_longest_where_time_is_too_much() -> None:
 
 def test_nearest_keeps_the_chip() -> None:
     """Who asked for a chip is not offered another."""
-    error = refusal(request("hipergator", num_devices=8, chip="A100"), machine("hipergator"))
-    assert error.hint == "--partition hpg-ai"
+    error = refusal(request("snellius", num_devices=8, chip="H100", minutes=6 * DAY), machine("snellius"))
+    assert error.hint == "--time 5-00:00:00"
+
+
+def test_fewer_nodes_win_where_no_bill_is_known() -> None:
+    """Eight devices go to one node of eight, not to four nodes of three."""
+    hipergator = machine("hipergator")
+    asked = request("hipergator", num_devices=8)
+    judged = candidates(asked, hipergator, TODAY)
+    chosen = choose(asked, hipergator, judged)
+    assert (chosen.partition.name, chosen.laid.num_nodes, chosen.laid.cores_per_rank) == ("hpg-b200", 1, 14)
+    assert why_not("hpg-turin", chosen, judged, hipergator) == "it fits, but on 4 nodes, and hpg-b200 takes 1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hours", "partition"),
+    [(1, 2, "batch"), (64, 24, "extended"), (91, 3, ""), (92, 6, "batch"), (183, 7, ""), (184, 12, "batch")],
+)
+def test_frontier_gives_larger_jobs_more_time(nodes: int, hours: int, partition: str) -> None:
+    """The time limit of batch depends on the number of nodes."""
+    asked = request("frontier", num_nodes=nodes, minutes=hours * 60)
+    if partition:
+        assert book(asked, machine("frontier"), today=TODAY).partition == partition
+    else:
+        assert f"of time for {nodes} nodes" in refusal(asked, machine("frontier")).details
 
 
 def test_whole_nodes_have_all_devices_and_cores() -> None:
@@ -168,6 +191,19 @@ def test_unknown_stays_unknown() -> None:
     error = refusal(Request(num_nodes=2, minutes=60), known)
     assert "not published" in str(error)
     assert error.hint == "--gpus 4"
+
+
+def test_partition_whose_devices_cannot_be_asked_for() -> None:
+    """Where nobody publishes how Slurm calls the devices, no job is planned."""
+    row = {"source": "a page", "seen": TODAY}
+    known = Machine(
+        name="new", title="New", **row,
+        partitions=(Partition(name="mig", node_type="n", **row),),
+        node_types=(NodeType(name="n", chip="X", vendor="nvidia", num_devices=7, **row),),
+    )  # fmt: skip
+    error = refusal(Request(num_devices=1, minutes=60), known)
+    assert "the Slurm option for its devices is not published" in error.details
+    assert error.hint == ""
 
 
 def test_network_setting_ends_above_its_limit() -> None:

@@ -26,7 +26,7 @@ WRONG = [
     ("plan --machine lumi --gpus 8 --mem-per-gpu lots", "--mem-per-gpu lots: not a size", "--mem-per-gpu 60G"),
     ("plan --machine lumi --gpus 8 --mem-per-gpu 70", "a size has a unit: 60G", "--mem-per-gpu 70G"),
     ("plan --machine lumi --gpus 8 -p small", "has no partition small; it has", "--partition small-g"),
-    ("plan --machine lumi --gpus 8 --chip A100", "--chip A100: this machine has MI250X", "--chip MI250X"),
+    ("plan --machine lumi --gpus 8 --chip A100", "--chip A100: this machine has A40, MI250X", "--chip MI250X"),
     ("plan --machine lumi --gpus 8 -p 'a b'", "--partition a b: give a name", "--partition NAME"),
     ("plan --machine lumi --gpus 8 --why-not small", "has no partition small; it has", "--why-not small-g"),
     ("plan --machine lummi --gpus 8", "echelon knows no machine 'lummi'; did you mean lumi?", "lumi"),
@@ -37,7 +37,10 @@ WRONG = [
     ("plan --machine lumi --gpus 8 --nodes 2 --gpus-per-node 8", "make 16 GPUs, but --gpus asks for 8", "--gpus 16"),
     ("plan --machine lumi --gpus 1 --mem 600G", "gives jobs 480 GiB, but the job asks for 600 GiB", "--mem 480G"),
     ("plan --machine roihu --gpus 1 --mem-per-gpu 300G", "brings 217 GiB of memory, and no more", "--mem-per-gpu 217G"),
-    ("plan --machine hipergator --gpus 4", "hpg-turin, hpg-b200, hpg-rtx6000: the number of GPUs of a", "--nodes 1"),
+    ("plan --machine hipergator --gpus 4 -p hpg-c300", "hpg-c300 on HiPerGator: the number of GPUs", "--nodes 1"),
+    ("plan --machine leonardo --gpus 4 -p boost_usr_prod -t 5d", "at most 4-00:00:00 of time", "--time 4-00:00:00"),
+    ("plan --machine perlmutter --gpus 4 -p debug --qos regular", "debug is not used with --qos reg", "--qos debug"),
+    ("plan --machine frontier --gpus 8 -p batch -t 3h", "at most 02:00:00 of time for 1 node", "--time 02:00:00"),
     ("plan --machine lumi --gpus", "--gpus needs a value", "echelon plan --gpus N"),
     ("plan --machine mahti --gpus 4", "was shut down on 2026-08-31; its successor is roihu", "--machine roihu"),
     ("plan --machine lumi --gpus 16 --global-batch 100", "16 ranks cannot share a global batch", "--global-batch 96"),
@@ -51,7 +54,7 @@ WRONG = [
     ("plan --machine lumi --gpus 8 --parameters 7B --optimizer x", "the choices are adamw, adam", "--optimizer adamw"),
     ("plan --machine lumi --gpus 8 --dtype bf16", "needs --parameters", "--parameters 7B"),
     ("plan --machine lumi --gpus 8 --parameters 7B --device-memory 80", "a size has a unit", "--device-memory 80G"),
-    ("plan --machine hipergator -p hpg-b200 --gpus 1 --parameters 7B", "(B200) of HiPerGator is not published", "80G"),
+    ("plan --machine hipergator -p hpg-rtx6000 --gpus 1 --parameters 7B", "(RTX Pro 6000) of HiPerGator is not", "80G"),
     (f"submit --machine lumi {ACCOUNT} --gpus 1 train.py", "--time is required", "--time 2h"),
     ("submit --machine lumi -t 1h --gpus 1 train.py", "--account is missing", "--account"),
     ("submit --machine lumi -t 1h --gpus 1 --dry-run train.py", "--account is missing", "--account"),
@@ -110,6 +113,56 @@ def test_plan_as_json(folder: Path) -> None:
     assert (fields["minutes"], fields["billed"]) == (720, 96)
     assert "costs the same" in fields["against"]["standard-g"]
     assert {reason["what"] for reason in fields["reasons"]} >= {"partition", "nodes", "cores per rank", "bill"}
+
+
+def test_unknown_partition_where_the_table_may_be_incomplete(folder: Path) -> None:
+    """A name that is not in the table is no error there: plan and submit warn, and check no limit."""
+    asked = "--machine hipergator --gpus 2 --nodes 1 -p hpg-c300"
+    warning = "echelon: warning: echelon's table of HiPerGator may be incomplete, and does not have hpg-c300"
+    planned = echelon(folder, f"plan {asked} -t 90d")
+    assert planned.returncode == 0
+    assert warning in planned.stderr
+    assert "the table has hpg-turin, hpg-b200, hpg-rtx6000\n" in planned.stderr
+    script = echelon(folder, f"submit {asked} -t 1h --dry-run train.py")
+    assert warning in script.stderr
+    assert "#SBATCH --partition=hpg-c300" in script.stdout
+    assert "#SBATCH --gres=gpu:2" in script.stdout
+    assert "None" not in planned.stdout + planned.stderr + script.stdout
+
+
+def test_unknown_partition_in_a_container(folder: Path) -> None:
+    """A container starts in a partition without a row too."""
+    (folder / "image.sif").write_text("")
+    line = "submit --machine frontier -A abc1 --gpus 8 -p new -t 1h --container image.sif --dry-run train.py"
+    done = echelon(folder, line)
+    assert done.returncode == 0, done.stderr
+    assert "takes its nodes for mi250x" in done.stderr
+
+
+OPTIONS = [
+    ("perlmutter --gpus 8", "--qos=regular", "--constraint=gpu"),
+    ("perlmutter --gpus 8 --qos debug", "--qos=debug", "--constraint=gpu"),
+    ("perlmutter --gpus 8 --qos premium", "--qos=premium", "--constraint=gpu"),
+    ("perlmutter --gpus 1", "--qos=shared", "--constraint=gpu"),
+    ("leonardo --nodes 2", "--partition=boost_usr_prod"),
+    ("leonardo --nodes 100", "--partition=boost_usr_prod", "--qos=boost_qos_bprod"),
+    ("leonardo --nodes 100 -p boost_usr_prod", "--partition=boost_usr_prod", "--qos=boost_qos_bprod"),
+    ("leonardo --nodes 2 -p boost_usr_prod --qos normal", "--partition=boost_usr_prod", "--qos=normal"),
+    ("leonardo --nodes 2 --qos boost_qos_dbg", "--partition=boost_usr_prod", "--qos=boost_qos_dbg"),
+    ("frontier --nodes 2 --qos debug", "--partition=batch", "--qos=debug"),
+    ("frontier --nodes 200", "--partition=batch"),
+    ("hipergator --gpus 8 --qos mygroup", "--partition=hpg-b200", "--qos=mygroup"),
+]
+
+
+@pytest.mark.parametrize("asked", OPTIONS, ids=[row[0] for row in OPTIONS])
+def test_partition_qos_and_constraint(folder: Path, asked: tuple[str, ...]) -> None:
+    """A job names its partition, or the QOS in its place, whichever of both the user gave."""
+    line, *wanted = asked
+    done = echelon(folder, f"submit --machine {line} -A abc1 -t 30m --dry-run train.py")
+    options = [row.split()[1] for row in done.stdout.splitlines() if row.startswith("#SBATCH")]
+    found = [row for row in options if row.startswith(("--partition", "--qos", "--constraint"))]
+    assert found == wanted, done.stderr
 
 
 NOTED = [

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.cluster.fixture import require_tools
 from tests.plan.cases import CASES, PAST, TODAY, Case, machine
-from tests.tiers import has, some
+from tests.tiers import has, pick, some
 
 from echelon.plan.book import book
 from echelon.slurm import batch, plain
@@ -21,7 +21,8 @@ from .test_run import REPORT, reports
 pytestmark = pytest.mark.slurm
 NUM_LIVE = 2
 TORCHRUN_CASES = ("2-gpus", "2-nodes")  # ten seconds each, and the others differ in numbers alone
-MACHINES = ("lumi", "roihu", "mahti", "puhti", "hipergator")
+OLD = ("lumi", "roihu", "mahti", "puhti", "hipergator", "perlmutter")  # a QOS in the place of a partition
+MACHINES = pick(OLD, all=(*OLD, "frontier", "alps", "daint", "leonardo", "snellius", "isambard-ai"))
 
 
 @pytest.fixture(scope="module", params=MACHINES)
@@ -39,7 +40,8 @@ def script(booking: Booking, folder: Path, layout: str) -> str:
     )  # fmt: skip
     command = [REPORT, str(folder)]
     if layout == "echelon":
-        words = [sys.executable, "-m", "echelon", "run", *command]
+        size = f"--nproc-per-node={booking.ranks_per_node}"  # as submit does: a whole node may have more devices
+        words = [sys.executable, "-m", "echelon", "run", size, *command]
         return batch.render(booking, heading, batch.supervised(words, str(folder / "run"), [], ()))
     modules = (f"PATH={Path(sys.prefix) / 'bin'}:$PATH",)
     body = plain.body(booking, layout, command, modules=modules)

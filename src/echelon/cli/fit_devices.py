@@ -74,7 +74,7 @@ def _chosen(kinds: list[NodeType], values: Mapping[str, str], machine: Machine) 
             hint="--device-memory 80G   if a device has 80 GiB",
         )
     if "node_type" not in values:
-        return kinds
+        return [kind for kind in kinds if kind in machine.usual_node_types] or kinds
     if values["node_type"] not in names:
         raise UsageError(
             f"--node-type {values['node_type'] or repr('')}: {machine.title} has {', '.join(names)}",

@@ -93,8 +93,8 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
     device_bytes = asked_bytes or chosen.kind.device_memory_bytes or 0
     if not device_bytes:
         raise UsageError(
-            f"the memory of a device ({chosen.kind.chip}) of {booking.title} is not published, so echelon "
-            "cannot tell what fits",
+            f"the memory of a device ({chosen.kind.chip or booking.partition}) of {booking.title} is not published, "
+            "so echelon cannot tell what fits",
             hint="--device-memory 80G   if the device has 80 GiB",
         )
     return Devices(

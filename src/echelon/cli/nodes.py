@@ -255,7 +255,7 @@ def _kind(machine: Machine, partition: str) -> tuple[NodeType | None, bool]:
     partition_row = next((row for row in machine.partitions if row.name == partition), None)
     if partition_row is not None:
         return machine.node_type(partition_row), partition_row.whole_nodes
-    with_devices = [kind for kind in machine.node_types if kind.num_devices]
+    with_devices = [kind for kind in machine.usual_node_types if kind.num_devices]
     return (with_devices[0] if len(with_devices) == 1 else None), False
 
 

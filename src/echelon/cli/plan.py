@@ -12,7 +12,7 @@ from echelon.cli import fits, plan_fit
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan, scan_all
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_help, print_table, say, say_remarks
 from echelon.errors import UsageError
 from echelon.spec import Booking
 
@@ -84,8 +84,7 @@ def main(arguments: list[str]) -> int:
         memory = {"memory": fit.as_data()} if fit is not None else {}
         print(json.dumps({"format": 1, **asdict(booking), "against": against, **memory}, indent=1))
         return 0
-    for note in booking.notes:
-        say(f"note: {note}")
+    say_remarks(booking)
     print_booking(booking, how, with_reasons="why" in values)
     for name in against if "why" in values else ():
         print_table(f"not {name}: {against[name]}")

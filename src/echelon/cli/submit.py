@@ -19,7 +19,7 @@ from echelon.cli.mistakes import say_worst
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import print_help, say, say_remarks
 from echelon.environment import digits
 from echelon.errors import UsageError
 
@@ -89,8 +89,7 @@ def main(arguments: list[str]) -> int:
     host = Host()
     wish, script = _prepared(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
     say_worst(wish.job.command)
-    for note in script.booking.notes:
-        say(f"note: {note}")
+    say_remarks(script.booking)
     if "dry_run" in values:
         print(script.text, end="")
         if "plain" not in values:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from echelon.errors import EchelonError
 from echelon.host import terminal
+
+if TYPE_CHECKING:
+    from echelon.spec import Booking
 
 MOST_SIGNS = 2000
 """The longest message, however long its values are."""
@@ -31,6 +35,14 @@ def _shortened(word: re.Match[str]) -> str:
 def say(text: str) -> None:
     """Print to standard error."""
     print(terminal.for_person(f"echelon: {one_line(text)}", sys.stderr), file=sys.stderr)
+
+
+def say_remarks(booking: Booking) -> None:
+    """Print the warnings and the notes of a booking."""
+    for text in booking.warnings:
+        say(f"warning: {text}")
+    for text in booking.notes:
+        say(f"note: {text}")
 
 
 def say_error(error: EchelonError) -> None:

@@ -23,9 +23,10 @@ from echelon.launch.run_directory import new_path
 from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
+from echelon.plan.candidates import named_partitions
 from echelon.slurm import batch, plain, successor
 from echelon.spec import RUNS, Booking, Container, Job, Request
-from echelon.units import cost, slurm_time
+from echelon.units import cost, counted, slurm_time
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
@@ -89,8 +90,7 @@ class Script:
     def headline(self) -> str:
         """Describe the booking in a few words."""
         booking = self.booking
-        nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
-        ranks = f"{booking.world_size} rank{'s' if booking.world_size != 1 else ''}"
+        nodes, ranks = counted(booking.num_nodes, "node"), counted(booking.world_size, "rank")
         bill = f"{cost(booking.billed or 0, booking.billed_unit)} at most ({booking.billed_because})"
         bill = f" · {bill}" if booking.billed is not None else ""
         return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
@@ -177,7 +177,7 @@ def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | 
         return None
     from echelon.plan import containers
 
-    partition = next(row for row in wish.machine.partitions if row.name == booking.partition)
+    partition = next(row for row in named_partitions(wish.request, wish.machine) if row.name == booking.partition)
     folders = [os.getcwd(), *([] if wish.layout else [run_directory]), *containers.script_folders(wish.job)]
     return containers.contain(
         wish.job.container,

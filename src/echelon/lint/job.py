@@ -118,8 +118,8 @@ class Job:
     @cached_property
     def partition(self) -> Partition | None:
         """The facts of the partition, if machine and partition are known."""
-        rows = self.machine.partitions if self.machine else ()
-        return next((row for row in rows if row.name == self.value("partition")), None)
+        name = self.value("partition")
+        return next(iter(self.machine.rows(name, self.value("qos")) if self.machine and name else ()), None)
 
     @cached_property
     def kind(self) -> NodeType | None:

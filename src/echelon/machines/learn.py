@@ -89,6 +89,7 @@ def _describe(seen: _Site, name: str, remarks: list[str]) -> Learned:
         clusters=(seen.config.cluster,) if seen.config.cluster else (),
         account="required" if seen.config.requires_account else "optional",
         device_option="--gpus-per-node" if seen.config.selects_tres else "--gres",
+        complete=not any(partition.is_hidden for partition in seen.partitions),
         partitions=tuple(partitions),
         node_types=tuple(kind for kind in dict.fromkeys(kinds.values()) if kind.name in used),
     )

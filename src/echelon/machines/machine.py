@@ -70,11 +70,25 @@ class NodeType(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimit(Row):
+    """The time limit of jobs that are not larger than this."""
+
+    max_nodes: int
+    max_minutes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Row):
-    """A partition with all published limits."""
+    """A partition, or a QOS that has limits of its own, with all published limits."""
 
     name: str
     node_type: str
+    slurm_partition: str = ""
+    """Slurm's partition, if it has another name; "none" where jobs name a QOS instead."""
+    qos: str = ""
+    """The QOS with these limits; empty: any."""
+    constraint: str = ""
+    """The features that a job must request (`--constraint`)."""
     purpose: str = "batch"
     """"batch", "test" (short trials), "interactive", "request" (only after an application), "unconfirmed"."""
     preference: int = 0
@@ -84,6 +98,9 @@ class Partition(Row):
     whole_nodes: bool = False
     """Whether nodes are allocated and billed whole."""
     max_minutes: int | None = None
+    """The limit for the largest jobs."""
+    time_limits: tuple[TimeLimit, ...] = ()
+    """Other time limits of smaller jobs, the smallest jobs first."""
     min_nodes: int | None = None
     max_nodes: int | None = None
     """The limit for one job."""
@@ -101,6 +118,15 @@ class Partition(Row):
     condition: str = ""
     """The condition or application that is needed before use."""
     retired_on: date | None = None
+
+    @property
+    def partition_option(self) -> str:
+        """Return the value of `--partition`; empty where jobs do not give it."""
+        return "" if self.slurm_partition == "none" else self.slurm_partition or self.name
+
+    def max_minutes_on(self, num_nodes: int) -> int | None:
+        """Return the time limit of a job of this size."""
+        return next((row.max_minutes for row in self.time_limits if num_nodes <= row.max_nodes), self.max_minutes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +247,8 @@ class Machine(Row):
     qos: str = "optional"
     device_option: str = "--gpus-per-node"
     """The option that requests devices: "--gpus-per-node" or "--gres"."""
+    complete: bool = False
+    """Whether the rows are all partitions with devices; if not, a job may name others."""
     partitions: tuple[Partition, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     billing: tuple[Billing, ...] = ()
@@ -234,5 +262,18 @@ class Machine(Row):
     """The file of the machine."""
 
     def node_type(self, partition: Partition) -> NodeType:
-        """Return the node type of a partition."""
-        return next(kind for kind in self.node_types if kind.name == partition.node_type)
+        """Return the node type of a partition; one without facts for a partition that has no row."""
+        unknown = NodeType(source=partition.source, seen=partition.seen, name="", chip="", vendor="unknown", gres="gpu")
+        return next((kind for kind in self.node_types if kind.name == partition.node_type), unknown)
+
+    @property
+    def usual_node_types(self) -> tuple[NodeType, ...]:
+        """Return the node types of the partitions that are open to all jobs; all node types if there are none."""
+        names = {row.node_type for row in self.partitions if row.purpose == "batch" and row.retired_on is None}
+        return tuple(kind for kind in self.node_types if kind.name in names) or self.node_types
+
+    def rows(self, partition: str, qos: str) -> tuple[Partition, ...]:
+        """Return the rows that `--partition` and `--qos` name together; an empty text names all."""
+        rows = [row for row in self.partitions if partition in ("", row.name, row.partition_option)]
+        of_qos = [row for row in rows if row.qos == qos]
+        return tuple(of_qos or [row for row in rows if not row.qos] if qos else rows)

@@ -12,6 +12,7 @@ _IDENTITY = {
     "partitions": ("name",), "node_types": ("name",), "settings": ("name",), "containers": ("name",),
     "modules": ("framework",), "networks": ("kind",), "billing": ("partitions",), "quirks": ("about", "text"),
     "references": ("node_type", "num_nodes", "ranks_per_node", "backend"), "nearest": ("device",),
+    "time_limits": ("max_nodes",),
 }  # fmt: skip
 
 Values = dict[str, Any]

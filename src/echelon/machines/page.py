@@ -105,7 +105,8 @@ def _asked(machine: Machine) -> str:
     words += [f"jobs need --{' and --'.join(needs)}"] if needs else []
     words += [f"devices by {machine.device_option}"] if machine.partitions else []
     text = "; ".join(words) or "one node, no partition"
-    return text[0].upper() + text[1:] + "."
+    text = text[0].upper() + text[1:] + "."
+    return text if machine.complete or not machine.partitions else f"{text} There may be more partitions than these."
 
 
 def _row(row: Row, sources: _Sources) -> list[str]:
@@ -157,21 +158,25 @@ def _words(row: Row) -> list[str]:
 def _limits(row: Partition) -> list[str]:
     words = ["whole nodes" if row.whole_nodes else "parts of nodes", f"of {row.node_type}"]
     words = [" ".join(words)]
-    spans = (("nodes", row.min_nodes, row.max_nodes), ("devices", row.min_devices, row.max_devices))
+    words += [f"--partition {row.partition_option or 'is not given'}"] if row.slurm_partition else []
+    words += [f"--{name} {text}" for name, text in (("qos", row.qos), ("constraint", row.constraint)) if text]
+    spans = (("node", row.min_nodes, row.max_nodes), ("device", row.min_devices, row.max_devices))
     words += [_span(what, low, high) for what, low, high in spans if low or high]
+    for limit in row.time_limits:
+        words.append(f"up to {units.counted(limit.max_nodes, 'node')} {units.slurm_time(limit.max_minutes)}")
     if row.max_minutes is not None:
         words.append(units.slurm_time(row.max_minutes))
-    for noun, most in (
-        ("devices a node", row.max_devices_per_node),
-        ("cores", row.max_cores),
-        ("cores a node", row.max_cores_per_node),
+    for noun, where, most in (
+        ("device", " a node", row.max_devices_per_node),
+        ("core", "", row.max_cores),
+        ("core", " a node", row.max_cores_per_node),
     ):
         if most is not None:
-            words.append(f"at most {most} {noun}")
+            words.append(f"at most {units.counted(most, noun)}{where}")
     if row.max_memory_bytes_per_node is not None:
         words.append(f"at most {units.size(row.max_memory_bytes_per_node)} a node")
     if row.max_jobs is not None:
-        words.append(f"{row.max_jobs} jobs of a user")
+        words.append(f"{units.counted(row.max_jobs, 'job')} of a user")
     if row.max_running_jobs is not None:
         words.append(f"{row.max_running_jobs} running")
     return words
@@ -179,8 +184,8 @@ def _limits(row: Partition) -> list[str]:
 
 def _span(noun: str, low: int | None, high: int | None) -> str:
     if low and high:
-        return f"{low} to {high} {noun}"
-    return f"at least {low} {noun}" if low else f"at most {high} {noun}"
+        return f"{low} to {units.counted(high, noun)}"
+    return f"at least {units.counted(low, noun)}" if low else f"at most {units.counted(high or 0, noun)}"
 
 
 def _conditions(row: Partition) -> list[str]:
@@ -193,22 +198,20 @@ def _conditions(row: Partition) -> list[str]:
 
 
 def _node_words(kind: NodeType) -> list[str]:
-    count = f"{kind.num_nodes} nodes" if kind.num_nodes else "nodes"
+    count = units.counted(kind.num_nodes, "node") if kind.num_nodes else "nodes"
     chips = f", {kind.num_chips} × {kind.chip}" if kind.num_chips else f", {kind.chip}" if kind.chip else ""
     devices = ""
     if kind.num_devices:
         memory = f" of {units.size(kind.device_memory_bytes)}" if kind.device_memory_bytes else ""
-        devices = (
-            f" = {kind.num_devices} devices{memory}" if kind.num_chips else f", {kind.num_devices} devices{memory}"
-        )
+        devices = f"{' =' if kind.num_chips else ','} {units.counted(kind.num_devices, 'device')}{memory}"
     lines = [f"{kind.name}: {count}{chips}{devices}" + (f", {kind.architecture}" if kind.architecture else "")]
-    have = [f"{kind.num_cores} cores" if kind.num_cores else ""]
+    have = [units.counted(kind.num_cores, "core") if kind.num_cores else ""]
     have += [f"reserved {cpu_list(kind.reserved_cores)}" if kind.reserved_cores else ""]
     have += [units.size(kind.memory_bytes) + " for jobs" if kind.memory_bytes else ""]
     have += [f"gres {kind.gres}" if kind.gres else "", f"own disk: {kind.local_disk}" if kind.local_disk else ""]
     have += [f"scratch {kind.scratch}" if kind.scratch else ""]
     lines.append("; ".join(word for word in have if word))
-    share = [f"{kind.cores_per_device} cores" if kind.cores_per_device else ""]
+    share = [units.counted(kind.cores_per_device, "core") if kind.cores_per_device else ""]
     share += [units.size(kind.memory_bytes_per_device) if kind.memory_bytes_per_device else ""]
     if any(share):
         follows = ", which Slurm gives by itself" if kind.memory_follows_devices else ""
@@ -240,14 +243,16 @@ def _network(row: Network) -> str:
 
 
 def _reference(row: Reference) -> str:
-    nodes = f"{row.num_nodes} node{'s' if row.num_nodes > 1 else ''} of {row.node_type}"
+    nodes = (
+        f"{units.counted(row.num_nodes, 'node')} of {row.node_type}, {units.counted(row.ranks_per_node, 'rank')} each"
+    )
     action = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
-    return f"{nodes}, {row.ranks_per_node} ranks each: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
+    return f"{nodes}: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
 
 
 def _when(row: Setting) -> str:
-    words = [f"from {row.min_nodes} nodes on"] if row.min_nodes else []
-    words += [f"up to {row.max_nodes} nodes"] if row.max_nodes else []
+    words = [f"from {units.counted(row.min_nodes, 'node')} on"] if row.min_nodes else []
+    words += [f"up to {units.counted(row.max_nodes, 'node')}"] if row.max_nodes else []
     words += [f"ROCm below {row.below_rocm}"] if row.below_rocm else []
     words += [f"on {', '.join(row.node_types)}"] if row.node_types else []
     return f"  ({'; '.join(words)})" if words else ""

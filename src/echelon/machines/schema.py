@@ -29,7 +29,7 @@ WHERE = "-where"
 TABLES = {
     "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
     "containers": "container", "modules": "modules", "networks": "network", "references": "reference",
-    "quirks": "quirk", "nearest": "nearest",
+    "quirks": "quirk", "nearest": "nearest", "time_limits": "time_limit",
 }  # fmt: skip
 """The TOML name of one row of a field that holds rows."""
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from echelon.machines.machine import Billing, Machine, Partition
-from echelon.units import amount, size
+from echelon.units import amount, counted, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,15 @@ def units(row: Billing, job: Charged) -> float:
 
 def _shares(row: Billing, job: Charged) -> dict[str, int]:
     """Return the devices that a node is billed for: its own, or more for cores or memory above their share."""
-    shares = {f"{job.devices_per_node} GPU{'s' if job.devices_per_node != 1 else ''}": job.devices_per_node}
+    shares = {counted(job.devices_per_node, "GPU"): job.devices_per_node}
     if row.cores_per_unit:
         count = math.ceil(job.cores_per_node / row.cores_per_unit)
-        shares.setdefault(f"{count} GPUs for {job.cores_per_node} cores, {row.cores_per_unit} each", count)
+        cores = counted(job.cores_per_node, "core")
+        shares.setdefault(f"{counted(count, 'GPU')} for {cores}, {row.cores_per_unit} each", count)
     if row.memory_bytes_per_unit:
         count = math.ceil(job.memory_bytes_per_node / row.memory_bytes_per_unit)
         text = f"{size(job.memory_bytes_per_node)}, {size(row.memory_bytes_per_unit)} each"
-        shares.setdefault(f"{count} GPUs for {text}", count)
+        shares.setdefault(f"{counted(count, 'GPU')} for {text}", count)
     return shares
 
 
@@ -52,7 +53,7 @@ def product(machine: Machine, partition: Partition, job: Charged) -> str:
     if row is None:
         return ""
     hours = f"{amount(job.minutes / 60)} h"
-    nodes = f"{job.num_nodes} node{'s' if job.num_nodes != 1 else ''}"
+    nodes = counted(job.num_nodes, "node")
     if row.per_node_hour is not None:
         return f"{nodes} × {hours} × {amount(row.per_node_hour)} for each whole node and hour"
     shares = _shares(row, job)

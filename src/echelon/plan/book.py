@@ -59,6 +59,8 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
         machine=machine.name,
         title=machine.title,
         partition=chosen.partition.name,
+        partition_option=chosen.partition.partition_option,
+        constraint=chosen.partition.constraint,
         num_nodes=laid.num_nodes,
         ranks_per_node=laid.ranks_per_node,
         devices_per_node=laid.devices_per_node,
@@ -69,7 +71,7 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
         memory_bytes_per_node=0 if kind.memory_follows_devices else laid.memory_bytes_per_node,
         minutes=request.minutes,
         account=request.account,
-        qos=request.qos,
+        qos=chosen.partition.qos or request.qos,
         reservation=request.reservation,
         gres=kind.gres,
         device_option=machine.device_option,
@@ -81,6 +83,7 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
         billed_because=billing.product(machine, chosen.partition, chosen.charged) if chosen.cost is not None else "",
         reasons=_reasons(request, machine, chosen, is_whole=is_whole),
         notes=notes.of(request, machine, chosen, today),
+        warnings=notes.unlisted(machine, chosen.partition),
     )
 
 
@@ -120,7 +123,7 @@ def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ..
 
 
 def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole: bool) -> tuple[Reason, ...]:
-    kind, laid = chosen.kind, chosen.laid
+    kind, laid, row = chosen.kind, chosen.laid, chosen.partition
     is_asked = laid.memory_bytes_per_node and not kind.memory_follows_devices
     memory = size(laid.memory_bytes_per_node) if is_asked else "Slurm's share"
     cores = str(laid.cores_per_rank) if laid.cores_per_rank else "Slurm's default"
@@ -128,6 +131,8 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
     return (
         Reason(what="machine", value=machine.title, why=machine.source),
         Reason(what="partition", value=chosen.partition.name, why=_why_partition(request, chosen)),
+        *([Reason(what="QOS", value=row.qos, why=row.source)] if row.qos else []),
+        *([Reason(what="constraint", value=row.constraint, why=row.source)] if row.constraint else []),
         Reason(what="nodes", value=str(laid.num_nodes), why=laid.why),
         Reason(what="devices per node", value=str(laid.devices_per_node), why=_why_devices(chosen, is_whole=is_whole)),
         Reason(what="ranks per node", value=str(laid.ranks_per_node), why="one per device"),
@@ -145,7 +150,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
 
 def _why_partition(request: Request, chosen: Candidate) -> str:
     row = chosen.partition
-    if request.partition:
+    if request.partition or (request.qos and request.qos == row.qos):
         return f"as asked ({row.source})"
     cheapest = "it bills the least" if chosen.cost is not None else "it uses the fewest devices"
     return f"{cheapest} among those whose limits allow it ({row.source})"
@@ -155,17 +160,17 @@ def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
     kind, laid = chosen.kind, chosen.laid
     if is_whole and laid.ranks_per_node < laid.devices_per_node:
         return (
-            f"this partition gives whole nodes: {laid.devices_per_node - laid.ranks_per_node} devices stay idle "
-            "and are billed"
+            "this partition gives whole nodes: devices that stay idle and are billed: "
+            f"{laid.devices_per_node - laid.ranks_per_node}"
         )
     if kind.num_chips and kind.num_devices and kind.num_devices > kind.num_chips:
         devices_per_chip = kind.num_devices // kind.num_chips
         return f"one {kind.chip} is {devices_per_chip} devices"
-    return f"{kind.chip}"
+    return kind.chip or "as asked"
 
 
 def _why_time(chosen: Candidate) -> str:
-    most = chosen.partition.max_minutes
+    most = chosen.partition.max_minutes_on(chosen.laid.num_nodes)
     return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit is not published"
 
 

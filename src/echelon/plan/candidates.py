@@ -30,25 +30,26 @@ class Candidate:
     unit: str
 
     @property
-    def weight(self) -> tuple[float, int]:
-        """The criterion of the choice: the bill, or the devices used if no rule is published; then the preference."""
+    def weight(self) -> tuple[float, int, int]:
+        """The criterion of the choice: the bill, or the devices used if no rule is published; then fewer nodes."""
         taken = float(self.laid.devices_per_node * self.laid.num_nodes)
-        return self.cost if self.cost is not None else taken, self.partition.preference
+        return self.cost if self.cost is not None else taken, self.laid.num_nodes, self.partition.preference
 
 
 def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
-    """Return every partition of the machine, judged for the request."""
+    """Return every partition of the machine, judged for the request; also a named one that a table may lack."""
     request = counted(request)
     judged = []
     impossible: UsageError | None = None
-    for partition in machine.partitions:
+    named = named_partitions(request, machine)
+    for partition in dict.fromkeys((*machine.partitions, *named)):
         kind = machine.node_type(partition)
         if kind.vendor == "none":
             continue
         try:
             laid = shape(request, kind, partition)
         except UsageError as error:
-            if request.partition == partition.name:
+            if named == (partition,):
                 raise
             impossible = error
             continue
@@ -80,10 +81,35 @@ def _candidate(case: Case, machine: Machine) -> Candidate:
     )
 
 
+def named_partitions(request: Request, machine: Machine) -> tuple[Partition, ...]:
+    """Return the partitions that the request allows: all, those of its name or QOS, or one that is not listed."""
+    return machine.rows(request.partition, request.qos) or _unlisted(request, machine)
+
+
+def _unlisted(request: Request, machine: Machine) -> tuple[Partition, ...]:
+    """Return a row without limits for a name that an incomplete table lacks."""
+    open_rows = [row for row in machine.partitions if row.retired_on is None]
+    if machine.complete or not open_rows or machine.rows(request.partition or request.qos, ""):
+        return ()
+    first = open_rows[0]
+    is_qos = not request.partition and not first.partition_option
+    row = Partition(
+        source=machine.source,
+        seen=machine.seen,
+        name=request.partition or request.qos,
+        node_type=first.node_type if is_qos or len({row.node_type for row in open_rows}) == 1 else "",
+        slurm_partition="none" if is_qos else "",
+        qos=request.qos if is_qos else "",
+        constraint=first.constraint if is_qos else "",
+    )
+    return (row,)
+
+
 def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
     """Return the cheapest partition that fits; raise UsageError with the limits if none does."""
-    if request.partition:
-        return _named(request, machine, judged)
+    named = named_partitions(request, machine)
+    if request.partition or named != machine.partitions:
+        return _named(request, machine, judged, named)
     _refuse_unknown_chip(request, judged)
     fitting = [candidate for candidate in judged if not candidate.objections]
     if fitting:
@@ -92,13 +118,28 @@ def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
     raise _none_fits(machine, of_chip)
 
 
-def _named(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
-    matches = [candidate for candidate in judged if candidate.partition.name == request.partition]
+def _named(request: Request, machine: Machine, judged: list[Candidate], named: tuple[Partition, ...]) -> Candidate:
+    matches = [candidate for candidate in judged if candidate.partition in named]
+    if not matches and named == () and machine.rows(request.partition, ""):
+        rows = machine.rows(request.partition, "")
+        raise Misfit(
+            f"{request.partition or machine.title} is not used with --qos {request.qos}, but with "
+            f"{', '.join(row.qos for row in rows)}",
+            ways=tuple(_to(request, row) for row in rows),
+        )
     if not matches:
         raise unknown_partition(request.partition, machine)
-    if matches[0].objections:
-        raise _refusal(machine, matches[0], judged)
-    return matches[0]
+    fitting = [candidate for candidate in matches if not candidate.objections]
+    if fitting:
+        return min(fitting, key=lambda candidate: candidate.weight)
+    raise _refusal(request, machine, _by_promise(matches)[0], judged)
+
+
+def _to(request: Request, row: Partition, label: str = "") -> Way:
+    """Return the way to a partition: by its QOS, if the request names one."""
+    if not (request.qos and row.qos):
+        return way(label, partition=row.name)
+    return way(label, qos=row.qos, **({"partition": row.name} if request.partition else {}))
 
 
 def unknown_partition(name: str, machine: Machine) -> Misfit:
@@ -126,20 +167,22 @@ def _refuse_unknown_chip(request: Request, judged: list[Candidate]) -> None:
         import difflib
 
         near = difflib.get_close_matches(request.chip.upper(), chips, n=len(chips), cutoff=0.3)
+        usual = {candidate.kind.chip for candidate in judged if _is_open(candidate)}
+        near = sorted(dict.fromkeys([*near, *chips]), key=lambda chip: chip not in usual)
         raise Misfit(
             f"--chip {request.chip}: this machine has {', '.join(chips)}",
-            ways=tuple(way(chip=chip) for chip in dict.fromkeys([*near, *chips])),
+            ways=tuple(way(chip=chip) for chip in near),
         )
 
 
-def _refusal(machine: Machine, candidate: Candidate, judged: list[Candidate]) -> Misfit:
+def _refusal(request: Request, machine: Machine, candidate: Candidate, judged: list[Candidate]) -> Misfit:
     """Explain why the named partition refuses the request; other partitions may accept it unchanged."""
     first = candidate.objections[0]
     texts = "; ".join(str(objection) for objection in candidate.objections)
     others = [each for each in _by_promise(judged) if each is not candidate and _is_open(each)]
     return Misfit(
         f"{candidate.partition.name} on {machine.title}: {texts} ({first.source})",
-        ways=(*_mending(candidate), *(way(partition=each.partition.name) for each in others if not each.objections)),
+        ways=(*_mending(candidate), *(_to(request, each.partition) for each in others if not each.objections)),
         num_shown=2,
     )
 
@@ -213,6 +256,10 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
         return "; ".join(f"{objection} ({objection.source})" for objection in other.objections)
     if other is chosen:
         return "nothing: this is the chosen partition"
+    if other.weight[0] == chosen.weight[0] and other.laid.num_nodes > chosen.laid.num_nodes:
+        return (
+            f"it fits, but on {other.laid.num_nodes} nodes, and {chosen.partition.name} takes {chosen.laid.num_nodes}"
+        )
     if other.weight[0] > chosen.weight[0]:
         unit = chosen.unit or "devices"
         return (

@@ -10,7 +10,7 @@ from echelon.machines.machine import NodeType, Partition
 from echelon.plan.misfit import Change
 from echelon.plan.shape import Shape, fair_memory, usable_cores
 from echelon.spec import Request
-from echelon.units import GIB, size, slurm_time
+from echelon.units import GIB, counted, size, slurm_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +66,27 @@ def _retired(case: Case) -> Broken | None:
 
 
 def _on_request(case: Case) -> Broken | None:
-    if case.partition.purpose == "batch" or case.request.partition == case.partition.name:
+    row, request = case.partition, case.request
+    if row.purpose == "batch" or row.name == request.partition or (request.qos and row.qos == request.qos):
         return None
-    purpose = PURPOSES.get(case.partition.purpose, f"it is for {case.partition.purpose}")
-    return purpose, "the job does not name it", (("partition", case.partition.name),)
+    purpose = PURPOSES.get(row.purpose, f"it is for {row.purpose}")
+    return purpose, "the job does not name it", (("partition", row.name),)
 
 
 def _chip(case: Case) -> Broken | None:
     wanted = case.request.chip
-    if not wanted or wanted.lower() == case.kind.chip.lower():
+    if not wanted or case.kind.chip.lower() in ("", wanted.lower()):
         return None
     return f"its nodes have {case.kind.chip}", f"the job asks for {wanted}", (("chip", case.kind.chip),)
 
 
 def _time(case: Case) -> Broken | None:
-    most = case.partition.max_minutes
+    most = case.partition.max_minutes_on(case.laid.num_nodes)
     if most is None or case.request.minutes <= most:
         return None
     asked = f"the job asks for {slurm_time(case.request.minutes)}"
-    return f"at most {slurm_time(most)} of time", asked, (("minutes", most),)
+    size_words = f" for {counted(case.laid.num_nodes, 'node')}" if case.partition.time_limits else ""
+    return f"at most {slurm_time(most)} of time{size_words}", asked, (("minutes", most),)
 
 
 def _most_nodes(case: Case) -> Broken | None:
@@ -92,15 +94,19 @@ def _most_nodes(case: Case) -> Broken | None:
     if most is None or case.laid.num_nodes <= most:
         return None
     devices = case.kind.num_devices
-    of_devices = f" of {devices} devices" if devices else ""
-    return f"at most {_nodes(most)}{of_devices}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, most)
+    of_devices = f" of {counted(devices, 'device')}" if devices else ""
+    return (
+        f"at most {counted(most, 'node')}{of_devices}",
+        f"the job needs {case.laid.num_nodes}",
+        _with_nodes(case, most),
+    )
 
 
 def _least_nodes(case: Case) -> Broken | None:
     least = case.partition.min_nodes
     if least is None or case.laid.num_nodes >= least:
         return None
-    return f"at least {_nodes(least)}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, least)
+    return f"at least {counted(least, 'node')}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, least)
 
 
 def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
@@ -117,7 +123,11 @@ def _most_devices(case: Case) -> Broken | None:
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if most is None or devices <= most:
         return None
-    return f"at most {most} devices in a job", f"the job takes {devices}", _with_devices(case, most, above=False)
+    return (
+        f"at most {counted(most, 'device')} in a job",
+        f"the job takes {devices}",
+        _with_devices(case, most, above=False),
+    )
 
 
 def _least_devices(case: Case) -> Broken | None:
@@ -125,7 +135,11 @@ def _least_devices(case: Case) -> Broken | None:
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if least is None or devices >= least:
         return None
-    return f"at least {least} devices in a job", f"the job takes {devices}", _with_devices(case, least, above=True)
+    return (
+        f"at least {counted(least, 'device')} in a job",
+        f"the job takes {devices}",
+        _with_devices(case, least, above=True),
+    )
 
 
 def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
@@ -146,7 +160,7 @@ def _devices_of_node(case: Case) -> Broken | None:
     if case.laid.ranks_per_node <= most:
         return None
     asked = f"the job asks for {case.laid.ranks_per_node} on each"
-    return f"at most {most} devices on a node", asked, (("num_devices", most * case.laid.num_nodes),)
+    return f"at most {counted(most, 'device')} on a node", asked, (("num_devices", most * case.laid.num_nodes),)
 
 
 def _unknown_node(case: Case) -> Broken | None:
@@ -163,14 +177,14 @@ def _cores(case: Case) -> Broken | None:
     if there and cores > there:
         reserved = f" ({len(case.kind.reserved_cores)} of {case.kind.num_cores} are reserved)"
         return (
-            f"a node has {there} usable cores" + (reserved if case.kind.reserved_cores else ""),
+            f"a node has {counted(there, 'usable core')}" + (reserved if case.kind.reserved_cores else ""),
             f"the job asks for {case.laid.ranks_per_node} × {case.laid.cores_per_rank} = {cores}",
             _with_cores(case, there // case.laid.ranks_per_node),
         )
     most = case.partition.max_cores
     if most is not None and cores * case.laid.num_nodes > most:
         changes = _with_cores(case, most // case.laid.num_ranks)
-        return f"at most {most} cores in a job", f"the job takes {cores * case.laid.num_nodes}", changes
+        return f"at most {counted(most, 'core')} in a job", f"the job takes {cores * case.laid.num_nodes}", changes
     return None
 
 
@@ -179,7 +193,7 @@ def _cores_of_node(case: Case) -> Broken | None:
     if most is None or cores <= most:
         return None
     changes = _with_cores(case, most // case.laid.ranks_per_node)
-    return f"at most {most} cores on a node", f"the job asks for {cores}", changes
+    return f"at most {counted(most, 'core')} on a node", f"the job asks for {cores}", changes
 
 
 def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
@@ -229,10 +243,6 @@ def _no_gres(case: Case) -> Broken | None:
     if case.kind.gres or case.kind.vendor == "none":
         return None
     return "the Slurm option for its devices is not published", "the job needs devices", ()
-
-
-def _nodes(number: int) -> str:
-    return f"{number} node{'s' if number != 1 else ''}"
 
 
 CHECKS: tuple[Check, ...] = (

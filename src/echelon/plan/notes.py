@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 
+from echelon import units
 from echelon.errors import UsageError
-from echelon.machines.machine import Machine
+from echelon.machines.machine import Machine, Partition
 from echelon.plan.candidates import Candidate, candidates, choose
 from echelon.plan.counting import counted
 from echelon.plan.shape import fair_memory
@@ -21,6 +22,18 @@ def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tu
     request = counted(request)
     notes = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
     return tuple(note for note in notes if note)
+
+
+def unlisted(machine: Machine, row: Partition) -> tuple[str, ...]:
+    """Return the warning about a partition that the machine's table does not have."""
+    if row in machine.partitions:
+        return ()
+    names = ", ".join(each.name for each in machine.partitions if each.retired_on is None)
+    kind = f"takes its nodes for {row.node_type} and " if row.node_type else ""
+    return (
+        f"echelon's table of {machine.title} may be incomplete, and does not have {row.name}: echelon {kind}checks no "
+        f"limit; the table has {names}",
+    )
 
 
 def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
@@ -38,7 +51,8 @@ def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date)
         return ""
     unit = chosen.unit or "devices taken"
     saved = f"{amount(other.weight[0])} instead of {cost(chosen.weight[0], unit)}"
-    return f"{full} GPUs cost less: {saved}, on {other.laid.num_nodes} nodes instead of {chosen.laid.num_nodes}"
+    nodes = f"{units.counted(other.laid.num_nodes, 'node')} instead of {chosen.laid.num_nodes}"
+    return f"{full} GPUs cost less: {saved}, on {nodes}"
 
 
 def _cores(request: Request, chosen: Candidate) -> str:
@@ -51,7 +65,9 @@ def _cores(request: Request, chosen: Candidate) -> str:
         or _takes_all(chosen)
     ):
         return ""
-    return f"{laid.cores_per_node} cores for {_some(chosen)}, but their share is {share}{_billed(chosen)}"
+    return (
+        f"{units.counted(laid.cores_per_node, 'core')} for {_some(chosen)}, but their share is {share}{_billed(chosen)}"
+    )
 
 
 def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
@@ -74,7 +90,8 @@ def _takes_all(chosen: Candidate) -> bool:
 
 
 def _some(chosen: Candidate) -> str:
-    return f"{chosen.laid.devices_per_node} of {chosen.kind.num_devices or '?'} devices of a node"
+    there = chosen.kind.num_devices
+    return f"{chosen.laid.devices_per_node} of {units.counted(there, 'device') if there else 'the devices'} of a node"
 
 
 def _billed(chosen: Candidate) -> str:

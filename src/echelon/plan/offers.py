@@ -24,6 +24,7 @@ OPTIONS = {
     "global_batch": "--global-batch",
     "chip": "--chip",
     "partition": "--partition",
+    "qos": "--qos",
 }
 """The option of each field that a hint may change, in the order of output."""
 

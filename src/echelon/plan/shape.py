@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from echelon.machines.machine import NodeType, Partition
 from echelon.plan.misfit import Misfit, Way, way
 from echelon.spec import Request
-from echelon.units import size
+from echelon.units import counted, size
 
 MOST_TIMES_THE_NODES = 2  # equal shares may take up to twice as many nodes as full nodes would
 
@@ -74,12 +74,12 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
                 f"the number of GPUs of a node of {partition.name} is not published: add --gpus",
                 ways=tuple(way(num_devices=each * num_nodes, num_nodes=num_nodes) for each in (2, 1)),
             )
-        return num_nodes, there, f"{_count(num_nodes, 'whole node')} of {_count(there, 'device')}"
+        return num_nodes, there, f"{counted(num_nodes, 'whole node')} of {counted(there, 'device')}"
     if request.num_nodes:
         if wanted % request.num_nodes:
             raise _uneven(wanted, request.num_nodes)
         ranks = wanted // request.num_nodes
-        return request.num_nodes, ranks, f"as asked: {request.num_nodes}, {_count(ranks, 'device')} on each"
+        return request.num_nodes, ranks, f"as asked: {request.num_nodes}, {counted(ranks, 'device')} on each"
     if not there:
         return 1, wanted, "the number of devices of a node is not published, so the job asks for one node"
     num_nodes, fewest = _nodes_for(wanted, there), math.ceil(wanted / there)
@@ -87,7 +87,7 @@ def _nodes_and_ranks(request: Request, kind: NodeType, partition: Partition) -> 
     if num_nodes > MOST_TIMES_THE_NODES * fewest:
         raise _wasteful(wanted, there)
     words = "the fewest nodes" if num_nodes == fewest else "the fewest nodes with equal shares"
-    return num_nodes, ranks, f"{words} that hold {_count(wanted, 'device')}: a node has {there}"
+    return num_nodes, ranks, f"{words} that hold {counted(wanted, 'device')}: a node has {there}"
 
 
 def _nodes_for(wanted: int, there: int) -> int:
@@ -102,7 +102,7 @@ def _wasteful(wanted: int, there: int) -> Misfit:
     num_nodes = _nodes_for(wanted, there)
     return Misfit(
         f"{wanted} devices fit equally on nodes of {there} only with {num_nodes} nodes, "
-        f"{_count(wanted // num_nodes, 'device')} on each",
+        f"{counted(wanted // num_nodes, 'device')} on each",
         ways=(*_numbers(below, above), way("if you want that", num_nodes=num_nodes)),
         num_shown=3,
     )
@@ -162,8 +162,8 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
     if is_whole and usable_cores(kind):
         reserved = f", {len(kind.reserved_cores)} of {kind.num_cores} are reserved" if kind.reserved_cores else ""
         return (
-            f"the job has the whole node: {usable_cores(kind)} usable cores for "
-            f"{_count(laid.ranks_per_node, 'rank')}{reserved}"
+            f"the job has the whole node: {counted(usable_cores(kind), 'usable core')} for "
+            f"{counted(laid.ranks_per_node, 'rank')}{reserved}"
         )
     return "the fair share of a device" if kind.cores_per_device else "not published: Slurm's default"
 
@@ -182,7 +182,3 @@ def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool)
     if fair_memory(kind):
         return f"the fair share of a device, {size(fair_memory(kind))}, times {laid.ranks_per_node}"
     return "not published: Slurm's default"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

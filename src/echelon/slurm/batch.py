@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from echelon.checkpoint_order import SUBFOLDER
 from echelon.errors import UsageError
 from echelon.spec import Booking
-from echelon.units import cost, slurm_size, slurm_time
+from echelon.units import cost, counted, slurm_size, slurm_time
 
 COMMENT_COLUMN = 44
 # sbatch prefers these to the script; echelon reads the account and writes it into the script
@@ -65,8 +65,11 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
     rows = (
         Directive(option="--job-name", value=_word(heading.job_name)),
         Directive(option="--account", value=booking.account, why="whom to bill") if booking.account else None,
-        Directive(option="--partition", value=booking.partition, why=why["partition"]),
-        Directive(option="--qos", value=booking.qos) if booking.qos else None,
+        Directive(option="--partition", value=booking.partition_option, why=why["partition"])
+        if booking.partition_option
+        else None,
+        Directive(option="--qos", value=booking.qos, why=why.get("QOS", "")) if booking.qos else None,
+        Directive(option="--constraint", value=booking.constraint) if booking.constraint else None,
         Directive(option="--reservation", value=booking.reservation) if booking.reservation else None,
         Directive(option="--nodes", value=str(booking.num_nodes), why=why["nodes"]),
         Directive(option="--exclusive", value="", why="the nodes are this job's alone") if booking.exclusive else None,
@@ -132,8 +135,7 @@ def _why_cores(booking: Booking, tasks_per_node: int, why: dict[str, str]) -> st
 def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per_node: int = 1) -> str:
     """Return the whole script."""
     devices = booking.num_nodes * booking.ranks_per_node
-    nodes = f"{booking.num_nodes} node{'s' if booking.num_nodes != 1 else ''}"
-    title = f"{devices} rank{'s' if devices != 1 else ''} on {nodes} of {booking.title}"
+    title = f"{counted(devices, 'rank')} on {counted(booking.num_nodes, 'node')} of {booking.title}"
     lines = [
         "#!/bin/bash",
         f"# {one_line(heading.job_name)}: {title}",

@@ -24,6 +24,7 @@ class Booking:
     machine: str
     title: str
     partition: str
+    """The name of the machine's row."""
     num_nodes: int
     ranks_per_node: int
     """One rank for each device in use."""
@@ -59,6 +60,10 @@ class Booking:
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...] = ()
     """Further remarks for the user: "72 GPUs cost less"."""
+    warnings: tuple[str, ...] = ()
+    partition_option: str = ""
+    """The value of `--partition`; empty where a QOS takes its place."""
+    constraint: str = ""
 
     @property
     def world_size(self) -> int:

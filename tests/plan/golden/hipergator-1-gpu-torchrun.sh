@@ -1,13 +1,11 @@
 #!/bin/bash
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000
 #SBATCH --partition=hpg-turin
-#SBATCH --qos=normal
 #SBATCH --nodes=1
 #SBATCH --gres=gpu:l4:1
-#SBATCH --cpus-per-task=4
-#SBATCH --mem=32G
+#SBATCH --cpus-per-task=32
+#SBATCH --mem=238G
 #SBATCH --time=01:00:00
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
 

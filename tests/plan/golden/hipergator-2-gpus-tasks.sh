@@ -3,15 +3,13 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=hpg-b200                 # as asked (namezhenzhang/UF-HiPerGator-Skill: references/cluster-usage.md, which was checked against docs.rc.ufl.edu on 2026-09-18)
-#SBATCH --qos=normal
+#SBATCH --partition=hpg-b200                 # as asked (NevNeal/remote_sam3, branch hipergator, https://github.com/NevNeal/remote_sam3, which names https://docs.rc.ufl.edu/scheduler/gpu_access/ and https://docs.rc.ufl.edu/scheduler/partition_limits/)
 #SBATCH --nodes=1                            # as asked: 1, 2 devices on each
-#SBATCH --gres=gpu:2                         # B200
+#SBATCH --gres=gpu:b200:2                    # B200
 #SBATCH --ntasks-per-node=2                  # one task a rank
 #SBATCH --cpus-per-task=14                   # the fair share of a device
-#SBATCH --mem=224G                           # the fair share of a device, 112 GiB, times 2
-#SBATCH --time=01:00:00                      # as asked; the limit is not published
+#SBATCH --mem=464G                           # the fair share of a device, 232 GiB, times 2
+#SBATCH --time=01:00:00                      # as asked; at most 14-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
 #SBATCH --open-mode=append                   # a requeued job appends to its log

@@ -3,15 +3,13 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=hpg-ai                   # as asked (Fundamentals of accelerated training with several GPUs on HiPerGator-AI, slides of UFIT Research Computing (2022 to 2023))
-#SBATCH --qos=normal
+#SBATCH --partition=hpg-b200                 # as asked (NevNeal/remote_sam3, branch hipergator, https://github.com/NevNeal/remote_sam3, which names https://docs.rc.ufl.edu/scheduler/gpu_access/ and https://docs.rc.ufl.edu/scheduler/partition_limits/)
 #SBATCH --nodes=2                            # 2 whole nodes of 8 devices
-#SBATCH --gres=gpu:a100:8                    # A100
+#SBATCH --gres=gpu:b200:8                    # B200
 #SBATCH --ntasks-per-node=8                  # one task a rank
-#SBATCH --cpus-per-task=16                   # the fair share of a device
-#SBATCH --mem=928G                           # the fair share of a device, 116 GiB, times 8
-#SBATCH --time=01:00:00                      # as asked; the limit is not published
+#SBATCH --cpus-per-task=14                   # the fair share of a device
+#SBATCH --mem=1856G                          # the fair share of a device, 232 GiB, times 8
+#SBATCH --time=01:00:00                      # as asked; at most 14-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
 #SBATCH --open-mode=append                   # a requeued job appends to its log
@@ -24,12 +22,12 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export MASTER_ADDR MASTER_PORT
 
 srun --nodes=2 --ntasks=16 --ntasks-per-node=8 \
-  --cpus-per-task=16 \
+  --cpus-per-task=14 \
   bash -c '
     # threads of one rank
-    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-16}
-    # leaves out four adapters of the DGX A100, as NVIDIA recommends there
-    export NCCL_IB_HCA="${NCCL_IB_HCA:-^mlx5_4,mlx5_5,mlx5_10,mlx5_11}"
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-14}
+    # names the adapters that collectives use on the DGX B200 there
+    export NCCL_IB_HCA="${NCCL_IB_HCA:-mlx5_15,mlx5_10,mlx5_14,mlx5_13,mlx5_8,mlx5_7,mlx5_9,mlx5_4}"
     # the interface by which nodes meet
     export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-bridge-1145}"
     # Triton compiles into ~/.triton, on the shared file system, and ranks wait for each other’s locks

@@ -3,15 +3,11 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=hpg-ai                   # as asked (Fundamentals of accelerated training with several GPUs on HiPerGator-AI, slides of UFIT Research Computing (2022 to 2023))
-#SBATCH --qos=normal
+#SBATCH --partition=hpg-rtx6000              # as asked (NevNeal/remote_sam3, branch hipergator, https://github.com/NevNeal/remote_sam3, which names https://docs.rc.ufl.edu/scheduler/gpu_access/ and https://docs.rc.ufl.edu/scheduler/partition_limits/; augenblick, a user's repository: page on cluster execution, verified on the machine on 2026-09-21)
 #SBATCH --nodes=1                            # the fewest nodes that hold 4 devices: a node has 8
-#SBATCH --gres=gpu:a100:4                    # A100
+#SBATCH --gres=gpu:rtx_pro_6000:4            # RTX Pro 6000
 #SBATCH --ntasks-per-node=1                  # one agent a node, which starts the ranks
-#SBATCH --cpus-per-task=64                   # 4 × 16: the fair share of a device
-#SBATCH --mem=464G                           # the fair share of a device, 116 GiB, times 4
-#SBATCH --time=01:00:00                      # as asked; the limit is not published
+#SBATCH --time=01:00:00                      # as asked; at most 14-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
 #SBATCH --open-mode=append                   # a requeued job appends to its log

@@ -3,15 +3,11 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
-#SBATCH --partition=hpg-ai                   # as asked (Fundamentals of accelerated training with several GPUs on HiPerGator-AI, slides of UFIT Research Computing (2022 to 2023))
-#SBATCH --qos=normal
+#SBATCH --partition=hpg-rtx6000              # as asked (NevNeal/remote_sam3, branch hipergator, https://github.com/NevNeal/remote_sam3, which names https://docs.rc.ufl.edu/scheduler/gpu_access/ and https://docs.rc.ufl.edu/scheduler/partition_limits/; augenblick, a user's repository: page on cluster execution, verified on the machine on 2026-09-21)
 #SBATCH --nodes=1                            # the fewest nodes that hold 4 devices: a node has 8
-#SBATCH --gres=gpu:a100:4                    # A100
+#SBATCH --gres=gpu:rtx_pro_6000:4            # RTX Pro 6000
 #SBATCH --ntasks-per-node=1                  # one torchrun a node, which starts the ranks
-#SBATCH --cpus-per-task=64                   # 4 × 16: the fair share of a device
-#SBATCH --mem=464G                           # the fair share of a device, 116 GiB, times 4
-#SBATCH --time=01:00:00                      # as asked; the limit is not published
+#SBATCH --time=01:00:00                      # as asked; at most 14-00:00:00 here
 #SBATCH --chdir=/scratch/project/experiment
 #SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
 #SBATCH --open-mode=append                   # a requeued job appends to its log
@@ -24,10 +20,8 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export MASTER_ADDR MASTER_PORT
 
 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 \
-  --cpus-per-task=64 --cpu-bind=none \
+  --cpu-bind=none \
   bash -c '
-    # threads of one rank
-    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-16}
     # Triton compiles into ~/.triton, on the shared file system, and ranks wait for each other’s locks
     # there
     export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$SLURM_TMPDIR/$USER-triton-$SLURM_JOB_ID-$SLURM_NODEID}"

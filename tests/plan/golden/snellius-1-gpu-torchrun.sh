@@ -1,0 +1,15 @@
+#!/bin/bash
+# made by: echelon submit --machine snellius … train.py --epochs 3
+# costs at most 192 SBU: 1 GPU × 1 h × 192
+#SBATCH --job-name=train
+#SBATCH --partition=gpu_h100
+#SBATCH --nodes=1
+#SBATCH --gpus-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=180G
+#SBATCH --time=01:00:00
+#SBATCH --output=/scratch/project/experiment/echelon-runs/20260701-120000-train-0000/slurm.out
+
+source /home/me/venv/bin/activate
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+srun python train.py --epochs 3
