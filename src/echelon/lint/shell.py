@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from echelon.lint.blocks import CLOSING, Blocks
-from echelon.lint.command import GIVEN, SHELLS, Command, Document, Problem, Redirection, Script, Word
+from echelon.lint.command import Command, Document, Problem, Redirection, Script, Word, script_in
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
@@ -31,19 +31,49 @@ def parse(text: str) -> Script:
     return script
 
 
-def parse_at(text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None) -> Script:
-    """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place."""
+def parse_at(
+    text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None,
+    spent: frozenset[int] = frozenset(),
+) -> Script:  # fmt: skip
+    """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place.
+
+    `spent` are the positions of $ and ` that an outer shell has expanded: they are text here.
+    """
     script = Script()
-    _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place).run()
+    _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place, spent=spent).run()
     return script
+
+
+def expansions(text: str, live: str) -> frozenset[int]:
+    """Return the positions of $ and ` that a shell expands in a word or a here-document."""
+    return frozenset(at for at, char in enumerate(text) if char in "$`" and live[at : at + 1] == char)
+
+
+def unescaped(text: str) -> tuple[str, frozenset[int]]:
+    """Return a here-document as the shell passes it on, and the positions of what the shell has expanded.
+
+    >>> unescaped("a $B \\\\$C")
+    ('a $B $C', frozenset({2}))
+    """
+    shown: list[str] = []
+    spent: set[int] = set()
+    at = 0
+    while at < len(text):
+        is_escape = text[at] == "\\" and text[at + 1 : at + 2] in ("$", "`", "\\")
+        at += is_escape
+        if not is_escape and text[at] in "$`":
+            spent.add(len(shown))
+        shown.append(text[at])
+        at += 1
+    return "".join(shown), frozenset(spent)
 
 
 class _Reader:
     def __init__(
         self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int,
-        place: Callable[[int], tuple[int, int]] | None = None,
+        place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        self.known_place = place
+        self.known_place, self.spent = place, spent
         self.text, self.script, self.outer, self.depth = text, script, outer, depth
         self.first_line, self.first_column = first_line, first_column
         self.starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -104,20 +134,20 @@ class _Reader:
 
     def _inner(self, command: Command) -> None:
         """Parse the script of a `bash -c`, wherever it stands in the command."""
-        words = command.words
-        for index, word in enumerate(words[:-2]):
-            is_given = words[index + 1].text in GIVEN
-            if self.depth < DEEPEST and word.text.rpartition("/")[2] in SHELLS and is_given:
-                body = words[index + 2]
-                quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
-                _Reader(
-                    body.raw[1:-1] if body.raw[:1] == "'" and quoted else body.text,
-                    self.script,
-                    first_line=body.line,
-                    first_column=body.column + quoted,
-                    outer=command,
-                    depth=self.depth + 1,
-                ).run()
+        at = script_in(command.words) if self.depth < DEEPEST else 0
+        if at:
+            body = command.words[at]
+            quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
+            is_plain = body.raw[:1] == "'" and quoted
+            _Reader(
+                body.raw[1:-1] if is_plain else body.text,
+                self.script,
+                first_line=body.line,
+                first_column=body.column + quoted,
+                outer=command,
+                depth=self.depth + 1,
+                spent=frozenset() if is_plain else expansions(body.text, body.live),
+            ).run()
 
     def _operator(self) -> None:
         if self.text.startswith("((", self.at) and [word.raw for word in self.words] in ([], ["for"]):
@@ -194,30 +224,36 @@ class _Reader:
             live.append(expanded)
         line, column = self._place(start)
         raw = self.text[start : self.at]
-        return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column)
+        spent = frozenset(at - start for at in self.spent if start <= at < self.at) if self.spent else self.spent
+        return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column, spent=spent)
 
     def _part(self, start: int) -> tuple[str, str]:
         """Parse one part of a word; return it without quotes, and the part of it that is expanded."""
         begin, char = self.at, self.text[self.at]
-        if char == "'":
-            return self._single(), " "
+        if char == "'" or self.text.startswith("$'", begin):
+            self.at += char == "$"
+            text = self._single(escapes=char == "$")
+            return text, " " * len(text)
         if char == '"':
             return self._double()
         if char == "\\":
             self.at += 2
-            escaped = self.text[begin + 1 : self.at]
-            return ("" if escaped == "\n" else escaped), " "
-        if self.text.startswith("$'", begin):
-            self.at += 1
-            return self._single(escapes=True), " "
+            escaped = self.text[begin + 1 : self.at].replace("\n", "")
+            return escaped, " " * len(escaped)
         if char in "$`<>" and self._skip():
             pass
         elif self.text.startswith("=(", begin) and begin > start:
             self.at = self._closing(begin + 2, ")", has_comments=True)  # NAME=(…)
         else:
             self.at += 1
+        return self.text[begin : self.at], self._live(begin)
+
+    def _live(self, begin: int) -> str:
+        """Return the text up to here, without what an outer shell has expanded."""
         part = self.text[begin : self.at]
-        return part, part
+        if self.spent.isdisjoint(range(begin, self.at)):
+            return part
+        return "".join(" " if at in self.spent else char for at, char in enumerate(part, begin))
 
     def _skip(self) -> bool:
         """Step over a substitution, if one begins here."""
@@ -248,12 +284,12 @@ class _Reader:
                 self.at += 2
                 escaped = self.text[at + 1 : at + 2]
                 text.append("" if escaped == "\n" else escaped if escaped in '$`"\\' else char + escaped)
-                live.append(" ")
+                live.append(" " * len(text[-1]))
                 continue
             if char not in "$`" or not self._skip():
                 self.at += 1
             text.append(self.text[at : self.at])
-            live.append(text[-1])
+            live.append(self._live(at))
         if self.at >= len(self.text):
             self._problem("a double quote is not closed", begin)
         self.at += 1

@@ -221,6 +221,10 @@ class Machine(Row):
     qos: str = "optional"
     device_option: str = "--gpus-per-node"
     """The option that requests devices: "--gpus-per-node" or "--gres"."""
+    other_partitions: tuple[str, ...] = ()
+    """The names of partitions without a row, which may have devices."""
+    partitions_without_devices: tuple[str, ...] = ()
+    """All partitions without devices; if they are given, the machine has no other partition than those in the file."""
     partitions: tuple[Partition, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     billing: tuple[Billing, ...] = ()
@@ -232,6 +236,11 @@ class Machine(Row):
     quirks: tuple[Quirk, ...] = ()
     path: str = ""
     """The file of the machine."""
+
+    @property
+    def has_all_partitions(self) -> bool:
+        """Whether the file names every partition of the machine."""
+        return bool(self.partitions_without_devices)
 
     def node_type(self, partition: Partition) -> NodeType:
         """Return the node type of a partition."""

@@ -3,7 +3,6 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=hpg-turin                # it uses the fewest devices among those whose limits allow it (namezhenzhang/UF-HiPerGator-Skill: references/cluster-usage.md, which was checked against docs.rc.ufl.edu on 2026-09-18)
 #SBATCH --qos=normal
 #SBATCH --nodes=1                            # the number of devices of a node is not published, so the job asks for one node

@@ -1,7 +1,6 @@
 #!/bin/bash
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000
 #SBATCH --partition=hpg-turin
 #SBATCH --qos=normal
 #SBATCH --nodes=1

@@ -3,7 +3,6 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=hpg-b200                 # as asked (namezhenzhang/UF-HiPerGator-Skill: references/cluster-usage.md, which was checked against docs.rc.ufl.edu on 2026-09-18)
 #SBATCH --qos=normal
 #SBATCH --nodes=1                            # as asked: 1, 2 devices on each

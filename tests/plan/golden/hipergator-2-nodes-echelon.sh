@@ -3,7 +3,6 @@
 # made by: echelon submit --machine hipergator … train.py --epochs 3
 #
 #SBATCH --job-name=train
-#SBATCH --account=project_465000000          # whom to bill
 #SBATCH --partition=hpg-ai                   # as asked (Fundamentals of accelerated training with several GPUs on HiPerGator-AI, slides of UFIT Research Computing (2022 to 2023))
 #SBATCH --qos=normal
 #SBATCH --nodes=2                            # 2 whole nodes of 8 devices
