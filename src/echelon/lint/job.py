@@ -20,7 +20,7 @@ from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
 from echelon.lint.command import Command, Document, Script
 from echelon.lint.executed_commands import running
-from echelon.lint.login import before_submission
+from echelon.lint.login import within_job
 from echelon.lint.program import Program
 from echelon.lint.starts import Start, starts
 from echelon.lint.text import lines_of
@@ -78,8 +78,7 @@ class Job:
     def commands(self) -> list[Command]:
         """All commands that the job executes; those written in the script are `script.commands`."""
         commands = running(self.script, self.scripts)
-        outside = before_submission(self.script.commands) if self.is_batch else frozenset()
-        return [each for each in commands if id(_written(each)) not in outside] if outside else commands
+        return within_job(commands, self.script.commands) if self.is_batch else commands
 
     @cached_property
     def is_bash(self) -> bool:
@@ -259,6 +258,12 @@ class Job:
         }
         return frozenset(names | {variable.name for variable in self.variables if variable.is_exported})
 
+    @cached_property
+    def reads_other_files(self) -> bool:
+        """Whether a file that is sourced may set variables: one of settings, no environment of Python."""
+        sourcing = [each for each in self.commands if each.program in ("source", ".")]
+        return any(not re.search(r"activate|bashrc|profile|conda", each.argv[-1].text) for each in sourcing)
+
     def last(self, name: str) -> Variable | None:
         """Return the last assignment of a variable."""
         return self._last.get(name)
@@ -360,13 +365,6 @@ class Job:
             "GPUS_ON_NODE": self.devices_per_node,
         }
         return numbers.get(name.removeprefix(prefix), 0)
-
-
-def _written(command: Command) -> Command:
-    """Return the command of the script that leads to this one."""
-    while command.outer is not None:
-        command = command.outer
-    return command.source or command
 
 
 def _lines_of(document: Document) -> range:

@@ -10,7 +10,20 @@ from echelon.lint.toml import words
 OF_A_JOB = r"(?:JOB_?ID|JOB_NAME|SUBMIT_DIR|(?:JOB_)?NODELIST|JOB_PARTITION|CLUSTER_NAME)\b"
 
 
-def before_submission(commands: list[Command]) -> frozenset[int]:
+def within_job(commands: list[Command], written: list[Command]) -> list[Command]:
+    """Return the commands without those that run only before the submission; `written` are those of the script."""
+    outside = _before_submission(written)
+    return [each for each in commands if id(_outermost(each)) not in outside] if outside else commands
+
+
+def _outermost(command: Command) -> Command:
+    """Return the command of the script that leads to this one."""
+    while command.outer is not None:
+        command = command.outer
+    return command.source or command
+
+
+def _before_submission(commands: list[Command]) -> frozenset[int]:
     """Return the identities of commands behind a test that no variable of a job is set."""
     outside: set[int] = set()
     for at, command in enumerate(commands):

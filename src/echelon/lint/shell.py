@@ -17,7 +17,12 @@ ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()]")
 REDIRECTION = re.compile(r"<<<|<<-?|&>>?|[<>]\(|>>|[<>]&|>\||<>|[<>]")
+CASE = re.compile(r"(?<![\w$./-])(?:case(?=[ \t][^\n]*[ \t]in\b)|esac\b)")
+"""Match the beginning and the end of a `case`, whose patterns end in brackets."""
+DOCUMENT = re.compile(r"<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)['\"]?(?!<)[^\n]*\n(?:.*\n){0,200}?[ \t]*\2(?=\n|$)")
+"""Match a here-document from its operator to the end of its last line."""
 DEEPEST = 4  # bash -c inside bash -c
+MOST_NESTED = 20  # substitutions in quotes in substitutions
 
 
 def parse(text: str) -> Script:
@@ -184,7 +189,8 @@ class _Reader:
         self.at += len(operator)
         while self.at < len(self.text) and self.text[self.at] in " \t":
             self.at += 1
-        if self.at < len(self.text) and self.text[self.at] not in ENDS:
+        is_comment = self.text.startswith("#", self.at) and self.text[self.at - 1] in " \t"
+        if self.at < len(self.text) and self.text[self.at] not in ENDS and not is_comment:
             target = self._read_word()
             self.redirections.append(Redirection(operator=operator, target=target))
             if operator in ("<<", "<<-"):
@@ -314,31 +320,40 @@ class _Reader:
             self._problem("a )) is missing", max(0, begin - 2))
         return min(at, len(self.text))
 
-    def _closing(self, at: int, mark: str, *, has_comments: bool = False) -> int:
+    def _closing(self, at: int, mark: str, *, has_comments: bool = False, depth: int = 0) -> int:
         """Return the position after the bracket that closes the one opened before `at`."""
-        begin, opening, depth = at, {")": "(", "}": "{"}[mark], 1
+        begin, opening, nesting = at, {")": "(", "}": "{"}[mark], 1
+        cases: list[int] = []
         while at < len(self.text):
             char = self.text[at]
             if char == "\\":
                 at += 1
             elif char in "'\"" and mark == ")":
-                at = self._quoted(at) - 1
+                at = self._quoted(at, depth) - 1
             elif char == "#" and has_comments and self.text[at - 1] in " \t\n":
                 at = self._until("\n", at) - 1
+            elif char == "<" and has_comments and (document := DOCUMENT.match(self.text, at)):
+                at = document.end() - 1
+            elif char in "ce" and has_comments and (word := CASE.match(self.text, at)):
+                cases = [*cases, nesting] if word.group() == "case" else cases[:-1]
             elif char == opening:
-                depth += 1
-            elif char == mark:
-                depth -= 1
-                if depth == 0:
+                nesting += 1
+            elif char == mark and nesting not in cases[-1:]:  # else it ends a pattern of the case
+                nesting -= 1
+                if nesting == 0:
                     return at + 1
             at += 1
         self._problem(f"a {mark} is missing", begin - 1)
         return len(self.text)
 
-    def _quoted(self, at: int) -> int:
+    def _quoted(self, at: int, depth: int) -> int:
+        """Return the position after a quoted text, which may contain substitutions with quotes of their own."""
         mark, end = self.text[at], at + 1
         while end < len(self.text) and self.text[end] != mark:
-            end += 2 if mark == '"' and self.text[end] == "\\" else 1
+            if mark == '"' and self.text.startswith("$(", end) and depth < MOST_NESTED:
+                end = self._closing(end + 2, ")", has_comments=self.text[end + 2 : end + 3] != "(", depth=depth + 1)
+            else:
+                end += 2 if mark == '"' and self.text[end] == "\\" else 1
         return end + 1
 
     def _problem(self, text: str, at: int) -> None:

@@ -56,6 +56,12 @@ class Start:
         return next((start for start in self.outer if start.name in CONTAINERS), None)
 
     @property
+    def is_brief(self) -> bool:
+        """Whether it only prints or prepares something: python -c '…', python --version, python -m pip."""
+        first = [word.text for word in self.words[:2]]
+        return first[:1] in (["-c"], ["-V"], ["--version"]) or first in (["-m", "pip"], ["-m", "venv"])
+
+    @property
     def script(self) -> Word | None:
         """The first argument that is a Python file."""
         return next((word for word in self.words if word.text.endswith(".py")), None)

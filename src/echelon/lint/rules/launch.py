@@ -31,6 +31,8 @@ def nproc(job: Job) -> Iterator[Hit]:
         option = start.option("nproc-per-node", "num-gpus")
         count = job.number(option[1]) if option else 0
         if option and count and job.devices_per_node and count != job.devices_per_node:
+            if not job.has_known_nodes and job.option("gpus-per-task"):
+                continue  # the tasks, and their devices, may be on several nodes
             word = option[0]
             message = f"{counted(count, 'rank')} on each node, but the job has {_devices(job)} there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
@@ -310,6 +312,31 @@ def _spawns(program: Program) -> bool:
     return "spawn" in program.words or "start_processes" in program.words or bool(SELF_STARTING & program.uses)
 
 
+def unset_address(job: Job) -> Iterator[Hit]:
+    """Find an address in a variable that nothing in the script sets."""
+    for start in job.started("torchrun"):
+        option, nodes = start.option("rdzv-endpoint", "master-addr"), start.option("nnodes")
+        match = re.match(r"\$\{?([A-Za-z_]\w*)\}?", option[1]) if option else None
+        if option is None or match is None or nodes is None or job.number(nodes[1]) < 2 or not job.is_batch:
+            continue
+        is_from_outside = job.reads_other_files or job.writer is not None or job.option("export") is not None
+        if not is_from_outside and not _is_set(job, match[1]):
+            message = f"nothing in this script sets {match[1]}, where {job.number(nodes[1])} nodes are to meet"
+            first = f'{match[1]}=$(scontrol show hostnames "${words()["slurm"]["variable"]}JOB_NODELIST" | head -n 1)'
+            yield judged(hit(option[0], message, first), is_certain=False)
+
+
+def _is_set(job: Job, name: str) -> bool:
+    """Say whether a script gives a variable a value that does not depend on the variable itself."""
+    if name.startswith(words()["slurm"]["variable"]):
+        return True
+    own = re.compile(rf"\$\{{?{name}\b(?!:?-)")
+    if any(variable.name == name and not own.search(variable.value) for variable in job.variables):
+        return True
+    setting = ("read", "mapfile", "readarray", "for", "getopts", "printf")
+    return any(word.text == name for each in job.commands if each.program in setting for word in each.words)
+
+
 RULES = (
     Rule(code="ECH201", find=nproc),
     Rule(code="ECH202", find=started_by_each_task),
@@ -317,6 +344,7 @@ RULES = (
     Rule(code="ECH204", find=alone_on_several),
     Rule(code="ECH205", find=nnodes),
     Rule(code="ECH206", find=no_meeting),
+    Rule(code="ECH206", find=unset_address),
     Rule(code="ECH215", find=one_process),
     Rule(code="ECH216", find=gpu_variable),
     Rule(code="ECH217", find=two_launchers),

@@ -216,7 +216,7 @@ def _meets_by_variables(job: Job) -> bool:
     """Say whether ranks are started that find each other only by variables."""
     if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
         return False
-    steps = [start for start in job.started("python", "python3") if start.step is not None]
+    steps = [start for start in job.started("python", "python3") if start.step is not None and not start.is_brief]
     return any(job.step_tasks_per_node(start) * job.step_nodes(start) > 1 for start in steps)
 
 
@@ -230,7 +230,10 @@ def _exported(variable: Variable) -> tuple[Edit, ...]:
 
 def _is_expanded(job: Job, name: str) -> bool:
     pattern = re.compile(rf"\$\{{?{name}\b")
-    return any(pattern.search(word.live) for command in job.commands for word in command.words)
+    written = (*job.commands, *job.script.commands)
+    if any(pattern.search(word.live) for command in written for word in command.words):
+        return True
+    return any(not document.is_quoted and pattern.search(document.text) for document in job.script.documents)
 
 
 def read_too_early(job: Job) -> Iterator[Hit]:

@@ -49,14 +49,6 @@ def _provides(job: Job) -> bool:
     )
 
 
-def _sources(job: Job) -> bool:
-    """Say whether another file may set variables."""
-    return any(
-        command.program in ("source", ".") and not re.search(r"activate|bashrc|profile|conda", command.argv[-1].text)
-        for command in job.commands
-    )
-
-
 def _meant_names(job: Job, name: str) -> set[str]:
     """Return the assigned names, and this name if an assigned one is a misspelling of it."""
     assigned = {variable.name for variable in job.variables}
@@ -67,7 +59,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
     """Find a job on several nodes that names no network interface for the ranks."""
     settings = {row.name: row for row in job.machine.settings} if job.machine else {}
     row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
-    if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
+    if row is None or start is None or job.num_nodes < 2 or _provides(job) or job.reads_other_files:
         return
     if row.name not in _meant_names(job, row.name):
         message = f"{job.num_nodes} nodes, but {row.name} is not set: {row.why}"
@@ -128,7 +120,13 @@ def no_cache(job: Job) -> Iterator[Hit]:
     """Find a job of many ranks that leaves AMD's MIOpen cache in the home folder."""
     names = {row.name for row in job.machine.settings if row.kind == "folder"} if job.machine else set()
     start, row = _first(job), "MIOPEN_USER_DB_PATH"
-    if start is None or row not in names or job.devices_per_node * job.num_nodes < 2 or _provides(job) or _sources(job):
+    if (
+        start is None
+        or row not in names
+        or job.devices_per_node * job.num_nodes < 2
+        or _provides(job)
+        or job.reads_other_files
+    ):
         return
     if row not in _meant_names(job, row):
         ranks = job.devices_per_node * job.num_nodes
@@ -146,7 +144,7 @@ def unset(job: Job) -> Iterator[Hit]:
         or job.option("cpus-per-task")
         or job.option("tres-per-task")
         or job.last(name)
-        or _sources(job)
+        or job.reads_other_files
     ):
         return
     for variable in job.variables:

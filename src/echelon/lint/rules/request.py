@@ -17,7 +17,7 @@ from echelon.lint.job import Job
 from echelon.lint.toml import words
 
 PLACEHOLDER = re.compile(
-    r"<[A-Za-z][^<>]*>|\[(?:[Yy]our|YOUR|my|the)\b[^\]]*\]|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"
+    r"\b__[A-Z][A-Z0-9_]*__\b|<[A-Za-z][^<>]*>|\[(?:[Yy]our|YOUR|my|the)\b[^\]]*\]|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"
     r"|[Pp]roject_(?:X+|x+|0{3,}|N+)\b|\b(?:XXX+|xxx+|CHANGEME|FIXME|TODO)\b"
 )
 SURE = 0.9
@@ -170,7 +170,8 @@ def placeholder(job: Job) -> Iterator[Hit]:
     """Find a placeholder that a person was to replace."""
     for option in job.header.options:
         match = PLACEHOLDER.search(option.written)
-        if match and option.name not in ("job-name", "comment"):
+        is_filled = match is not None and match.group().startswith("__")  # by a tool that knows the name
+        if match and not is_filled and option.name not in ("job-name", "comment"):
             placed = hit(option, f"{match.group()} is a placeholder: replace it", f"--{option.name}=…")
             yield judged(placed, is_certain=option.name not in LABELS)
     for command in job.script.commands:

@@ -226,6 +226,13 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
             return
 
 
+def _is_whole(program: Program, loader: str, node: ast.AST) -> bool:
+    """Say whether a loader has all samples, or only one rank gets to a node."""
+    calls = [call for call in program.called("DataLoader") if _target(program, call) == loader]
+    has_sampler = any({"sampler", "batch_sampler", None} & {each.arg for each in call.keywords} for call in calls)
+    return (bool(calls) and not has_sampler) or program.is_guarded(node)
+
+
 def _counters(program: Program) -> set[str]:
     """Return the names to which loops add."""
     added = (node for node in program.nodes if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add))
@@ -249,7 +256,8 @@ def length_of_all(program: Program) -> Iterator[Hit]:
         is_sampled = text in {f"len({each})" for each in sampled} and counters & {
             each.id for each in ast.walk(node.left) if isinstance(each, ast.Name)
         }
-        if is_sampled or re.fullmatch(r"len\([\w.]*(?:loader|dataloader)\w*\.dataset\)", text):
+        of_loader = re.fullmatch(r"len\(([\w.]*(?:loader|dataloader)\w*)\.dataset\)", text)
+        if is_sampled or (of_loader and not _is_whole(program, of_loader[1], node)):
             message = (
                 f"{text} counts the samples of all ranks, but {ast.unparse(node.left)[:40]} counts the samples of "
                 "one rank"

@@ -77,7 +77,9 @@ def fork(job: Job) -> Iterator[Hit]:
             count, method = keyword(call, "num_workers"), keyword(call, "multiprocessing_context")
             if count is None or constant(count) == 0 or method is not None or "set_start_method" in program.words:
                 continue
-            forked = f"{program.path}, line {call.lineno}: {ast.unparse(count)} workers are forked"
+            forked = (
+                f"{program.path}, line {call.lineno}: loaders fork their workers (num_workers={ast.unparse(count)})"
+            )
             message = f"{forked}, but {needed.name} is not set: {needed.why}"
             repair = f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
             yield hit(place, message, repair, edits=line_before(job, job.starts[0].command, repair))
