@@ -122,9 +122,9 @@ class Program:
     def always_meets(self) -> bool:
         """Whether the script always waits for other ranks: no test stands before init_process_group."""
         calls = list(self.called("init_process_group", "init_distributed"))
-        return bool(calls) and not any(self._is_tested(call, 0) for call in calls)
+        return bool(calls) and not any(self.is_tested(call) for call in calls)
 
-    def _is_tested(self, node: ast.AST, depth: int) -> bool:
+    def is_tested(self, node: ast.AST, depth: int = 0) -> bool:
         """Say whether a node runs only behind a test other than that of the main module, also through callers."""
         for parent in self.around(node):
             if isinstance(parent, ast.If) and "__name__" not in ast.unparse(parent.test):
@@ -132,11 +132,16 @@ class Program:
             if isinstance(parent, (ast.Try, ast.IfExp)):
                 return True
             if isinstance(parent, FUNCTIONS):
-                places = self.callers(parent) if depth < DEEPEST else []
+                places = (self.callers(parent) or self._handed(parent)) if depth < DEEPEST else []
                 lines = [each.lineno for each in ast.walk(parent) if isinstance(each, ast.Return)]
                 may_end = any(line < getattr(node, "lineno", 0) for line in lines)
-                return may_end or not places or any(self._is_tested(place, depth + 1) for place in places)
+                return may_end or not places or any(self.is_tested(place, depth + 1) for place in places)
         return False
+
+    def _handed(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """Return the calls that get a function as an argument, as mp.spawn does."""
+        names = [(call, [*call.args, *(each.value for each in call.keywords)]) for _, call in self.calls]
+        return [call for call, given in names if any(getattr(each, "id", "") == function.name for each in given)]
 
     @cached_property
     def required(self) -> frozenset[str]:

@@ -57,7 +57,7 @@ class Values:
         if match is None:
             return
         name, rest = match[1], word.raw[match.end() :]
-        if match[2] or (OPAQUE.search(rest) and not rest.startswith("(")):
+        if match[2] or (OPAQUE.search(word.live[match.end() :]) and not rest.startswith("(")):
             self.forget(name)
             return
         elements = self._elements(word, match.end(), command)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from echelon.environment import digits
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit, judged
-from echelon.lint.job import Job
+from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, Start
@@ -181,8 +181,9 @@ def one_process(job: Job) -> Iterator[Hit]:
         tasks = job.step_tasks_per_node(start) * (job.num_nodes if start.step else 1)
         if script is None or tasks != 1 or program is None or not program.is_distributed or _spawns(program):
             continue
-        if any(block.kind == "loop" for block in start.command.blocks) or job.option("array"):
-            continue  # a loop may start a process for each device
+        is_part = start.step is not None and start.step.option(*DEVICE_OPTIONS, "G", "exact", "overlap") is not None
+        if is_part or start.command.ending == "&" or any(block.kind == "loop" for block in start.command.blocks):
+            continue  # one of several steps or processes, each with its own devices
         message = f"one process starts, but the job has {devices} devices: {program.path} needs a rank for each device"
         mistake = hit(start.word, message, f"torchrun --standalone --nproc-per-node={devices} {script.raw} …")
         yield judged(mistake, is_certain=program.always_meets and not _is_wrapped(start))

@@ -114,7 +114,7 @@ def _addresses(program: Program) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     for node in program.nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             is_address = constant(node.targets[0].slice) == "MASTER_ADDR" and isinstance(constant(node.value), str)
-            if is_address and not any(isinstance(each, (ast.If, ast.Try)) for each in program.around(node)):
+            if is_address and not program.is_tested(node):
                 yield node, str(constant(node.value))
 
 
@@ -123,10 +123,8 @@ def _is_over_nodes(program: Program, call: ast.Call) -> bool:
     size = keyword(call, "world_size")
     if size is None:
         return not {"spawn", "start_processes"} & program.words
-    names = {each.id for each in ast.walk(size) if isinstance(each, ast.Name)}
-    assigned = [ast.unparse(node) for node in program.nodes if isinstance(node, ast.Assign)]
-    texts = [text for text in assigned if any(re.search(rf"\b{name}\b[^=]*=", text) for name in names)]
-    return re.search(r"NODES|NTASKS|NPROCS|WORLD_SIZE", " ".join([ast.unparse(size), *texts])) is not None
+    is_of_node = re.fullmatch(r"[\w.]*device_count\(\)", ast.unparse(size)) is not None
+    return not is_of_node and re.search(r"NODES|NODEID|NTASKS|NPROCS|WORLD_SIZE", " ".join(program.texts)) is not None
 
 
 def _in_task(command: Command) -> bool:

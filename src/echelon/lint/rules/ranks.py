@@ -202,7 +202,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
             if (
                 key == "MASTER_PORT"
                 and tail(target.value) == "environ"
-                and digits.is_number(str(value))
+                and digits.whole(str(value))
                 and not _is_fallback(program, node)
             ):
                 message = f"port {value} is the same in every run: two runs on one node conflict"
