@@ -73,7 +73,11 @@ def test_wrong_secret(going: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", [b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b'{"kind":"exit"}\n', b"\xff\x00\n", b"x" * 200_000]
+    "noise",
+    [
+        b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b'{"kind":"exit"}\n', b"\xff\x00\n",
+        pytest.param(b"x" * 200_000, id="long"),
+    ],
 )
 def test_noise(going: Run, noise: bytes) -> None:
     """Anything but a hello ends the connection and nothing else."""

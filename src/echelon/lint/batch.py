@@ -9,8 +9,10 @@ from functools import cache
 
 from echelon.lint.toml import words
 
-WORD = re.compile(r"""(?:\{\{.*?\}\}|'[^']*'|"[^"]*"|[^\s'"])+""")
-"""Match text between spaces; quotes hold spaces together, and so do the brackets of a template."""
+WORD = re.compile(
+    r"""(?:\{\{.*?\}\}|<[A-Za-z][^<>]*>|\[(?:your|my|the)\b[^\]]*\]|'[^']*'|"[^"]*"|[^\s'"])+""", re.IGNORECASE
+)
+"""Match text between spaces; quotes hold spaces together, and so do the brackets of a template or a placeholder."""
 NO_COMMANDS = ("#", "{%", "{#")
 """The beginnings of comments, and of template lines that vanish when the template is filled in."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?\+?=")
 SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-GIVEN = ("-c", "-lc", "-ec", "-xc", "-cl", "-exc", "-euc", "-ic")
-"""Options of a shell that take a script as the next word."""
+GIVEN = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")
+"""Match the option of a shell that takes a script as the next word: -c, -lc."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,28 @@ class Word:
     text: str
     """Without quotes; expansions stay as written."""
     live: str
-    """The parts in which this shell expands variables: without single-quoted and escaped text."""
+    """The text, with spaces for all that this shell does not expand: quoted, escaped, or expanded by an outer shell."""
     line: int
     column: int
     caller: Word | None = None
     """For a word of another script: the word that calls that script; line and column are the caller's."""
     where: str = ""
     """The name of the other script, and the line in it."""
+    spent: frozenset[int] = frozenset()
+    """The positions in `raw` of $ and ` that an outer shell has already expanded."""
+
+
+def script_in(words: tuple[Word, ...]) -> int:
+    """Return the index of the script in `bash -l -c '…'`, wherever it stands among the words; 0 for none."""
+    for index, word in enumerate(words):
+        if word.text.rpartition("/")[2] not in SHELLS:
+            continue
+        at = index + 1
+        while at + 1 < len(words) and words[at].text.startswith(("-", "+")):
+            if GIVEN.fullmatch(words[at].text):
+                return at + 1
+            at += 2 if words[at].text in ("-o", "+o", "-O", "--rcfile") else 1
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from echelon.lint.command import GIVEN, SHELLS, Command, Document, Redirection, Script, Word
-from echelon.lint.shell import parse_at
+from echelon.lint.command import GIVEN, SHELLS, Command, Document, Redirection, Script, Word, script_in
+from echelon.lint.shell import parse_at, unescaped
 from echelon.lint.values import Cells, Values
 
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 INERT = frozenset(
     {
-        "echo", "printf", "module", "ml", "which", "pip", "pip3", "mamba", "type", "alias", "grep", "sed", "awk", "cat",
+        "echo", "printf", "module", "ml", "which", "pip", "pip3", "type", "alias", "grep", "sed", "awk", "cat",
         "ls", "cp", "mv", "rm", "mkdir", "touch", "cd", "test", "[", "[[", "ln", "find", "tar", "unset", "read", "let",
         "git", "wget", "curl", "for", "case", "select", "function", "source", ".", "set", "trap", "chmod", "hash",
         "squeue", "sinfo", "sacct", "scancel", "scontrol", "wait", "kill", "pkill", "sleep", "exit", "return", "logger",
@@ -46,6 +46,8 @@ class _Runner:
         self.functions: dict[str, list[Command]] = {}
         self.called: list[str] = []
         self.scripts = dict(scripts)
+        self.spent: dict[str, frozenset[int]] = {}
+        """What this script has expanded in the scripts that it writes, by their names."""
         self.documents: dict[int, Document] = {id(document.mark): document for document in script.documents}
 
     def run(self, commands: list[Command], *, outer: Command | None, depth: int, inside: str = "") -> None:
@@ -71,7 +73,7 @@ class _Runner:
             self._with_arguments(filled)
             self.run(self.functions[program], outer=outer, depth=depth + 1, inside=program)
         elif program == "eval":
-            text, place = self._text(filled.argv[1:], command)
+            text, place, _ = self._text(filled.argv[1:], command)
             self.run(parse_at(text, 1, 1, place).commands, outer=outer, depth=depth + 1, inside=inside)
         else:
             self._inner(command, filled, depth, inside)
@@ -116,16 +118,12 @@ class _Runner:
 
     def _inner(self, command: Command, filled: Command, depth: int, inside: str) -> None:
         """Follow the script after a shell's -c."""
-        words = filled.words
-        if command.program in INERT:
-            return
-        for index, word in enumerate(words[:-2]):
-            if word.text.rpartition("/")[2] in SHELLS and words[index + 1].text in GIVEN:
-                body = words[index + 2]
-                text, place = self._text((body,), command)
-                inner = parse_at(text, body.line, body.column, None if body.caller else place).commands
-                self.run(_moved(inner, body), outer=filled, depth=depth + 1, inside=inside)
-                return
+        at = 0 if command.program in INERT else script_in(filled.words)
+        if at:
+            body = filled.words[at]
+            text, place, spent = self._text((body,), command)
+            inner = parse_at(text, body.line, body.column, None if body.caller else place, spent).commands
+            self.run(_moved(inner, body), outer=filled, depth=depth + 1, inside=inside)
 
     def _called(self, filled: Command, outer: Command | None, depth: int) -> None:
         """Follow a script that was given beside this one."""
@@ -136,15 +134,15 @@ class _Runner:
         name = os.path.basename(word.text)
         is_sourced = filled.program in ("source", ".")
         self._with_arguments(filled, at)
-        inner = parse_at(self.scripts[name], 1, 1)
+        inner = parse_at(self.scripts[name], 1, 1, spent=self.spent.get(name, frozenset()))
         caller = word.caller or word
         moved = [_called_command(command, caller, name) for command in inner.commands if command.outer is None]
         kept = self.scripts.pop(name)
         self.run(moved, outer=outer if is_sourced or at == 0 else filled, depth=depth + 1)
         self.scripts[name] = kept
 
-    def _text(self, words: tuple[Word, ...], command: Command) -> tuple[str, Places]:
-        """Return the text of several words, and the place of each character."""
+    def _text(self, words: tuple[Word, ...], command: Command) -> tuple[str, Places, frozenset[int]]:
+        """Return the text of several words, the place of each character, and what this shell has expanded."""
         cells: Cells = []
         for word in words:
             if cells:
@@ -158,19 +156,21 @@ class _Runner:
             document = self.documents.get(id(redirection.target))
             if document is None:
                 continue
-            text = document.text if document.is_quoted else document.text.replace("\\$", "$")
+            text, spent = (document.text, frozenset[int]()) if document.is_quoted else unescaped(document.text)
             written = next((r.target.text for r in filled.redirections if r.operator in (">", ">|")), "")
             if filled.program == "cat" and written:
-                self.scripts.setdefault(os.path.basename(written), text)
+                name = os.path.basename(written)
+                if self.scripts.setdefault(name, text) is text:
+                    self.spent[name] = spent
             elif any(word.text.rpartition("/")[2] in SHELLS for word in filled.argv) and not _has_script(filled):
                 is_alone = filled.program in SHELLS
-                inner = parse_at(text, document.line, 1).commands
+                inner = parse_at(text, document.line, 1, spent=spent).commands
                 self.run(inner, outer=filled.outer if is_alone else filled, depth=depth + 1)
 
 
 def _has_script(command: Command) -> bool:
     at = next(i for i, word in enumerate(command.argv) if word.text.rpartition("/")[2] in SHELLS)
-    return any(not word.text.startswith("-") or word.text in GIVEN for word in command.argv[at + 1 :])
+    return any(not word.text.startswith("-") or GIVEN.fullmatch(word.text) for word in command.argv[at + 1 :])
 
 
 def _script_at(command: Command, scripts: Mapping[str, str]) -> int:
@@ -208,6 +208,7 @@ def _moved(commands: list[Command], body: Word) -> list[Command]:
     ]
 
 
-def _of_cells(cells: Cells) -> tuple[str, Places]:
+def _of_cells(cells: Cells) -> tuple[str, Places, frozenset[int]]:
     places = [(cell.line, cell.column) for cell in cells] or [(1, 1)]
-    return "".join(cell.char for cell in cells), lambda at: places[min(at, len(places) - 1)]
+    spent = frozenset(at for at, cell in enumerate(cells) if cell.is_spent)
+    return "".join(cell.char for cell in cells), lambda at: places[min(at, len(places) - 1)], spent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.lint.batch import Option
@@ -25,6 +26,11 @@ def hit(
     if becomes and becomes != written(place):
         edits = (Edit(line=place.line, column=place.column, old=written(place), new=becomes),)
     return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair, edits=edits)
+
+
+def judged(mistake: Hit, *, is_certain: bool) -> Hit:
+    """Return a hit as a warning, if it is not certain that the job fails."""
+    return mistake if is_certain else replace(mistake, severity="warning")
 
 
 def written(place: Word | Option) -> str:

@@ -20,6 +20,7 @@ from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
 from echelon.lint.command import Command, Document, Script
 from echelon.lint.executed_commands import running
+from echelon.lint.login import within_job
 from echelon.lint.program import Program
 from echelon.lint.starts import Start, starts
 from echelon.lint.text import lines_of
@@ -75,8 +76,9 @@ class Job:
 
     @cached_property
     def commands(self) -> list[Command]:
-        """All commands that are executed; those written in the script are `script.commands`."""
-        return running(self.script, self.scripts)
+        """All commands that the job executes; those written in the script are `script.commands`."""
+        commands = running(self.script, self.scripts)
+        return within_job(commands, self.script.commands) if self.is_batch else commands
 
     @cached_property
     def is_bash(self) -> bool:
@@ -94,6 +96,14 @@ class Job:
         """The lines of here-documents in which the shell expands nothing."""
         return frozenset(
             line for document in self.script.documents if document.is_quoted for line in _lines_of(document)
+        )
+
+    @cached_property
+    def quoted_lines(self) -> frozenset[int]:
+        """The lines that end within a quoted word, after whose end the next line continues."""
+        words = (word for command in self.script.commands if command.outer is None for word in command.words)
+        return frozenset(
+            word.line + number for word in words for number in range(word.raw.count("\n") + 1) if "\n" in word.raw
         )
 
     @cached_property
@@ -159,7 +169,19 @@ class Job:
     @cached_property
     def num_nodes(self) -> int:
         """The number of nodes; 1 unless the script asks for more."""
-        return self.asked("nodes") or 1
+        if asked := self.asked("nodes"):
+            return asked
+        tasks, devices = self.asked("ntasks"), _count(self.value("gpus"))
+        of_tasks = -(-tasks // (self.asked("ntasks-per-node") or tasks or 1))
+        return max(1, of_tasks, -(-devices // (_count(self.value("gpus-per-node")) or devices or 1)))
+
+    @cached_property
+    def has_known_nodes(self) -> bool:
+        """Whether the number of nodes is certain: without it, Slurm may spread tasks over several nodes."""
+        if self.option("nodes"):
+            return bool(self.asked("nodes")) and "-" not in self.value("nodes")
+        is_one = self.asked("ntasks") < 2 and _count(self.value("gpus")) < 2
+        return is_one or self.num_nodes > 1
 
     @cached_property
     def devices_per_node(self) -> int:
@@ -216,7 +238,7 @@ class Job:
     def takes_all_devices(self) -> bool:
         """Whether the job has all devices of its nodes."""
         there = self.kind.num_devices if self.kind else None
-        is_wide = self.machine is None and self.num_nodes > 1
+        is_wide = self.machine is None and self.num_nodes > 1 and self.devices_per_node != 1
         return self.has_whole_nodes or is_wide or self.devices_per_node >= (there or MOST_DEVICES)
 
     @cached_property
@@ -235,6 +257,12 @@ class Job:
             if re.fullmatch(r"\w+", word.text)
         }
         return frozenset(names | {variable.name for variable in self.variables if variable.is_exported})
+
+    @cached_property
+    def reads_other_files(self) -> bool:
+        """Whether a file that is sourced may set variables: one of settings, no environment of Python."""
+        sourcing = [each for each in self.commands if each.program in ("source", ".")]
+        return any(not re.search(r"activate|bashrc|profile|conda", each.argv[-1].text) for each in sourcing)
 
     def last(self, name: str) -> Variable | None:
         """Return the last assignment of a variable."""
@@ -258,6 +286,8 @@ class Job:
 
     def is_chosen(self, command: Command) -> bool:
         """Say whether a command is in a branch that depends on the number of nodes or ranks."""
+        if command.outer is not None and self.is_chosen(command.outer):
+            return True
         return any(block.number in self._choosing for block in command.blocks if block.kind in ("if", "case"))
 
     @cached_property
@@ -291,8 +321,8 @@ class Job:
     def step_tasks_per_node(self, start: Start) -> int:
         """Return how often a step starts a program on each node; 0 if unknown."""
         step = start.step
-        if step is None:
-            return 1
+        if step is None or step.has_unknown:
+            return 0 if step else 1
         per_node = step.option("ntasks-per-node")
         total = step.option("ntasks", "n")
         if per_node and not total:
@@ -301,21 +331,24 @@ class Job:
             return -(-self.number(total[1]) // self.step_nodes(start))
         return self.tasks_per_node or 1
 
-    def number(self, text: str) -> int:
-        """Return a whole number, also through a variable that the script or Slurm sets; 0 if unknown."""
+    def number(self, text: str, known: frozenset[str] = frozenset()) -> int:
+        """Return a whole number, also through a variable that the script or Slurm sets; 0 if unknown.
+
+        `known` are the variables on the way: one that depends on itself is unknown.
+        """
         text = text.strip().strip('"')
         if re.fullmatch("[0-9]+", text):
             return digits.whole(text)
         if product := re.fullmatch(r"\$\(\((.+)\*(.+)\)\)", text):
-            return self.number(_named(product[1])) * self.number(_named(product[2]))
+            return self.number(_named(product[1]), known) * self.number(_named(product[2]), known)
         match = re.fullmatch(r"\$\{?(\w+)(?::?-\w+)?\}?", text)
         if not match:
             return 0
         variable = self.last(match[1])
-        if variable is not None and (match[1] in self._branched or "+=" in variable.word.raw):
+        if match[1] in known or (variable and (match[1] in self._branched or "+=" in variable.word.raw)):
             return 0
         if variable is not None and f"${match[1]}" not in variable.value and f"{{{match[1]}" not in variable.value:
-            return self.number(variable.value)
+            return self.number(variable.value, known | {match[1]})
         return self._slurm_number(match[1])
 
     def _slurm_number(self, name: str) -> int:

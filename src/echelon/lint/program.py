@@ -19,12 +19,11 @@ OF_A_RANK = re.compile(
     r"rank|is_main|is_master|main_process|master_process|\bmaster\b|primary|is_global_zero|gpu_id|world_process_zero"
 )
 NUMBER_OF_A_RANK = re.compile(
-    r"(?:int\()?os\.(?:environ|getenv)[^+%]*RANK[^+%]*|[\w.]*get_(?:local_|node_local_)?rank\(\)"
+    r"(?:int\()?os\.(?:environ|getenv)[^+%]*(?:RANK|PROCID|LOCALID)[^+%]*|[\w.]*get_(?:local_|node_local_)?rank\(\)"
 )
-SERVED = frozenset(
-    {"lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed", "horovod", "composer", "ray"}
-)
+SERVED = frozenset({"lightning", "pytorch_lightning", "accelerate", "transformers", "horovod", "composer", "ray"})
 """Frameworks that distribute data, choose devices and write files once by themselves."""
+GETTERS = ("os.environ.get", "os.getenv")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MOST_CALLERS = 20  # a function with more calls is unlikely to be one that saves
 DEEPEST = 4  # the longest chain of callers that is followed
@@ -37,6 +36,10 @@ class Program:
     path: str
     text: str
     tree: ast.Module
+    sees: str = ""
+    """Whether each rank sees its "own" device alone or "all" of its node; empty if no job says it."""
+    num_nodes: int = 0
+    """The nodes of the job that runs it; 0 without a job."""
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -90,6 +93,7 @@ class Program:
     def is_distributed(self) -> bool:
         """Whether the script is written for several ranks with torch's own parts."""
         parts = {"DistributedDataParallel", "init_process_group", "FullyShardedDataParallel", "fully_shard"}
+        parts |= {"init_distributed"} if "deepspeed" in self.uses else set()
         return bool(parts & self.words) and not self.is_served
 
     @cached_property
@@ -107,7 +111,66 @@ class Program:
     @cached_property
     def is_served(self) -> bool:
         """Whether a framework does the work that the rules for ranks check."""
-        return bool(SERVED & self.uses)
+        return bool(SERVED & self.uses) or (self.is_stepped and any(keyword(c, "training_data") for _, c in self.calls))
+
+    @cached_property
+    def is_stepped(self) -> bool:
+        """Whether DeepSpeed takes the device of each rank, and clears its gradients."""
+        return "deepspeed" in self.uses and "initialize" in self.words
+
+    @cached_property
+    def always_meets(self) -> bool:
+        """Whether the script always waits for other ranks: no test stands before init_process_group."""
+        calls = list(self.called("init_process_group", "init_distributed"))
+        return bool(calls) and not any(self.is_tested(call) for call in calls)
+
+    def is_tested(self, node: ast.AST, depth: int = 0) -> bool:
+        """Say whether a node runs only behind a test other than that of the main module, also through callers."""
+        for parent in self.around(node):
+            if isinstance(parent, ast.If) and "__name__" not in ast.unparse(parent.test):
+                return True
+            if isinstance(parent, (ast.Try, ast.IfExp)):
+                return True
+            if isinstance(parent, FUNCTIONS):
+                places = (self.callers(parent) or self._handed(parent)) if depth < DEEPEST else []
+                lines = [each.lineno for each in ast.walk(parent) if isinstance(each, ast.Return)]
+                may_end = any(line < getattr(node, "lineno", 0) for line in lines)
+                return may_end or not places or any(self.is_tested(place, depth + 1) for place in places)
+        return False
+
+    def _handed(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """Return the calls that get a function as an argument, as mp.spawn does."""
+        names = [(call, [*call.args, *(each.value for each in call.keywords)]) for _, call in self.calls]
+        return [call for call, given in names if any(getattr(each, "id", "") == function.name for each in given)]
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """The variables of the environment without which the script fails, wherever it reads them."""
+        return frozenset(name for name, node in self._read if not self._has_other(name, node))
+
+    @cached_property
+    def _read(self) -> list[tuple[str, ast.expr]]:
+        """Return each variable that is read without a default of its own."""
+        found: list[tuple[str, ast.expr]] = []
+        for node in self.nodes:
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                if self.name(node.value) == "os.environ" and isinstance(constant(node.slice), str):
+                    found.append((str(constant(node.slice)), node))
+            elif isinstance(node, ast.Call) and node.args and self.name(node.func) in GETTERS:
+                is_alone = len(node.args) == 1 and not node.keywords
+                found += [(str(constant(node.args[0])), node)] if is_alone else []
+        return found
+
+    def _has_other(self, name: str, node: ast.expr) -> bool:
+        """Say whether a script reads on if a variable is not set: a default, a test, an assignment, an except."""
+        given = (
+            rf"(?:setdefault|update|putenv)\([^)]*{name}|\[['\"]{name}['\"]\]\s*=[^=]|['\"]{name}['\"] (?:not )?in\b"
+        )
+        around = list(self.around(node))
+        is_tested = any(isinstance(each, (ast.If, ast.IfExp, ast.BoolOp, ast.Try)) for each in around)
+        is_default = isinstance(around[0], ast.Call) and self.name(around[0].func) in GETTERS
+        is_used = isinstance(node, ast.Subscript) or (isinstance(around[0], ast.Call) and tail(around[0].func) == "int")
+        return is_tested or is_default or not is_used or re.search(given, self.text) is not None
 
     @cached_property
     def functions(self) -> dict[str, list[ast.AST]]:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from echelon.lint.finding import Finding
 from echelon.lint.pages import Page
 from echelon.lint.run import Linted
+from echelon.lint.text import counted
 from echelon.spec.severity import SEVERITIES
 
 WIDTH = 110
@@ -71,7 +72,7 @@ def _paint(words: str, role: str, with_colour: bool) -> str:
 
 def _summary(linted: Linted, num_files: int) -> str:
     counts = Counter(finding.severity for finding in linted.findings)
-    parts = [_counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    parts = [counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
     result = ", ".join(parts) or "nothing found"
     silenced = f", {linted.num_silenced} silenced" if linted.num_silenced else ""
     judged = f", judged for {', '.join(linted.machines)}" if linted.machines else ""
@@ -79,11 +80,7 @@ def _summary(linted: Linted, num_files: int) -> str:
     repaired = f"; --fix repairs {certain}" if certain else ""
     explained = linted.findings[0].code if linted.findings else ""
     more = f"; echelon lint --explain {explained} gives the reason" if explained else ""
-    return f"{result} in {_counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+    return f"{result} in {counted(num_files, 'file')}{silenced}{judged}{repaired}{more}"
 
 
 def as_json(linted: Linted) -> str:

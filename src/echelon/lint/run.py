@@ -22,6 +22,7 @@ from echelon.lint.recognise import recognise
 from echelon.lint.rules.settings import Settings
 from echelon.lint.silence import is_silenced
 from echelon.lint.text import lines_of
+from echelon.lint.visibility import placed
 from echelon.script.source import parse
 
 if TYPE_CHECKING:
@@ -61,17 +62,15 @@ def lint(
     found_programs, _ = _programs({path: text for path, text in others.items() if kind(path, text) == "python"})
     known = (*programs, *found_programs)
     scripts = {os.path.basename(path): text for path, text in (others | texts).items() if kind(path, text) == "shell"}
-    findings = [*broken, *look(programs, table.OF_PROGRAMS)]
-    jobs: list[Job] = []
+    findings, jobs = list(broken), []
     for path, text in texts.items():
         if kind(path, text) == "shell":
             own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
             job = Job(path=path, text=text, today=today, programs=known, scripts=own)
-            whole = [(job, 0), *jobs_inside(job)]
-            for script, lines in whole:
-                judged = replace(script, machine=machine or recognise(script, machines or {}))
-                findings += [moved(hit, lines) for hit in look([judged], table.OF_JOBS)]
-                jobs.append(judged)
+            for script, lines in [(job, 0), *jobs_inside(job)]:
+                jobs.append(replace(script, machine=machine or recognise(script, machines or {})))
+                findings += [moved(hit, lines) for hit in look(jobs[-1:], table.OF_JOBS)]
+    findings += look([placed(program, jobs) for program in programs], table.OF_PROGRAMS)
     settings = [
         Settings(path=path, text=text, jobs=tuple(jobs))
         for path, text in texts.items()

@@ -11,13 +11,18 @@ import re
 from collections.abc import Callable
 
 from echelon.lint.blocks import CLOSING, Blocks
-from echelon.lint.command import GIVEN, SHELLS, Command, Document, Problem, Redirection, Script, Word
+from echelon.lint.command import Command, Document, Problem, Redirection, Script, Word, script_in
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
 OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()]")
 REDIRECTION = re.compile(r"<<<|<<-?|&>>?|[<>]\(|>>|[<>]&|>\||<>|[<>]")
+CASE = re.compile(r"(?<![\w$./-])(?:case(?=[ \t][^\n]*[ \t]in\b)|esac\b)")
+"""Match the beginning and the end of a `case`, whose patterns end in brackets."""
+DOCUMENT = re.compile(r"<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)['\"]?(?!<)[^\n]*\n(?:.*\n){0,200}?[ \t]*\2(?=\n|$)")
+"""Match a here-document from its operator to the end of its last line."""
 DEEPEST = 4  # bash -c inside bash -c
+MOST_NESTED = 20  # substitutions in quotes in substitutions
 
 
 def parse(text: str) -> Script:
@@ -31,19 +36,49 @@ def parse(text: str) -> Script:
     return script
 
 
-def parse_at(text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None) -> Script:
-    """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place."""
+def parse_at(
+    text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None,
+    spent: frozenset[int] = frozenset(),
+) -> Script:  # fmt: skip
+    """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place.
+
+    `spent` are the positions of $ and ` that an outer shell has expanded: they are text here.
+    """
     script = Script()
-    _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place).run()
+    _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place, spent=spent).run()
     return script
+
+
+def expansions(text: str, live: str) -> frozenset[int]:
+    """Return the positions of $ and ` that a shell expands in a word or a here-document."""
+    return frozenset(at for at, char in enumerate(text) if char in "$`" and live[at : at + 1] == char)
+
+
+def unescaped(text: str) -> tuple[str, frozenset[int]]:
+    """Return a here-document as the shell passes it on, and the positions of what the shell has expanded.
+
+    >>> unescaped("a $B \\\\$C")
+    ('a $B $C', frozenset({2}))
+    """
+    shown: list[str] = []
+    spent: set[int] = set()
+    at = 0
+    while at < len(text):
+        is_escape = text[at] == "\\" and text[at + 1 : at + 2] in ("$", "`", "\\")
+        at += is_escape
+        if not is_escape and text[at] in "$`":
+            spent.add(len(shown))
+        shown.append(text[at])
+        at += 1
+    return "".join(shown), frozenset(spent)
 
 
 class _Reader:
     def __init__(
         self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int,
-        place: Callable[[int], tuple[int, int]] | None = None,
+        place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        self.known_place = place
+        self.known_place, self.spent = place, spent
         self.text, self.script, self.outer, self.depth = text, script, outer, depth
         self.first_line, self.first_column = first_line, first_column
         self.starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -104,20 +139,20 @@ class _Reader:
 
     def _inner(self, command: Command) -> None:
         """Parse the script of a `bash -c`, wherever it stands in the command."""
-        words = command.words
-        for index, word in enumerate(words[:-2]):
-            is_given = words[index + 1].text in GIVEN
-            if self.depth < DEEPEST and word.text.rpartition("/")[2] in SHELLS and is_given:
-                body = words[index + 2]
-                quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
-                _Reader(
-                    body.raw[1:-1] if body.raw[:1] == "'" and quoted else body.text,
-                    self.script,
-                    first_line=body.line,
-                    first_column=body.column + quoted,
-                    outer=command,
-                    depth=self.depth + 1,
-                ).run()
+        at = script_in(command.words) if self.depth < DEEPEST else 0
+        if at:
+            body = command.words[at]
+            quoted = body.raw[:1] in "'\"" and len(body.raw) > 1
+            is_plain = body.raw[:1] == "'" and quoted
+            _Reader(
+                body.raw[1:-1] if is_plain else body.text,
+                self.script,
+                first_line=body.line,
+                first_column=body.column + quoted,
+                outer=command,
+                depth=self.depth + 1,
+                spent=frozenset() if is_plain else expansions(body.text, body.live),
+            ).run()
 
     def _operator(self) -> None:
         if self.text.startswith("((", self.at) and [word.raw for word in self.words] in ([], ["for"]):
@@ -154,7 +189,8 @@ class _Reader:
         self.at += len(operator)
         while self.at < len(self.text) and self.text[self.at] in " \t":
             self.at += 1
-        if self.at < len(self.text) and self.text[self.at] not in ENDS:
+        is_comment = self.text.startswith("#", self.at) and self.text[self.at - 1] in " \t"
+        if self.at < len(self.text) and self.text[self.at] not in ENDS and not is_comment:
             target = self._read_word()
             self.redirections.append(Redirection(operator=operator, target=target))
             if operator in ("<<", "<<-"):
@@ -194,30 +230,36 @@ class _Reader:
             live.append(expanded)
         line, column = self._place(start)
         raw = self.text[start : self.at]
-        return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column)
+        spent = frozenset(at - start for at in self.spent if start <= at < self.at) if self.spent else self.spent
+        return Word(raw=raw, text="".join(text), live="".join(live), line=line, column=column, spent=spent)
 
     def _part(self, start: int) -> tuple[str, str]:
         """Parse one part of a word; return it without quotes, and the part of it that is expanded."""
         begin, char = self.at, self.text[self.at]
-        if char == "'":
-            return self._single(), " "
+        if char == "'" or self.text.startswith("$'", begin):
+            self.at += char == "$"
+            text = self._single(escapes=char == "$")
+            return text, " " * len(text)
         if char == '"':
             return self._double()
         if char == "\\":
             self.at += 2
-            escaped = self.text[begin + 1 : self.at]
-            return ("" if escaped == "\n" else escaped), " "
-        if self.text.startswith("$'", begin):
-            self.at += 1
-            return self._single(escapes=True), " "
+            escaped = self.text[begin + 1 : self.at].replace("\n", "")
+            return escaped, " " * len(escaped)
         if char in "$`<>" and self._skip():
             pass
         elif self.text.startswith("=(", begin) and begin > start:
             self.at = self._closing(begin + 2, ")", has_comments=True)  # NAME=(…)
         else:
             self.at += 1
+        return self.text[begin : self.at], self._live(begin)
+
+    def _live(self, begin: int) -> str:
+        """Return the text up to here, without what an outer shell has expanded."""
         part = self.text[begin : self.at]
-        return part, part
+        if self.spent.isdisjoint(range(begin, self.at)):
+            return part
+        return "".join(" " if at in self.spent else char for at, char in enumerate(part, begin))
 
     def _skip(self) -> bool:
         """Step over a substitution, if one begins here."""
@@ -248,12 +290,12 @@ class _Reader:
                 self.at += 2
                 escaped = self.text[at + 1 : at + 2]
                 text.append("" if escaped == "\n" else escaped if escaped in '$`"\\' else char + escaped)
-                live.append(" ")
+                live.append(" " * len(text[-1]))
                 continue
             if char not in "$`" or not self._skip():
                 self.at += 1
             text.append(self.text[at : self.at])
-            live.append(text[-1])
+            live.append(self._live(at))
         if self.at >= len(self.text):
             self._problem("a double quote is not closed", begin)
         self.at += 1
@@ -278,31 +320,40 @@ class _Reader:
             self._problem("a )) is missing", max(0, begin - 2))
         return min(at, len(self.text))
 
-    def _closing(self, at: int, mark: str, *, has_comments: bool = False) -> int:
+    def _closing(self, at: int, mark: str, *, has_comments: bool = False, depth: int = 0) -> int:
         """Return the position after the bracket that closes the one opened before `at`."""
-        begin, opening, depth = at, {")": "(", "}": "{"}[mark], 1
+        begin, opening, nesting = at, {")": "(", "}": "{"}[mark], 1
+        cases: list[int] = []
         while at < len(self.text):
             char = self.text[at]
             if char == "\\":
                 at += 1
             elif char in "'\"" and mark == ")":
-                at = self._quoted(at) - 1
+                at = self._quoted(at, depth) - 1
             elif char == "#" and has_comments and self.text[at - 1] in " \t\n":
                 at = self._until("\n", at) - 1
+            elif char == "<" and has_comments and (document := DOCUMENT.match(self.text, at)):
+                at = document.end() - 1
+            elif char in "ce" and has_comments and (word := CASE.match(self.text, at)):
+                cases = [*cases, nesting] if word.group() == "case" else cases[:-1]
             elif char == opening:
-                depth += 1
-            elif char == mark:
-                depth -= 1
-                if depth == 0:
+                nesting += 1
+            elif char == mark and nesting not in cases[-1:]:  # else it ends a pattern of the case
+                nesting -= 1
+                if nesting == 0:
                     return at + 1
             at += 1
         self._problem(f"a {mark} is missing", begin - 1)
         return len(self.text)
 
-    def _quoted(self, at: int) -> int:
+    def _quoted(self, at: int, depth: int) -> int:
+        """Return the position after a quoted text, which may contain substitutions with quotes of their own."""
         mark, end = self.text[at], at + 1
         while end < len(self.text) and self.text[end] != mark:
-            end += 2 if mark == '"' and self.text[end] == "\\" else 1
+            if mark == '"' and self.text.startswith("$(", end) and depth < MOST_NESTED:
+                end = self._closing(end + 2, ")", has_comments=self.text[end + 2 : end + 3] != "(", depth=depth + 1)
+            else:
+                end += 2 if mark == '"' and self.text[end] == "\\" else 1
         return end + 1
 
     def _problem(self, text: str, at: int) -> None:

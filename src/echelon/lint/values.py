@@ -26,6 +26,8 @@ class Cell(NamedTuple):
     is_quoted: bool
     is_live: bool
     home: Word
+    is_spent: bool = False
+    """Whether it is the $ or ` of an expansion that a shell makes before this word is passed on."""
 
 
 Cells = list[Cell]
@@ -55,7 +57,7 @@ class Values:
         if match is None:
             return
         name, rest = match[1], word.raw[match.end() :]
-        if match[2] or (OPAQUE.search(rest) and not rest.startswith("(")):
+        if match[2] or (OPAQUE.search(word.live[match.end() :]) and not rest.startswith("(")):
             self.forget(name)
             return
         elements = self._elements(word, match.end(), command)
@@ -153,7 +155,7 @@ class _Walk:
                 is_kept = is_double and self.raw[at - 1] not in '$`"\\\n'
                 shown = range(begin if is_kept else at - 1, at) if self.raw[at - 1] != "\n" else range(0)
                 self._take(begin, at, start, shown=shown, is_quoted=True, is_live=False)
-            elif char == "$" and (match := EXPANSION.match(self.raw, at)) and self._expand(match, start, is_double):
+            elif char == "$" and (match := self._expansion(at)) and self._expand(match, start, is_double):
                 at = match.end()
                 self._take(begin, at, start, shown=range(0), is_quoted=True, is_live=True)
             else:
@@ -168,10 +170,16 @@ class _Walk:
         """Step over some characters; keep those that belong to the word's value."""
         for at in range(begin, end):
             if at in shown and at >= start:
-                self.cells.append(Cell(self.raw[at], self.line, self.column, is_quoted, is_live, self.word))
+                spent = at in self.word.spent
+                live = is_live and not spent
+                spent = spent or (live and self.raw[at] in "$`")
+                self.cells.append(Cell(self.raw[at], self.line, self.column, is_quoted, live, self.word, spent))
             if self.word.caller is None:
                 is_end = self.raw[at] == "\n"
                 self.line, self.column = (self.line + 1, 1) if is_end else (self.line, self.column + 1)
+
+    def _expansion(self, at: int) -> re.Match[str] | None:
+        return None if at in self.word.spent else EXPANSION.match(self.raw, at)
 
     def _expand(self, match: re.Match[str], start: int, is_double: bool) -> bool:
         if match.start() < start:

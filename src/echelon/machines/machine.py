@@ -249,6 +249,8 @@ class Machine(Row):
     """The option that requests devices: "--gpus-per-node" or "--gres"."""
     complete: bool = False
     """Whether the rows are all partitions with devices; if not, a job may name others."""
+    partitions_without_devices: tuple[str, ...] = ()
+    """The other partitions, as far as they are known."""
     partitions: tuple[Partition, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     billing: tuple[Billing, ...] = ()

@@ -33,6 +33,12 @@ def _is_slip(name: str, known: str) -> bool:
     if words[:-1] == others[:-1] and words[-1] in PLACES and others[-1] in PLACES:
         return True
     if len(words) != len(others):
-        return abs(len(words) - len(others)) == 1
+        return abs(len(words) - len(others)) == 1 and not _has_one_more(words, others)
     different = [(one, other) for one, other in zip(words, others, strict=True) if one != other]
     return len(different) == 1 and difflib.SequenceMatcher(None, *different[0]).ratio() >= LIKENESS_OF_WORDS
+
+
+def _has_one_more(words: list[str], others: list[str]) -> bool:
+    """Say whether one name has a whole word more: NCCL_NET and NCCL_NET_PLUGIN."""
+    shorter, longer = sorted((words, others), key=len)
+    return any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
 
+from echelon.lint.batch import Option
 from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
+from echelon.lint.program import Program
 from echelon.lint.starts import Start
+from echelon.lint.text import counted
 from echelon.lint.toml import words
+from echelon.lint.visibility import OWN, VISIBLE, narrowing, seen_by
+from echelon.script.branches import tail
 
 BIND = re.compile(r"(mask_cpu|map_cpu)[:=]([0-9a-fA-Fx,]+)")
-VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
@@ -69,7 +74,8 @@ def number_of_masks(job: Job) -> Iterator[Hit]:
     for step, word, cores in _bindings(job):
         tasks = job.step_tasks_per_node(step) if step else 0
         if tasks and len(cores) != tasks and (len(cores) < tasks or tasks > 1):
-            yield hit(word, f"{len(cores)} masks, but {tasks} tasks on each node", _right(job) or "--cpu-bind=cores")
+            message = f"{counted(len(cores), 'mask')}, but {counted(tasks, 'task')} on each node"
+            yield hit(word, message, _right(job) or "--cpu-bind=cores")
 
 
 def part_of_node(job: Job) -> Iterator[Hit]:
@@ -131,31 +137,46 @@ def devices_of_a_task(job: Job) -> Iterator[Hit]:
                 f"{option.written}: each of {job.tasks_per_node} tasks sees only its own device, and cannot use "
                 "links to other devices"
             )
-            yield hit(option, message, f"--gpus-per-node={job.devices_per_node or job.kind.num_devices}")
-        elif option and job.kind is not None and job.kind.vendor == "amd":
-            message = (
-                f"{option.written} requests devices per task; a request per node lets ranks use the links between "
-                "devices"
-            )
-            yield hit(option, message, f"--gpus-per-node={job.devices_per_node}")
+            yield hit(option, message, f"--gpus-per-node={job.devices_per_node or 'N'}")
 
 
 def chosen_twice(job: Job) -> Iterator[Hit]:
     """Find a visible device that the script selects once more among the visible devices."""
-    local = f"{words()['slurm']['variable']}LOCALID"
-    narrowed = next(
-        (v for v in job.variables if v.name in VISIBLE and re.search(rf"{local}|LOCAL_RANK", v.value)), None
-    )
-    if narrowed is None:
-        return
-    for program in job.programs:
-        for call in program.called("set_device", "to", "device"):
-            text = program.lines[call.lineno - 1] if call.lineno <= len(program.lines) else ""
-            if re.search(r"local_?rank", text, re.IGNORECASE) and "LOCAL_RANK" in program.texts and "%" not in text:
-                where = f"{program.path}, line {call.lineno},"
-                message = f"{narrowed.name} leaves one device, number 0, but {where} uses the number LOCAL_RANK"
-                yield hit(narrowed.word, message, f"remove it, or in {program.path}: torch.cuda.set_device(0)")
-                return
+    for start in job.starts:
+        program = next((each for each in job.programs if start.script is None or job.runs(start, each)), None)
+        if program is None or seen_by(start, job) != OWN or "device_count" in program.words:
+            continue
+        calls = program.called("set_device", "to", "device", "cuda")
+        call = next((each for each in calls if _is_by_local_rank(program, each)), None)
+        place = _narrowing(job, start)
+        if call is not None and place is not None:
+            where = f"{program.path}, line {call.lineno},"
+            name = place.name if isinstance(place, Option) else place.text.partition("=")[0].lstrip("-")
+            message = f"{name} leaves each task one device, number 0, but {where} uses the task's own number"
+            repair = f"--gpus-per-node={job.devices_per_node or 'N'}, or in {program.path}: torch.cuda.set_device(0)"
+            yield hit(place, message, repair)
+            return
+
+
+def _narrowing(job: Job, start: Start) -> Word | Option | None:
+    """Return what leaves each of several ranks a single device; None if a node has one rank."""
+    variable = narrowing(job)
+    if variable is not None:
+        return variable.word
+    names = ("gpus-per-task", "ntasks-per-gpu", "gpu-bind")
+    options = [start.step.option(name) for name in names] if start.step else []
+    word = next((each[0] for each in options if each), None)
+    place = word or next(filter(None, map(job.option, names)), None)
+    return place if start.step is not None and job.step_tasks_per_node(start) > 1 else None
+
+
+def _is_by_local_rank(program: Program, call: ast.Call) -> bool:
+    """Say whether a call takes the device of the local rank."""
+    chosen = " ".join(ast.unparse(argument) for argument in call.args[:2])
+    names = {tail(each) for each in ast.walk(call) if isinstance(each, (ast.Name, ast.Attribute))}
+    is_local = bool(names & program.local_ranks) or re.search(r"local_?rank|LOCALID", chosen, re.I) is not None
+    is_read = bool({"LOCAL_RANK", f"{words()['slurm']['variable']}LOCALID"} & program.texts)
+    return is_local and is_read and "%" not in chosen
 
 
 def both_visible(job: Job) -> Iterator[Hit]:
@@ -177,7 +198,7 @@ def visible_count(job: Job) -> Iterator[Hit]:
         if count != job.devices_per_node and not (
             variable.command.argv and variable.command.program not in ("export", "srun")
         ):
-            message = f"{count} devices are visible, but the job has {job.devices_per_node} on each node"
+            message = f"{counted(count, 'visible device')}, but the job has {job.devices_per_node} on each node"
             yield hit(variable.word, message, f"remove it: Slurm sets {name}")
 
 

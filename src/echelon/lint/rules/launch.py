@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from echelon.environment import digits
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.hits import hit
-from echelon.lint.job import Job
+from echelon.lint.hits import hit, judged
+from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.text import counted
 from echelon.lint.toml import words
 
+OF_TORCHRUN = "PET_"
+"""The beginning of the variables with which torchrun's options can be given."""
 PER_NODE = ("torchrun", "accelerate", "deepspeed")
 SELF_STARTING = frozenset(
     {"lightning", "pytorch_lightning", "horovod", "ray", "transformers", "accelerate", "jax", "tensorflow"}
@@ -28,21 +31,31 @@ def nproc(job: Job) -> Iterator[Hit]:
         option = start.option("nproc-per-node", "num-gpus")
         count = job.number(option[1]) if option else 0
         if option and count and job.devices_per_node and count != job.devices_per_node:
+            if not job.has_known_nodes and job.option("gpus-per-task"):
+                continue  # the tasks, and their devices, may be on several nodes
             word = option[0]
-            ranks = "1 rank" if count == 1 else f"{count} ranks"
-            message = f"{ranks} on each node, but the job has {job.devices_per_node} devices there"
+            message = f"{counted(count, 'rank')} on each node, but the job has {_devices(job)} there"
             name = word.text.partition("=")[0] if word.text.startswith("--") else "--nproc-per-node"
             mistake = hit(word, message, f"{name}={job.devices_per_node}")
-            yield mistake if count > job.devices_per_node else replace(mistake, severity="warning")
+            is_certain = count > job.devices_per_node and job.has_known_nodes and not job.is_chosen(start.command)
+            yield judged(mistake, is_certain=is_certain)
+
+
+def _devices(job: Job) -> str:
+    return counted(job.devices_per_node, "device")
 
 
 def started_by_each_task(job: Job) -> Iterator[Hit]:
     """Find an srun that starts a launcher several times on a node, so that all ranks start several times."""
     for start in job.started(*PER_NODE):
         tasks = job.step_tasks_per_node(start)
+        nodes = start.option("nnodes", "num-machines")
+        if not job.has_known_nodes and nodes and job.number(nodes[1]) == tasks:
+            continue  # Slurm may give each task a node
         if start.step and tasks > 1:
             message = f"srun starts {tasks} of {start.name} on each node, and each of them starts all the ranks"
-            yield hit(start.word, message, "srun --ntasks-per-node=1 …   with --ntasks-per-node=1 above")
+            mistake = hit(start.word, message, "srun --ntasks-per-node=1 …   with --ntasks-per-node=1 above")
+            yield judged(mistake, is_certain=job.has_known_nodes or bool(job.option("ntasks-per-node")))
 
 
 def on_first_node_alone(job: Job) -> Iterator[Hit]:
@@ -62,8 +75,7 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
         message = f"{start.name} starts only on the first node, but the job has {job.num_nodes}"
         tasks = "" if not launches else f"--ntasks={job.num_nodes} --ntasks-per-node=1 "
         mistake = hit(start.word, message, f"srun {tasks}{start.name} …")
-        is_sure = launches and _waits(job, start)
-        yield mistake if is_sure else replace(mistake, severity="warning")
+        yield judged(mistake, is_certain=launches and _waits(job, start))
         if not launches:
             return
 
@@ -97,14 +109,21 @@ def alone_on_several(job: Job) -> Iterator[Hit]:
         if standalone := start.option("standalone"):
             message = f"with --standalone each of {nodes} nodes trains alone: the nodes never exchange gradients"
             yield hit(standalone[0], message, _meeting(nodes))
-        elif start.option("nnodes") is None:
+        elif start.option("nnodes") is None and not start.has_unknown and not job.last(f"{OF_TORCHRUN}NNODES"):
             yield hit(start.word, f"without --nnodes each of {nodes} nodes trains alone", _meeting(nodes))
 
 
 def _is_one_task(job: Job, start: Start) -> bool:
-    """Say whether the step starts a single task: then each node, or each training, has its own step."""
+    """Say whether the step starts a single task, or may: then each node, or each training, has its own step."""
     number = start.step.option("ntasks", "n") if start.step else None
-    return number is not None and job.number(number[1]) == 1
+    return (number is not None and job.number(number[1]) == 1) or _is_placed(start)
+
+
+def _is_placed(start: Start) -> bool:
+    """Say whether the nodes of a step are named, or unknown: they may be one node of the job."""
+    if start.step is None:
+        return False
+    return start.step.has_unknown or start.step.option("nodelist", "w", "relative", "r", "exclude", "x") is not None
 
 
 def _meeting(nodes: int) -> str:
@@ -119,17 +138,17 @@ def nnodes(job: Job) -> Iterator[Hit]:
         option = start.option("nnodes", "num-machines")
         count = job.number(option[1]) if option and ":" not in option[1] else 0
         nodes = job.step_nodes(start)
-        is_open = job.is_chosen(start.command) or (
-            start.step is not None and start.step.option("nodelist", "w") is not None
+        is_open = (
+            job.is_chosen(start.command) or _is_placed(start) or (not job.has_known_nodes and start.step is not None)
         )
         if option and count and job.is_batch and count != nodes and not is_open:
             if start.step is None and count > nodes and nodes > 1:
                 continue
             word, value = option
             does = "waits for the others until it times out" if count > nodes else "leaves the others idle"
-            message = f"this line names {count} nodes, but the job has {nodes}: it {does}"
+            message = f"this line names {counted(count, 'node')}, but the job has {nodes}: it {does}"
             repair = word.text.replace(value, str(nodes)) if "=" in word.text else f"{word.text} {nodes}"
-            yield hit(word, message, repair)
+            yield judged(hit(word, message, repair), is_certain=count > nodes and not start.has_unknown)
 
 
 def no_meeting(job: Job) -> Iterator[Hit]:
@@ -137,7 +156,7 @@ def no_meeting(job: Job) -> Iterator[Hit]:
     names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
     for start in job.started("torchrun"):
         option = start.option("nnodes")
-        if job.is_chosen(start.command) or start.has_unknown:
+        if job.is_chosen(start.command) or start.has_unknown or job.last(f"{OF_TORCHRUN}RDZV_ENDPOINT"):
             continue  # a variable of unknown value may contain the option
         backend, address = start.option("rdzv-backend"), start.option("master-addr")
         if option and job.number(option[1]) > 1 and address and backend and backend[1] in ("c10d", "etcd"):
@@ -147,7 +166,7 @@ def no_meeting(job: Job) -> Iterator[Hit]:
                 )
                 yield hit(address[0], message, _meeting(job.number(option[1])))
         elif option and job.number(option[1]) > 1 and not any(start.option(name) for name in names):
-            message = f"{option[1]} nodes, but no --rdzv-endpoint: each node waits on its own localhost:29500"
+            message = f"several nodes ({option[1]}), but no --rdzv-endpoint: each waits on its own localhost:29500"
             yield hit(option[0], message, _meeting(job.number(option[1])))
 
 
@@ -160,11 +179,22 @@ def one_process(job: Job) -> Iterator[Hit]:
         script = start.script
         program = _program(job, script.text) if script else None
         tasks = job.step_tasks_per_node(start) * (job.num_nodes if start.step else 1)
-        if script is None or tasks > 1 or program is None or not program.is_distributed or _spawns(program):
+        if script is None or tasks != 1 or program is None or not program.is_distributed or _spawns(program):
             continue
+        is_part = start.step is not None and start.step.option(*DEVICE_OPTIONS, "G", "exact", "overlap") is not None
+        if is_part or start.command.ending == "&" or any(block.kind == "loop" for block in start.command.blocks):
+            continue  # one of several steps or processes, each with its own devices
         message = f"one process starts, but the job has {devices} devices: {program.path} needs a rank for each device"
-        yield hit(start.word, message, f"torchrun --standalone --nproc-per-node={devices} {script.raw} …")
+        mistake = hit(start.word, message, f"torchrun --standalone --nproc-per-node={devices} {script.raw} …")
+        yield judged(mistake, is_certain=program.always_meets and not _is_wrapped(start))
         return
+
+
+def _is_wrapped(start: Start) -> bool:
+    """Say whether another script or an unknown program starts this one, perhaps several times."""
+    argv = start.command.argv
+    before = argv[: next(index for index, word in enumerate(argv) if word is start.word)]
+    return any(word.text.endswith((".sh", ".bash")) or word.text.startswith(("./", "$")) for word in before)
 
 
 def tasks_of_ranks(job: Job) -> Iterator[Hit]:
@@ -177,8 +207,7 @@ def tasks_of_ranks(job: Job) -> Iterator[Hit]:
         if start.step is None or tasks < 2 or any(outer.name in LAUNCHERS for outer in start.outer):
             continue
         if tasks != job.devices_per_node:
-            devices = f"{job.devices_per_node} device{'' if job.devices_per_node == 1 else 's'}"
-            message = f"{tasks} ranks on each node, but the job has {devices} there"
+            message = f"{tasks} ranks on each node, but the job has {_devices(job)} there"
             yield hit(start.word, message, f"--ntasks-per-node={job.devices_per_node}")
 
 
@@ -188,9 +217,22 @@ def two_launchers(job: Job) -> Iterator[Hit]:
         around = [outer for outer in start.outer if outer.name in ("mpirun", "mpiexec", "horovodrun")]
         if start.name in ("mpirun", "mpiexec", "horovodrun"):
             around += [outer for outer in start.outer if outer.name == "srun" and job.step_tasks_per_node(start) > 1]
-        if around:
+        if around and (count := _copies(job, around[0])) != 1:
             message = f"{around[0].name} starts several of {start.name}, and each of them starts all ranks"
-            yield hit(start.word, message, f"{start.name} …   without {around[0].name} before it")
+            mistake = hit(start.word, message, f"{start.name} …   without {around[0].name} before it")
+            yield judged(mistake, is_certain=count > 1)
+
+
+def _copies(job: Job, start: Start) -> int:
+    """Return how many programs a launcher starts on each node; 0 if unknown."""
+    if start.name == "srun":
+        return job.step_tasks_per_node(start)
+    per_node = start.option("npernode", "ppn", "N", "map-by")
+    if per_node is not None:
+        return 1 if re.search(r"(?:^|:)1(?::|$)|^node$", per_node[1]) else 2 if digits.is_number(per_node[1]) else 0
+    total = start.option("np", "n", "c")
+    count = job.number(total[1]) if total else job.tasks_per_node * job.num_nodes
+    return -(-count // job.num_nodes) if count and not start.has_unknown else 0
 
 
 def gpu_variable(job: Job) -> Iterator[Hit]:
@@ -202,7 +244,7 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
     for command in job.commands:
         for word in command.words:
             used = f"${name}" in word.live or f"{{{name}}}" in word.live
-            if used and command.program not in ("echo", "printf"):
+            if used and command.program not in ("echo", "printf", "[", "[[", "test", "case"):
                 is_value = f"is {option.value!r}, which is not a number" if option else "is set only by --gpus-per-node"
                 repair = word.raw.replace(name, words()["slurm"]["variable"] + "GPUS_ON_NODE")
                 yield hit(word, f"{name} {is_value}", repair, becomes=repair)
@@ -216,10 +258,11 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
         wanted = job.devices_per_node * nodes
         if option and count and wanted and count != wanted:
             word, value = option
-            message = f"{count} processes in all, but the job has {nodes} × {job.devices_per_node} = {wanted} devices"
+            has = f"{nodes} × {job.devices_per_node} = {counted(wanted, 'device')}"
+            message = f"{counted(count, 'process')} in all, but the job has {has}"
             repair = word.text.replace(value, str(wanted)) if "=" in word.text else f"{word.text} {wanted}"
-            mistake = hit(word, message, repair)
-            yield mistake if count > wanted else replace(mistake, severity="warning")
+            is_certain = count > wanted and job.has_known_nodes and not job.is_chosen(start.command)
+            yield judged(hit(word, message, repair), is_certain=is_certain)
 
 
 def trainer(job: Job) -> Iterator[Hit]:
@@ -245,8 +288,7 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
         ):
             message = f"Trainer({name}={value}) in {program.path}, line {call.lineno}, but the job has {there}"
             mistake = hit(place, message, f"Trainer({name}={there}, …)")
-            is_idle = name == "devices" and value < there
-            yield replace(mistake, severity="warning") if is_idle else mistake
+            yield judged(mistake, is_certain=job.has_known_nodes and (name != "devices" or value > there))
 
 
 def horovod(job: Job) -> Iterator[Hit]:
@@ -271,6 +313,31 @@ def _spawns(program: Program) -> bool:
     return "spawn" in program.words or "start_processes" in program.words or bool(SELF_STARTING & program.uses)
 
 
+def unset_address(job: Job) -> Iterator[Hit]:
+    """Find an address in a variable that nothing in the script sets."""
+    for start in job.started("torchrun"):
+        option, nodes = start.option("rdzv-endpoint", "master-addr"), start.option("nnodes")
+        match = re.match(r"\$\{?([A-Za-z_]\w*)\}?", option[1]) if option else None
+        if option is None or match is None or nodes is None or job.number(nodes[1]) < 2 or not job.is_batch:
+            continue
+        is_from_outside = job.reads_other_files or job.writer is not None or job.option("export") is not None
+        if not is_from_outside and not _is_set(job, match[1]):
+            message = f"nothing in this script sets {match[1]}, where {job.number(nodes[1])} nodes are to meet"
+            first = f'{match[1]}=$(scontrol show hostnames "${words()["slurm"]["variable"]}JOB_NODELIST" | head -n 1)'
+            yield judged(hit(option[0], message, first), is_certain=False)
+
+
+def _is_set(job: Job, name: str) -> bool:
+    """Say whether a script gives a variable a value that does not depend on the variable itself."""
+    if name.startswith(words()["slurm"]["variable"]):
+        return True
+    own = re.compile(rf"\$\{{?{name}\b(?!:?-)")
+    if any(variable.name == name and not own.search(variable.value) for variable in job.variables):
+        return True
+    setting = ("read", "mapfile", "readarray", "for", "getopts", "printf")
+    return any(word.text == name for each in job.commands if each.program in setting for word in each.words)
+
+
 RULES = (
     Rule(code="ECH201", find=nproc),
     Rule(code="ECH202", find=started_by_each_task),
@@ -278,6 +345,7 @@ RULES = (
     Rule(code="ECH204", find=alone_on_several),
     Rule(code="ECH205", find=nnodes),
     Rule(code="ECH206", find=no_meeting),
+    Rule(code="ECH206", find=unset_address),
     Rule(code="ECH215", find=one_process),
     Rule(code="ECH216", find=gpu_variable),
     Rule(code="ECH217", find=two_launchers),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from echelon import units
 from echelon.errors import UsageError
 from echelon.lint.finding import Hit, Rule
-from echelon.lint.hits import hit
+from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
+from echelon.lint.text import counted
 from echelon.plan.shape import usable_cores
 
 LEAST_SECONDS = 300
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
 def unknown_partition(job: Job) -> Iterator[Hit]:
     """Find a partition that the machine does not have."""
     option, machine = job.option("partition"), job.machine
-    if option is None or machine is None or job.partition or not machine.partitions or not option.value.isascii():
+    if option is None or machine is None or job.partition or not option.value.isascii():
         return
-    if any(char in option.value for char in "<{$,") or not job.wants_devices:
-        return  # only partitions with devices are known
+    if not machine.complete:
+        return  # the partition may be one of those without a row
+    is_without = option.value in machine.partitions_without_devices
+    if any(char in option.value for char in "<{$,") or (is_without and not job.wants_devices):
+        return
+    if not (is_without or job.wants_devices or machine.partitions_without_devices):
+        return  # partitions without devices are not known
     known = [row.name for row in machine.partitions if row.retired_on is None]
     near = difflib.get_close_matches(option.value, known, n=1, cutoff=0.5) or known[:1]
     message = f"{machine.title} has no partition for devices {option.value!r}; it has {', '.join(known)}"
@@ -62,7 +68,7 @@ def seconds(job: Job) -> Iterator[Hit]:
     limit = int(match[1]) * 60 + int(match[2]) if match is not None else 0
     if option is None or not 0 < limit < LEAST_SECONDS:
         return
-    told = f"{limit} seconds" if limit % 60 else f"{limit // 60} minute{'s' if limit > 60 else ''}"
+    told = counted(limit, "second") if limit % 60 else counted(limit // 60, "minute")
     message = f"--time={option.value} is {told}: Slurm reads two numbers as minutes and seconds"
     yield hit(option, message, f"--time={option.value}:00")
 
@@ -80,7 +86,11 @@ def too_long(job: Job) -> Iterator[Hit]:
     if asked > row.max_minutes:
         most = units.slurm_time(row.max_minutes)
         message = f"the job asks for {units.slurm_time(asked)}, but {row.name} gives at most {most}"
-        yield hit(option, message, f"--time={most}")
+        yield judged(hit(option, message, f"--time={most}"), is_certain=bool(job.partition) or _has_all(job))
+
+
+def _has_all(job: Job) -> bool:
+    return job.machine is not None and job.machine.complete
 
 
 def _most(job: Job, limit: str) -> Partition | None:
@@ -99,11 +109,15 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
     if row is None or option is None:
         return
     if row.max_nodes is not None and job.num_nodes > row.max_nodes:
-        message = f"the job asks for {job.num_nodes} nodes, but {row.name} gives a job at most {row.max_nodes}"
+        message = f"the job asks for {_nodes(job)}, but {row.name} gives a job at most {row.max_nodes}"
         yield hit(option, message, f"--nodes={row.max_nodes}")
     elif row.min_nodes is not None and job.num_nodes < row.min_nodes:
-        message = f"the job asks for {job.num_nodes} nodes, but {row.name} needs at least {row.min_nodes}"
-        yield hit(option, message, f"--nodes={row.min_nodes}")
+        message = f"the job asks for {_nodes(job)}, but {row.name} needs at least {row.min_nodes}"
+        yield judged(hit(option, message, f"--nodes={row.min_nodes}"), is_certain=job.has_known_nodes)
+
+
+def _nodes(job: Job) -> str:
+    return counted(job.num_nodes, "node")
 
 
 def devices(job: Job) -> Iterator[Hit]:
@@ -119,27 +133,27 @@ def devices(job: Job) -> Iterator[Hit]:
     name, total = option.name, job.devices_per_node * job.num_nodes
     there = min(filter(None, (row.max_devices_per_node, kind.num_devices)), default=0)
     if there and job.devices_per_node > there:
-        message = (
-            f"the job asks for {job.devices_per_node} devices of each node, but the nodes of {row.name} have {there}"
-        )
+        asked = counted(job.devices_per_node, "device")
+        message = f"the job asks for {asked} of each node, but the nodes of {row.name} have {there}"
         prefix = f"{kind.gres}:" if name == "gres" else ""
-        yield hit(
-            option, message, f"--{name}={prefix}{there}" if name != "gpus-per-task" else f"--gpus-per-node={there}"
-        )
+        repair = f"--{name}={prefix}{there}" if name != "gpus-per-task" else f"--gpus-per-node={there}"
+        yield judged(hit(option, message, repair), is_certain=job.has_known_nodes or name in ("gpus-per-node", "gres"))
     elif row.max_devices is not None and total > row.max_devices:
-        yield hit(option, f"the job asks for {total} devices, but {row.name} gives a job at most {row.max_devices}")
+        asked = counted(total, "device")
+        yield hit(option, f"the job asks for {asked}, but {row.name} gives a job at most {row.max_devices}")
     elif row.min_devices is not None and total < row.min_devices:
-        yield hit(option, f"the job asks for {total} devices, but {row.name} needs at least {row.min_devices}")
+        asked = counted(total, "device")
+        yield hit(option, f"the job asks for {asked}, but {row.name} needs at least {row.min_devices}")
 
 
 def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
     counts = [kind.num_devices for kind in (job.machine.node_types if job.machine else ())]
     most = max((count for count in counts if count), default=0)
     if most and None not in counts and job.devices_per_node > most and job.machine is not None:
-        message = (
-            f"the job asks for {job.devices_per_node} devices of each node, but {job.machine.title} has at most {most}"
-        )
-        yield hit(option, message, f"--gpus-per-node={most}")
+        asked = counted(job.devices_per_node, "device")
+        message = f"the job asks for {asked} of each node, but {job.machine.title} has at most {most}"
+        mistake = hit(option, message, f"--gpus-per-node={most}")
+        yield judged(mistake, is_certain=_has_all(job) and job.has_known_nodes)
 
 
 def cores(job: Job) -> Iterator[Hit]:
@@ -155,8 +169,10 @@ def cores(job: Job) -> Iterator[Hit]:
         why = f" ({reserved} of {job.kind.num_cores} are reserved)" if reserved else ""
         parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
         product = f"{parts} × {job.number(option.value)} = " if parts > 1 else ""
-        message = f"the job asks for {product}{job.cores_per_node} cores of a node, but jobs can use {usable}{why}"
-        yield hit(option, message, f"--{option.name}={max(1, usable // parts)}")
+        asked = counted(job.cores_per_node, "core")
+        message = f"the job asks for {product}{asked} of a node, but jobs can use {usable}{why}"
+        mistake = hit(option, message, f"--{option.name}={max(1, usable // parts)}")
+        yield judged(mistake, is_certain=job.has_known_nodes or job.asked("ntasks") < 2)
 
 
 def memory(job: Job) -> Iterator[Hit]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import takewhile
 
 from echelon.lint.assignments import Variable
-from echelon.lint.command import Command, Word
+from echelon.lint.command import SHELLS, Command, Word
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit
+from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
+from echelon.lint.program import Program, constant, keyword
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
 
@@ -56,30 +58,73 @@ def fixed_port(job: Job) -> Iterator[Hit]:
 def wrong_host(job: Job) -> Iterator[Hit]:
     """Find a master address that each node evaluates to itself."""
     for variable in job.variables:
-        if variable.name not in MEETING:
+        if variable.name not in MEETING or _is_of_one_node(job, variable):
             continue
         in_task = _in_task(variable.command) or (not job.is_batch and _is_wrapper(job))
-        if in_task and HOST.search(variable.value) and job.num_nodes > 1:
-            yield hit(
-                variable.word,
-                f"each node gives its own name: {job.num_nodes} nodes wait in {job.num_nodes} places",
-                _first_node(),
-            )
-        elif not job.is_batch and in_task and HOST.search(variable.value):
-            yield hit(variable.word, "every task runs this line, and each node gives its own name", _first_node())
+        is_own = in_task and HOST.match(variable.live) is not None
+        if is_own and job.num_nodes > 1:
+            message = f"each node gives its own name: {job.num_nodes} nodes wait in {job.num_nodes} places"
+            yield hit(variable.word, message, _first_node())
+        elif is_own and not job.is_batch:
+            message = "every task runs this line, and each node gives its own name"
+            yield judged(hit(variable.word, message, _first_node()), is_certain=False)
         elif LOOPBACK.match(variable.value) and job.num_nodes > 1:
-            yield hit(
-                variable.word,
-                f"{variable.value} means each node itself, but the job has {job.num_nodes} nodes",
-                _first_node(),
-            )
+            message = f"{variable.value} means each node itself, but the job has {job.num_nodes} nodes"
+            yield hit(variable.word, message, _first_node())
     for start in job.started("torchrun"):
         option = start.option("rdzv-endpoint", "master-addr")
-        if option is None or job.step_nodes(start) < 2 or start.step is None:
+        if option is None or job.step_nodes(start) < 2 or start.step is None or job.is_chosen(start.command):
             continue
         nodes = job.step_nodes(start)
-        if LOOPBACK.match(option[1]) or (_in_task(start.command) and HOST.search(option[1])):
+        is_own = _in_task(start.command) and HOST.match(start.live("rdzv-endpoint", "master-addr")) is not None
+        if LOOPBACK.match(option[1]) or is_own:
             yield hit(option[0], f"{option[1]} means each node itself, but the job has {nodes} nodes", _first_node())
+
+
+def _is_of_one_node(job: Job, variable: Variable) -> bool:
+    """Say whether an address is only for one node: in a branch, overwritten, or with steps of one node alone."""
+    if any(block.kind in ("if", "case", "loop") for block in variable.command.blocks):
+        return True
+    steps = list(job.started("srun"))
+    return job.last(variable.name) is not variable or (bool(steps) and all(job.step_nodes(each) == 1 for each in steps))
+
+
+def host_in_script(job: Job) -> Iterator[Hit]:
+    """Find localhost as the address in a script whose ranks are on several nodes."""
+    for start in job.starts:
+        program = next((each for each in job.programs if job.runs(start, each)), None)
+        nodes = job.step_nodes(start) if start.step else 1
+        if program is None or nodes < 2 or job.is_chosen(start.command) or start.step is None or start.step.has_unknown:
+            continue
+        for node, address in _addresses(program):
+            if LOOPBACK.match(address):
+                where = f"{program.path}, line {node.lineno}:"
+                message = f"{where} {address} means each node itself, but the job has {nodes} nodes"
+                is_certain = any(_is_over_nodes(program, call) for call in program.called("init_process_group"))
+                yield judged(hit(start.word, message, _first_node()), is_certain=is_certain)
+                return
+
+
+def _addresses(program: Program) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """Yield each constant address that a script always sets."""
+    for call in program.called("init_process_group"):
+        address = constant(keyword(call, "init_method"))
+        if isinstance(address, str) and address.startswith("tcp://"):
+            yield call, address.removeprefix("tcp://")
+    for node in program.nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            is_address = constant(node.targets[0].slice) == "MASTER_ADDR" and isinstance(constant(node.value), str)
+            if is_address and not program.is_tested(node):
+                yield node, str(constant(node.value))
+
+
+def _is_over_nodes(program: Program, call: ast.Call) -> bool:
+    """Say whether the ranks of all nodes are to meet in a call, as their number says."""
+    size = keyword(call, "world_size")
+    if size is None:
+        return not {"spawn", "start_processes"} & program.words
+    is_of_node = re.fullmatch(r"[\w.]*device_count\(\)", ast.unparse(size)) is not None
+    return not is_of_node and re.search(r"NODES|NODEID|NTASKS|NPROCS|WORLD_SIZE", " ".join(program.texts)) is not None
 
 
 def _in_task(command: Command) -> bool:
@@ -121,9 +166,13 @@ def tool_in_container(job: Job) -> Iterator[Hit]:
         outer = _container_around(job, command)
         if outer is None:
             continue
+        options = takewhile(lambda word: word.text.rpartition("/")[2] not in SHELLS, outer.words)
+        if any(re.search(r"(?<!\$)(?<!\{)\b(?:slurm|munge|scontrol|srun)\b", word.text) for word in options):
+            continue  # Slurm's own programs may be bound into the image
         for word in command.words:
-            match = TOOL.search(word.text) if "$(" in word.text or word is command.words[0] else None
-            if match and not re.search(r"[\w/.-]" + match[1], word.text):
+            is_run = re.search(r"\$\(|`", word.live) is not None or word is command.words[0]
+            match = TOOL.search(word.live) if is_run else None
+            if match and not re.search(r"[\w/.-]" + match[1], word.live):
                 message = f"{match[1]} runs inside the container, which has no Slurm"
                 yield hit(word, message, f"{_first_node()}   before {outer.name}")
 
@@ -157,14 +206,15 @@ def not_exported(job: Job) -> Iterator[Hit]:
         assignment = variable.word.raw.partition("\n")[0]
         message = f"{name} is not exported: the programs that the script starts do not see it"
         mistake = hit(variable.word, message, f"export {assignment}", edits=_exported(variable))
-        yield mistake if is_needed else replace(mistake, severity="warning")
+        sets_it = any(f"environ['{name}'] = " in ast.unparse(program.tree) for program in job.programs)
+        yield judged(mistake, is_certain=is_needed and not sets_it)
 
 
 def _meets_by_variables(job: Job) -> bool:
     """Say whether ranks are started that find each other only by variables."""
     if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
         return False
-    steps = [start for start in job.started("python", "python3") if start.step is not None]
+    steps = [start for start in job.started("python", "python3") if start.step is not None and not start.is_brief]
     return any(job.step_tasks_per_node(start) * job.step_nodes(start) > 1 for start in steps)
 
 
@@ -178,7 +228,10 @@ def _exported(variable: Variable) -> tuple[Edit, ...]:
 
 def _is_expanded(job: Job, name: str) -> bool:
     pattern = re.compile(rf"\$\{{?{name}\b")
-    return any(pattern.search(word.live) for command in job.commands for word in command.words)
+    written = (*job.commands, *job.script.commands)
+    if any(pattern.search(word.live) for command in written for word in command.words):
+        return True
+    return any(not document.is_quoted and pattern.search(document.text) for document in job.script.documents)
 
 
 def read_too_early(job: Job) -> Iterator[Hit]:
@@ -192,7 +245,7 @@ def read_too_early(job: Job) -> Iterator[Hit]:
     if num_tasks < 2:
         return
     for command in job.commands:
-        if _in_task(command) or command.program in ("echo", "printf", "if", "[", "test"):
+        if _in_task(command) or command.program in ("echo", "printf", "[", "[[", "test", "case", "for"):
             continue
         for word in command.words:
             match = mine.search(word.live)
@@ -201,7 +254,7 @@ def read_too_early(job: Job) -> Iterator[Hit]:
                 if re.search(r"(?i)(?:node|machine)[_-]rank", word.text) and _meets_by_itself(job):
                     continue
                 placed = hit(word, message, f"srun … bash -c '… {word.text.partition(chr(10))[0]} …'")
-                yield placed if _is_needed(job, command, word) else replace(placed, severity="warning")
+                yield judged(placed, is_certain=_is_needed(job, command, word))
     for document in job.script.documents:
         match = None if document.is_quoted else re.search(r"(?<!\\)" + mine.pattern, document.text)
         if match:
@@ -219,7 +272,13 @@ def _meets_by_itself(job: Job) -> bool:
 
 def _is_needed(job: Job, command: Command, word: Word) -> bool:
     """Say whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
-    if re.match(r"(?:LOCAL_)?RANK=", word.text) or command.program.startswith("python"):
+    if assigned := re.match(r"((?:LOCAL_)?RANK)=", word.text):
+        again = any(each.name == assigned[1] and _in_task(each.command) for each in job.variables)
+        return _meets_by_variables(job) and not again
+    before = command.words[max(0, next(i for i, each in enumerate(command.words) if each is word) - 1)]
+    if re.search("rank", before.text + word.text, re.I) and any(
+        start.command is command and start.name.startswith("python") for start in job.starts
+    ):
         return True
     for start in job.started("torchrun", "accelerate"):
         node_rank = start.option("node-rank", "machine-rank")
@@ -237,8 +296,8 @@ def _matters(word: Word) -> bool:
 def differing_id(job: Job) -> Iterator[Hit]:
     """Find a rendezvous id that each node generates for itself."""
     for start in job.started("torchrun"):
-        option = start.option("rdzv-id")
-        if option and re.search(r"\$\{?RANDOM|\$\(date|\$\(uuidgen|\$\$", option[1]) and _in_task(start.command):
+        option, live = start.option("rdzv-id"), start.live("rdzv-id")
+        if option and re.search(r"\$\{?RANDOM|[(`](?:date|uuidgen|shuf)|\$\$", live) and _in_task(start.command):
             message = f"each node evaluates {option[1]} itself, so the nodes never meet"
             becomes = option[0].raw.replace(option[1], f"${_slurm('JOB_ID')}") if "=" in option[0].raw else ""
             yield hit(option[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
@@ -248,8 +307,9 @@ def no_local_rank(job: Job) -> Iterator[Hit]:
     """Find RANK and WORLD_SIZE set by hand without LOCAL_RANK."""
     assigned = {variable.name for variable in job.variables}
     first = next((variable for variable in job.variables if variable.name == "RANK"), None)
-    reads = [program.path for program in job.programs if "LOCAL_RANK" in program.texts]
-    if first is not None and "WORLD_SIZE" in assigned and "LOCAL_RANK" not in assigned:
+    reads = [program.path for program in job.programs if "LOCAL_RANK" in program.required]
+    is_read = bool(reads) or not job.programs
+    if first is not None and "WORLD_SIZE" in assigned and "LOCAL_RANK" not in assigned and is_read:
         who = f": {reads[0]} reads it" if reads else ", which most scripts read"
         yield hit(
             first.word,
@@ -260,8 +320,9 @@ def no_local_rank(job: Job) -> Iterator[Hit]:
     launched = any(job.started("torchrun", "accelerate", "deepspeed", "mpirun", "echelon"))
     for start in job.started("python", "python3"):
         many = start.step is not None and job.step_tasks_per_node(start) > 1
-        if reads and many and not launched and "LOCAL_RANK" not in assigned:
-            message = f"srun does not set LOCAL_RANK, but {reads[0]} reads it"
+        reader = next((each.path for each in job.programs if each.path in reads and job.runs(start, each)), "")
+        if reader and many and not launched and "LOCAL_RANK" not in assigned:
+            message = f"srun does not set LOCAL_RANK, but {reader} reads it"
             yield hit(
                 start.word,
                 message,
@@ -272,6 +333,7 @@ def no_local_rank(job: Job) -> Iterator[Hit]:
 RULES = (
     Rule(code="ECH207", find=fixed_port),
     Rule(code="ECH208", find=wrong_host),
+    Rule(code="ECH208", find=host_in_script),
     Rule(code="ECH209", find=several_addresses),
     Rule(code="ECH210", find=tool_in_container),
     Rule(code="ECH211", find=not_exported),

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from echelon.lint.assignments import Variable
 from echelon.lint.command import SHELLS
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit, line_before
+from echelon.lint.hits import hit, judged, line_before
 from echelon.lint.job import Job
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
+from echelon.lint.text import counted
 from echelon.lint.toml import words
 from echelon.script.misspellings import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
+NVIDIA = {"--nv", "--nvccli"}
 STEPS = ("srun", "mpirun", "mpiexec")
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
@@ -47,14 +49,6 @@ def _provides(job: Job) -> bool:
     )
 
 
-def _sources(job: Job) -> bool:
-    """Say whether another file may set variables."""
-    return any(
-        command.program in ("source", ".") and not re.search(r"activate|bashrc|profile|conda", command.argv[-1].text)
-        for command in job.commands
-    )
-
-
 def _meant_names(job: Job, name: str) -> set[str]:
     """Return the assigned names, and this name if an assigned one is a misspelling of it."""
     assigned = {variable.name for variable in job.variables}
@@ -65,7 +59,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
     """Find a job on several nodes that names no network interface for the ranks."""
     settings = {row.name: row for row in job.machine.settings} if job.machine else {}
     row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
-    if row is None or start is None or job.num_nodes < 2 or _provides(job) or _sources(job):
+    if row is None or start is None or job.num_nodes < 2 or _provides(job) or job.reads_other_files:
         return
     if row.name not in _meant_names(job, row.name):
         message = f"{job.num_nodes} nodes, but {row.name} is not set: {row.why}"
@@ -86,7 +80,9 @@ def wrong_interface(job: Job) -> Iterator[Hit]:
     if wrong:
         message = f"{wrong[0]} is not among the interfaces of the fast network: {', '.join(known)}"
         becomes = variable.word.raw.replace(variable.value, ",".join(known), 1)
-        yield hit(variable.word, message, f"export NCCL_SOCKET_IFNAME={','.join(known)}", becomes=becomes)
+        mistake = hit(variable.word, message, f"export NCCL_SOCKET_IFNAME={','.join(known)}", becomes=becomes)
+        is_certain = wrong[0].startswith(("ib", "hsn"))  # a fast network that another machine has
+        yield judged(mistake, is_certain=is_certain)
 
 
 def too_many_nodes(job: Job) -> Iterator[Hit]:
@@ -124,7 +120,13 @@ def no_cache(job: Job) -> Iterator[Hit]:
     """Find a job of many ranks that leaves AMD's MIOpen cache in the home folder."""
     names = {row.name for row in job.machine.settings if row.kind == "folder"} if job.machine else set()
     start, row = _first(job), "MIOPEN_USER_DB_PATH"
-    if start is None or row not in names or job.devices_per_node * job.num_nodes < 2 or _provides(job) or _sources(job):
+    if (
+        start is None
+        or row not in names
+        or job.devices_per_node * job.num_nodes < 2
+        or _provides(job)
+        or job.reads_other_files
+    ):
         return
     if row not in _meant_names(job, row):
         ranks = job.devices_per_node * job.num_nodes
@@ -142,7 +144,7 @@ def unset(job: Job) -> Iterator[Hit]:
         or job.option("cpus-per-task")
         or job.option("tres-per-task")
         or job.last(name)
-        or _sources(job)
+        or job.reads_other_files
     ):
         return
     for variable in job.variables:
@@ -154,6 +156,24 @@ def unset(job: Job) -> Iterator[Hit]:
         ):
             message = f"{variable.name} is empty: {name} is set only in a job with --cpus-per-task"
             yield hit(variable.word, message, f"export {variable.name}=${{{name}:-1}}")
+
+
+def of_no_job(job: Job) -> Iterator[Hit]:
+    """Find a variable with Slurm's beginning that Slurm never sets."""
+    table = words()["slurm"]
+    prefix, known, mistaken = table["variable"], frozenset(table["set"]), table["mistaken"]
+    named = re.compile(rf"\$\{{?{prefix}([A-Z][A-Z_]*)\b(?::?-([^}}]*))?")
+    told: set[str] = set()
+    for command in job.commands if job.is_batch else ():
+        for word in command.words:
+            for match in named.finditer(word.live):
+                name = match[1]
+                near = mistaken.get(name) or next(iter(meant(name, known)), "") if name not in known | told else ""
+                if near and not job.last(prefix + name):
+                    told.add(name)
+                    value = f"always {match[2]}" if match[2] else "empty"
+                    repair = word.raw.replace(prefix + name, prefix + near)
+                    yield hit(word, f"Slurm does not set {prefix}{name}, so the value is {value}", repair)
 
 
 def misspelt(job: Job) -> Iterator[Hit]:
@@ -259,15 +279,26 @@ def image_without_gpu(job: Job) -> Iterator[Hit]:
     """Find an image that lacks NVIDIA's driver."""
     if job.chip[1] != "nvidia" or not job.devices_per_node:
         return
+    if any(NVIDIA & {word.text for word in start.words} for start in job.started(*CONTAINERS)):
+        return  # the image without it may be one that needs no device
     for start in job.started(*CONTAINERS):
         words_of_start = [word.text for word in start.words]
         first = words_of_start[0] if words_of_start else ""
         is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
-        if first in ("exec", "run") and not {"--nv", "--nvccli"} & set(words_of_start) and not is_set:
-            message = f"{start.name} {first} without --nv: the image sees none of {job.devices_per_node} devices"
+        if first in ("exec", "run") and not NVIDIA & set(words_of_start) and not is_set:
+            asked = counted(job.devices_per_node, "device")
+            message = f"{start.name} {first} without --nv: the image sees no device, but the job has {asked}"
             word = start.words[0]
             edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} --nv"),)
-            yield hit(start.word, message, f"{start.name} {first} --nv …", edits=edits)
+            mistake = hit(start.word, message, f"{start.name} {first} --nv …", edits=edits)
+            yield judged(mistake, is_certain=not start.has_unknown and _is_training(job, start))
+
+
+def _is_training(job: Job, start: Start) -> bool:
+    """Say whether an image needs a device for sure: a launcher of ranks, or a script that fails without one."""
+    inner = [each for each in job.starts if start in each.outer]
+    programs = [program for each in inner for program in job.programs if job.runs(each, program)]
+    return any(each.name in LAUNCHERS for each in inner) or any(each.needs_device for each in programs)
 
 
 def one_profile(job: Job) -> Iterator[Hit]:
@@ -277,7 +308,7 @@ def one_profile(job: Job) -> Iterator[Hit]:
         option = start.option("o", "output", "output-file", "d", "output-directory")
         if tasks > 1 and (option is None or not re.search(r"[$%]", option[1])) and start.name != "nsys":
             rank = f"${words()['slurm']['variable']}PROCID"
-            message = f"{tasks} ranks write " + (f"{option[1]}" if option else "the same results.csv")
+            message = f"{counted(tasks, 'rank')} write " + (f"{option[1]}" if option else "the same results.csv")
             yield hit(start.word, message, f"srun … bash -c '{start.name} -o results-{rank}.csv …'")
 
 
@@ -295,4 +326,5 @@ RULES = (
     Rule(code="ECH414", find=one_profile),
     Rule(code="ECH418", find=no_cache),
     Rule(code="ECH421", find=unset),
+    Rule(code="ECH421", find=of_no_job),
 )

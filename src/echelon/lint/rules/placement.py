@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.finding import Hit, Rule
+from echelon.lint.hits import judged
 from echelon.lint.program import Program, constant, keyword
+from echelon.lint.visibility import ALL, OWN
 from echelon.script.branches import tail
 
+STATE = re.compile(r"ckpt|checkpoint|snapshot|model|state|weight|resume|optim|best|last|pretrain|load_state_dict", re.I)
+"""Match names of what is saved from devices."""
 FIRST = re.compile(r"(?:cuda|hip):0")
 
 
@@ -21,8 +25,12 @@ def _uses_nccl(call: ast.Call) -> bool:
 
 def no_device(program: Program) -> Iterator[Hit]:
     """Find init_process_group("nccl") without a device for each rank."""
-    if program.is_served or {"set_device", "device_id"} & (
-        program.words | {each.arg or "" for _, c in program.calls for each in c.keywords}
+    if (
+        program.is_served
+        or program.is_stepped
+        or program.sees == OWN
+        or {"set_device", "device_id"}
+        & (program.words | {each.arg or "" for _, c in program.calls for each in c.keywords})
     ):
         return
     if any("VISIBLE_DEVICES" in text for text in program.texts):
@@ -80,8 +88,9 @@ def _zero(call: ast.Call) -> ast.expr | None:
 
 def first_device(program: Program) -> Iterator[Hit]:
     """Find "cuda:0" in a script for several ranks."""
-    if not program.is_distributed:
+    if not program.is_distributed or program.sees == OWN:
         return
+    is_certain = program.sees == ALL
     for node in program.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and FIRST.fullmatch(node.value):
             parent = program.parents.get(node)
@@ -89,19 +98,19 @@ def first_device(program: Program) -> Iterator[Hit]:
                 parent, (ast.Dict, ast.Compare)
             )
             if not is_mapping and not program.is_guarded(node) and "VISIBLE_DEVICES" not in " ".join(program.texts):
-                yield program.hit(
-                    node, f"{node.value!r} is the same device for every rank of a node", 'f"cuda:{local_rank}"'
-                )
+                message = f"{node.value!r} is the same device for every rank of a node"
+                yield judged(program.hit(node, message, 'f"cuda:{local_rank}"'), is_certain=is_certain)
     for call in program.called("set_device", "cuda", "device", "DistributedDataParallel"):
         zero = _zero(call)
         if zero is not None and not program.is_guarded(call) and "VISIBLE_DEVICES" not in " ".join(program.texts):
             repair = program.source(call).replace("0", 'int(os.environ["LOCAL_RANK"])')
-            yield program.hit(call, "device 0 is the same device for every rank of a node", repair)
+            message = "device 0 is the same device for every rank of a node"
+            yield judged(program.hit(call, message, repair), is_certain=is_certain)
 
 
 def global_as_local(program: Program) -> Iterator[Hit]:
     """Find the global rank used as the number of a device."""
-    if not program.is_distributed or "spawn" in program.words:
+    if not program.is_distributed or "spawn" in program.words or (program.num_nodes == 1 and program.sees != OWN):
         return
     ranks = _names_of_rank(program)
     for call in program.called("set_device", "device", "DistributedDataParallel", "cuda", "to"):
@@ -114,7 +123,8 @@ def global_as_local(program: Program) -> Iterator[Hit]:
             named = match[1]
         if named and named in ranks:
             message = f"{named} is the number among all ranks: the second node has no such device"
-            yield program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
+            mistake = program.hit(call, message, 'int(os.environ["LOCAL_RANK"])')
+            yield judged(mistake, is_certain=program.num_nodes > 1 and program.sees == ALL)
             return
 
 
@@ -148,9 +158,31 @@ def loads_to_first(program: Program) -> Iterator[Hit]:
         return
     for name, call in program.calls:
         is_bare = name == "torch.load" and keyword(call, "map_location") is None and len(call.args) < 2
-        if is_bare and not any(each.arg is None for each in call.keywords) and not program.is_guarded(call):
+        if (
+            is_bare
+            and _is_of_device(program, call)
+            and not any(each.arg is None for each in call.keywords)
+            and not program.is_guarded(call)
+        ):
             message = "without map_location every rank loads onto the device that saved, number 0"
             yield program.hit(call, message, f'{ast.unparse(call)[:-1]}, map_location="cpu")')
+
+
+def _is_of_device(program: Program, call: ast.Call) -> bool:
+    """Say whether a file was probably saved from a device: a model's state, not data."""
+    if not re.search(r"cuda|nccl|hip|xpu|device", program.text):
+        return False
+    if any(
+        isinstance(each, ast.ClassDef) and "Dataset" in ast.unparse(each).partition(":")[0]
+        for each in program.around(call)
+    ):
+        return False
+    statement = next((each for each in program.around(call) if isinstance(each, ast.stmt)), None)
+    text = ast.unparse(statement) if statement is not None else ""
+    target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    loads = " ".join(ast.unparse(each) for each in program.called("load_state_dict"))
+    is_loaded = bool(target) and re.search(rf"\b{re.escape(target)}\b", loads) is not None
+    return is_loaded or STATE.search(text) is not None
 
 
 def argument(program: Program) -> Iterator[Hit]:

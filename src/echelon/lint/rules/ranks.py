@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from echelon.environment import digits
 from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.hits import judged
 from echelon.lint.program import DEEPEST, FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
 
@@ -101,7 +102,9 @@ def exit_on_some(program: Program) -> Iterator[Hit]:
         ):
             who = f"the ranks of `{ast.unparse(guard.test)}`"
             message = f"only {who} end here, but the others wait for them in {tail(after[0].func)}"
-            yield program.hit(call, message, "broadcast the decision first, then raise the error in every rank")
+            mistake = program.hit(call, message, "broadcast the decision first, then raise the error in every rank")
+            fails = bool(call.args) and constant(call.args[0]) not in (0, None)  # then a launcher may end the others
+            yield judged(mistake, is_certain=not fails)
 
 
 def saves_everywhere(program: Program) -> Iterator[Hit]:
@@ -199,7 +202,7 @@ def fixed_port(program: Program) -> Iterator[Hit]:
             if (
                 key == "MASTER_PORT"
                 and tail(target.value) == "environ"
-                and digits.is_number(str(value))
+                and digits.whole(str(value))
                 and not _is_fallback(program, node)
             ):
                 message = f"port {value} is the same in every run: two runs on one node conflict"

@@ -12,12 +12,12 @@ from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint.batch import Option, names, read
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit
+from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
 from echelon.lint.toml import words
 
 PLACEHOLDER = re.compile(
-    r"<[A-Za-z][\w .-]*>|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"
+    r"\b__[A-Z][A-Z0-9_]*__\b|<[A-Za-z][^<>]*>|\[(?:[Yy]our|YOUR|my|the)\b[^\]]*\]|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"
     r"|[Pp]roject_(?:X+|x+|0{3,}|N+)\b|\b(?:XXX+|xxx+|CHANGEME|FIXME|TODO)\b"
 )
 SURE = 0.9
@@ -170,16 +170,18 @@ def placeholder(job: Job) -> Iterator[Hit]:
     """Find a placeholder that a person was to replace."""
     for option in job.header.options:
         match = PLACEHOLDER.search(option.written)
-        if match and option.name not in ("job-name", "comment"):
+        is_filled = match is not None and match.group().startswith("__")  # by a tool that knows the name
+        if match and not is_filled and option.name not in ("job-name", "comment"):
             placed = hit(option, f"{match.group()} is a placeholder: replace it", f"--{option.name}=…")
-            yield replace(placed, severity="warning") if option.name in LABELS else placed
+            yield judged(placed, is_certain=option.name not in LABELS)
     for command in job.script.commands:
         for word in command.argv if command.outer is None else ():
             text = re.sub(r"'[^']*'|\$\{\{?[^}]*\}\}?", "", word.raw)
             if match := re.search(r"\{\{.*?\}\}|project_(?:X+|x+|0{6,})\b|\bYOUR_\w+", text):
                 yield hit(word, f"{match.group()} is a placeholder: replace it")
     for number, line in enumerate(job.lines, 1):
-        code = "" if line.lstrip().startswith("#") or number in job.document_lines else line
+        is_text = line.lstrip().startswith("#") or number in job.document_lines or number in job.quoted_lines
+        code = "" if is_text else re.sub(r"""'[^']*'|"[^"]*"|\s#.*""", lambda found: " " * len(found.group()), line)
         if job.is_batch and (match := re.search(r"(?<![<\w])<[a-z][a-z_ -]*>(?!\w)", code)):
             at, text = match.start() + 1, match.group()
             message = f"{text} is a placeholder: replace it; the shell reads it as redirections from and to files"
@@ -195,8 +197,7 @@ def unexpanded(job: Job) -> Iterator[Hit]:
         becomes = _with_patterns(option)
         repair = becomes or f"{words()['slurm']['submit']} {option.written} …   there the shell fills it in"
         message = f"Slurm reads {match.group()} as plain text, because no shell reads this line"
-        severity = "warning" if option.name in LABELS else ""
-        yield replace(hit(option, message, repair, becomes=becomes), severity=severity)
+        yield judged(hit(option, message, repair, becomes=becomes), is_certain=option.name not in LABELS)
 
 
 def _with_patterns(option: Option) -> str:
@@ -228,14 +229,9 @@ def _first_line(lines: list[str]) -> tuple[Edit, ...]:
 
 def no_account(job: Job) -> Iterator[Hit]:
     """Find a missing account on a machine that requires one."""
-    if (
-        job.machine
-        and job.machine.account == "required"
-        and "partition" in job.header.last
-        and not job.option("account")
-    ):
+    if job.machine and job.machine.account == "required" and job.is_batch and not job.option("account"):
         message = f"the script names no account, but {job.machine.title} bills every job to an account"
-        yield hit(job.header.last["partition"], message, "--account=project_…")
+        yield hit(job.option("partition") or job.header.options[0], message, "--account=project_…")
 
 
 def personal_path(job: Job) -> Iterator[Hit]:

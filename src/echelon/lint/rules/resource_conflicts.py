@@ -11,6 +11,7 @@ from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.starts import LAUNCHERS
+from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -30,7 +31,7 @@ def folder_of_output(job: Job) -> Iterator[Hit]:
             continue
         path = folder.rstrip("/").removeprefix("./")
         maker = next((command for command in job.commands if _makes(command, path)), None)
-        if maker is not None:
+        if maker is not None and not _submits_too(job, maker):
             message = f"the job makes {folder} (line {maker.argv[0].line}), but Slurm opens the log earlier"
             submit = words()["slurm"]["submit"]
             yield hit(option, message, f"mkdir -p {folder} && {submit} {os.path.basename(job.path)}")
@@ -43,12 +44,21 @@ def _makes(command: Command, path: str) -> bool:
     return command.program == "mkdir" and (path in made or (is_below and "-p" in made))
 
 
+def _submits_too(job: Job, command: Command) -> bool:
+    """Say whether the branch or the function of a command also submits: then it runs before the job."""
+    own = next((block for block in reversed(command.blocks) if block.kind in ("if", "case", "function", "group")), None)
+    beside = (each for each in job.script.commands if own in each.blocks) if own else iter(())
+    return any(word.text == words()["slurm"]["submit"] for each in beside for word in each.words)
+
+
 def one_core_each(job: Job) -> Iterator[Hit]:
     """Find several ranks on a node with one core each."""
     names = ("cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "ntasks-per-core", "hint")
     option = job.option("ntasks-per-node") or job.option("ntasks")
-    if option is None or any(job.option(name) for name in names) or job.machine is not None or job.is_heterogeneous:
+    if option is None or any(job.option(name) for name in names) or job.is_heterogeneous:
         return
+    if job.kind is not None and (job.kind.cores_per_device or job.has_whole_nodes):
+        return  # their share of the node's cores says it better
     tasks = job.tasks_per_node
     is_on_each = any(start.step is not None and not _other_tasks(start) for start in job.started("python", "python3"))
     if tasks > 1 and is_on_each and tasks == job.devices_per_node:
@@ -71,10 +81,10 @@ def contradicting_tasks(job: Job) -> Iterator[Hit]:
     if per_node is not None and job.asked("ntasks-per-node"):
         product = num_nodes * job.asked("ntasks-per-node")
         if product != count:
-            shown = f"{num_nodes} nodes × {job.asked('ntasks-per-node')} tasks = {product}"
-            yield hit(total, f"{count} tasks in all, but {shown}: --ntasks wins", f"--ntasks={product}")
+            shown = f"{counted(num_nodes, 'node')} × {counted(job.asked('ntasks-per-node'), 'task')} = {product}"
+            yield hit(total, f"{counted(count, 'task')} in all, but {shown}: --ntasks wins", f"--ntasks={product}")
     elif count < num_nodes:
-        message = f"{count} {'task' if count == 1 else 'tasks'} on {num_nodes} nodes: Slurm uses only {count} of them"
+        message = f"{counted(count, 'task')} on {num_nodes} nodes: Slurm uses only {count} of them"
         yield hit(total, message, f"--ntasks={num_nodes}")
 
 
@@ -153,7 +163,7 @@ def empty_environment(job: Job) -> Iterator[Hit]:
 def no_device_asked(job: Job) -> Iterator[Hit]:
     """Find a request without devices for a script that needs one."""
     places = ("partition", "constraint", "qos", "reservation", "nodelist", "account", "licenses", "tres-per-task")
-    if not job.is_batch or job.machine is not None or any(job.option(name) for name in DEVICE_OPTIONS):
+    if not job.is_batch or job.kind is not None or any(job.option(name) for name in DEVICE_OPTIONS):
         return
     if any(HAS_DEVICES.search(job.value(name)) for name in places) or any(map(job.option, ("exclusive", "nodelist"))):
         return

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.hits import judged
 from echelon.lint.program import Program, constant, keyword
-from echelon.script.branches import tail
+from echelon.script.branches import LOOPS, tail
 
 SHARING = re.compile(
     r"sampler|iterabledataset|shard|split_by_node|split_dataset|world_size|get_rank|streamingdataset|webdataset|num_replicas"
@@ -99,7 +100,24 @@ def shuffle_and_sampler(program: Program) -> Iterator[Hit]:
         if constant(keyword(call, "shuffle")) is True and is_real:
             message = "DataLoader gets shuffle=True and a sampler, accepts only one of them, and raises ValueError"
             shuffle = keyword(call, "shuffle")
-            yield program.hit(call, message, "shuffle=False", program.edit(shuffle, "False") if shuffle else ())
+            edits = program.edit(shuffle, "False") if shuffle else ()
+            mistake = program.hit(call, message, "shuffle=False", edits)
+            yield judged(mistake, is_certain=sampler is not None and _is_sampler(program, sampler))
+
+
+def _is_sampler(program: Program, node: ast.expr) -> bool:
+    """Say whether an expression is a sampler for sure: a call of its class, or a name that only has such values."""
+    if isinstance(node, ast.Call):
+        return tail(node.func).endswith("Sampler")
+    name = ast.unparse(node)
+    values = [
+        each.value
+        for each in program.nodes
+        if isinstance(each, ast.Assign) and name in [ast.unparse(target) for target in each.targets]
+    ]
+    return bool(values) and all(
+        isinstance(value, ast.Call) and tail(value.func).endswith("Sampler") for value in values
+    )
 
 
 def _may_be_none(program: Program) -> set[str]:
@@ -195,12 +213,30 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
         return
     for call in program.called("print", "info", "log", "add_scalar"):
         names = [inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name) and METRIC.search(inner.id)]
+        if not names and any(
+            isinstance(each, ast.Constant) and METRIC.search(str(each.value)) for each in ast.walk(call)
+        ):
+            counters = _counters(program)
+            names = [inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name) and inner.id in counters]
         if names and program.guard(call) is not None:
             message = f"{names[0]} holds only one rank's samples; no all-reduce adds the other ranks'"
             yield program.hit(
                 call, message, f"torch.distributed.all_reduce({names[0]})   before it is divided and shown"
             )
             return
+
+
+def _is_whole(program: Program, loader: str, node: ast.AST) -> bool:
+    """Say whether a loader has all samples, or only one rank gets to a node."""
+    calls = [call for call in program.called("DataLoader") if _target(program, call) == loader]
+    has_sampler = any({"sampler", "batch_sampler", None} & {each.arg for each in call.keywords} for call in calls)
+    return (bool(calls) and not has_sampler) or program.is_guarded(node)
+
+
+def _counters(program: Program) -> set[str]:
+    """Return the names to which loops add."""
+    added = (node for node in program.nodes if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add))
+    return {tail(node.target) for node in added if any(isinstance(each, LOOPS) for each in program.around(node))}
 
 
 def length_of_all(program: Program) -> Iterator[Hit]:
@@ -211,11 +247,17 @@ def length_of_all(program: Program) -> Iterator[Hit]:
         or "DistributedSampler" not in program.words
     ):
         return
+    sampled = {ast.unparse(call.args[0]) for call in program.called("DistributedSampler") if call.args}
+    counters = _counters(program)
     for node in program.nodes:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
             continue
         text = ast.unparse(node.right)
-        if re.fullmatch(r"len\([\w.]*(?:loader|dataloader)\w*\.dataset\)", text):
+        is_sampled = text in {f"len({each})" for each in sampled} and counters & {
+            each.id for each in ast.walk(node.left) if isinstance(each, ast.Name)
+        }
+        of_loader = re.fullmatch(r"len\(([\w.]*(?:loader|dataloader)\w*)\.dataset\)", text)
+        if is_sampled or (of_loader and not _is_whole(program, of_loader[1], node)):
             message = (
                 f"{text} counts the samples of all ranks, but {ast.unparse(node.left)[:40]} counts the samples of "
                 "one rank"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.hits import judged
 from echelon.lint.job import Job
-from echelon.lint.text import lines_of
+from echelon.lint.text import counted, lines_of
 from echelon.lint.toml import words
 
 
@@ -36,6 +38,10 @@ class Settings:
         except (ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
+
+    def is_named_in(self, job: Job) -> bool:
+        """Say whether a job names this file."""
+        return os.path.basename(self.path) in job.text
 
     def hit(self, key: str, message: str, repair: str = "") -> Hit:
         """Return a hit at the line of a key."""
@@ -93,7 +99,8 @@ def batch_sizes(settings: Settings) -> Iterator[Hit]:
     steps = values.get("gradient_accumulation_steps", 1)
     if not isinstance(total, int) or not isinstance(micro, int) or not isinstance(steps, int) or micro * steps < 1:
         return
-    ranks = next((job.devices_per_node * job.num_nodes for job in settings.jobs if job.devices_per_node), 0)
+    job = next((job for job in settings.jobs if job.devices_per_node), None)
+    ranks = job.devices_per_node * job.num_nodes if job else 0
     if total % (micro * steps):
         product = f"{micro} × {steps} = {micro * steps}"
         message = f"train_batch_size {total} is not a multiple of {product}: it fits no number of ranks"
@@ -101,8 +108,11 @@ def batch_sizes(settings: Settings) -> Iterator[Hit]:
             "train_batch_size", message, f'"train_batch_size": {max(1, total // (micro * steps)) * micro * steps}'
         )
     elif ranks and total != micro * steps * ranks:
-        message = f"train_batch_size {total}, but {micro} × {steps} × {ranks} ranks = {micro * steps * ranks}"
-        yield settings.hit("train_batch_size", message, f'"train_batch_size": {micro * steps * ranks}')
+        message = (
+            f"train_batch_size {total}, but {micro} × {steps} × {counted(ranks, 'rank')} = {micro * steps * ranks}"
+        )
+        mistake = settings.hit("train_batch_size", message, f'"train_batch_size": {micro * steps * ranks}')
+        yield judged(mistake, is_certain=job is not None and settings.is_named_in(job))
 
 
 def two_precisions(settings: Settings) -> Iterator[Hit]:
@@ -144,7 +154,8 @@ def processes(settings: Settings) -> Iterator[Hit]:
         match = re.search(rf"^\s*{key}:\s*([0-9]{{1,9}})\s*$", settings.text, re.MULTILINE)
         overruled = any(start.option(key.replace("_", "-")) for start in job.started("accelerate"))
         if match and int(match[1]) != there and not overruled and any(job.started("accelerate")):
-            yield settings.hit(key, f"{key}: {match[1]}, but the job has {there}", f"{key}: {there}")
+            mistake = settings.hit(key, f"{key}: {match[1]}, but the job has {there}", f"{key}: {there}")
+            yield judged(mistake, is_certain=settings.is_named_in(job))
 
 
 RULES = (

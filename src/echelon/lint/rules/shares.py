@@ -9,9 +9,12 @@ from echelon.lint.batch import Option
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
+from echelon.lint.text import counted
 
 STARVED = 0.5
 """LUMI's slides and CSC's guide give the whole share of cores; below half of it, loaders wait for cores."""
+ENOUGH = 8
+"""The cores that feed one device: LUMI gives 7. A job with part of a node's devices leaves more to the others."""
 SHORT = 0.7
 """The least share of memory: CSC's guide raised a value of 0.69 (64G for 2 of Puhti's GPUs) in 584afdadd."""
 
@@ -39,10 +42,11 @@ def few_cores(job: Job) -> Iterator[Hit]:
         return
     wanted, parts = share * job.devices_per_node, job.tasks_per_node or 1
     asked = job.cores_per_node or parts
-    if asked < STARVED * wanted and (option or job.partition):
+    least = STARVED * share if job.takes_all_devices else min(STARVED * share, ENOUGH)
+    if asked < least * job.devices_per_node and (option or job.partition):
         per_task = option is None or option.name == "cpus-per-task"
         repair = f"--cpus-per-task={wanted // parts}" if per_task else f"--cpus-per-gpu={share}"
-        message = f"{asked} cores for {job.devices_per_node} devices, but their share is {wanted} ({share} each)"
+        message = f"{counted(asked, 'core')} for {_devices(job)}, but the share is {wanted} ({share} each)"
         place = option or job.option("partition")
         if place is not None and (not job.has_whole_nodes or _are_steps_bound(job)):
             yield hit(place, message, repair)
@@ -56,24 +60,29 @@ def _are_steps_bound(job: Job) -> bool:
 def over_share(job: Job) -> Iterator[Hit]:
     """Find more cores or memory than the share of the devices: it is billed, or taken from others' devices."""
     kind = job.kind
-    if kind is None or not job.devices_per_node or job.takes_all_devices or job.machine is None:
+    if kind is None or not job.devices_per_node or job.takes_all_devices or not kind.num_devices:
         return
     option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
     share = kind.cores_per_device
     if option and share and job.cores_per_node > share * job.devices_per_node:
         fair = share * job.devices_per_node
         parts = (job.tasks_per_node or 1) if option.name == "cpus-per-task" else job.devices_per_node
-        some = f"{job.devices_per_node} of {kind.num_devices} devices"
-        message = f"{job.cores_per_node} cores for {some}, but their share is {fair}"
+        message = f"{counted(job.cores_per_node, 'core')} for {_part(job)}, but the share is {fair}"
         yield hit(option, message, f"--{option.name}={max(1, fair // parts)}")
     memory, share_bytes = job.memory_option, kind.memory_bytes_per_device
     if memory and share_bytes and job.memory_bytes_per_node > share_bytes * job.devices_per_node * 1.1:
         fair_bytes = share_bytes * job.devices_per_node
-        message = (
-            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} of {kind.num_devices} "
-            f"devices, but their share is {units.size(fair_bytes)}"
-        )
+        message = f"{units.size(job.memory_bytes_per_node)} for {_part(job)}, but the share is {units.size(fair_bytes)}"
         yield hit(memory, message, f"--mem={units.slurm_size(fair_bytes)}")
+
+
+def _devices(job: Job) -> str:
+    return counted(job.devices_per_node, "device")
+
+
+def _part(job: Job) -> str:
+    there = job.kind.num_devices if job.kind else None
+    return f"{job.devices_per_node} of {counted(there, 'device')}" if there else _devices(job)
 
 
 def little_memory(job: Job) -> Iterator[Hit]:
@@ -83,10 +92,8 @@ def little_memory(job: Job) -> Iterator[Hit]:
         return
     fair = share_bytes * job.devices_per_node
     if job.memory_bytes_per_node < SHORT * fair and not (job.kind and job.kind.memory_follows_devices):
-        message = (
-            f"{units.size(job.memory_bytes_per_node)} for {job.devices_per_node} devices, but their share of a "
-            f"node is {units.size(fair)}"
-        )
+        asked = units.size(job.memory_bytes_per_node)
+        message = f"{asked} for {_devices(job)}, but their share of a node is {units.size(fair)}"
         yield hit(option, message, f"--mem={units.slurm_size(fair)}")
 
 
@@ -136,7 +143,7 @@ def unused_part(job: Job) -> Iterator[Hit]:
         return
     if 0 < job.devices_per_node < kind.num_devices:
         others = [each.name for each in job.machine.partitions if _shares(each, row)] if job.machine else []
-        message = f"the job uses {job.devices_per_node} of {kind.num_devices} devices, but whole nodes are billed"
+        message = f"the job uses {_part(job)}, but whole nodes are billed"
         yield hit(option, message, f"--partition={others[0]}" if others else f"--gpus-per-node={kind.num_devices}")
 
 

@@ -6,15 +6,19 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from echelon.lint.command import ASSIGNMENT, Word
+from echelon.lint.assignments import EXPORTS
+from echelon.lint.command import ASSIGNMENT, Command, Word
 from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit
+from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
+from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
 TYPOGRAPHIC = {"“": '"', "”": '"', "‘": "'", "–": "--", "—": "--", "\u00a0": " ", "−": "-"}
 LISTENING = re.compile(r"(?:--(?:ip|host|bind|listen|server[.]address)[= ]?|\s)(?:0\.0\.0\.0|\*|::)(?=[\s:'\"]|$)")
+OPEN = re.compile(r"token=(?:''|\"\"|\s|$)|password=(?:''|\"\"|\s|$)|--no-?auth")
+"""Match the options with which a server asks for no password."""
 NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Match names of variables that a script may export without assigning them."""
 SERVERS = (
@@ -38,10 +42,14 @@ BUILT_IN = frozenset({"PWD", "HOSTNAME", "RANDOM", "SECONDS", "LINENO", "PATH", 
 
 def substitution(job: Job) -> Iterator[Hit]:
     """Find $(NAME), which runs a command called NAME."""
+    functions = {block.name for command in job.script.commands for block in command.blocks}
+    expanded = {name for word in _all_words(job) for name in CAPITALS.findall(word.live)} - functions
     for number, line in enumerate(job.lines, 1):
         if line.lstrip().startswith("#") or not job.is_bash or number in job.literal_lines:
             continue
         for match in CAPITALS.finditer(line):
+            if match[1] not in expanded and number not in job.document_lines:
+                continue
             message = (
                 f"{match.group()} runs a command {match[1]}, which does not exist; ${{{match[1]}}} is the variable"
             )
@@ -53,6 +61,12 @@ def substitution(job: Job) -> Iterator[Hit]:
                 repair=f"${{{match[1]}}}",
                 edits=(Edit(line=number, column=match.start() + 1, old=match.group(), new=f"${{{match[1]}}}"),),
             )
+
+
+def _all_words(job: Job) -> Iterator[Word]:
+    for command in job.script.commands:
+        yield from command.words
+        yield from (redirection.target for redirection in command.redirections)
 
 
 def unclosed(job: Job) -> Iterator[Hit]:
@@ -96,26 +110,18 @@ def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
 
 def space_after_backslash(job: Job) -> Iterator[Hit]:
     """Find a backslash that continues nothing, because a space follows."""
-    quoted = {
-        word.line + number
-        for command in job.script.commands
-        for word in command.words
-        if command.outer is None
-        for number in range(word.raw.count("\n"))
-    }
     for number, line in enumerate(job.lines, 1):
         match = re.search(r"\\([ \t]+)$", line)
-        if match and number in quoted:
+        if match and number in job.quoted_lines and number + 1 in job.quoted_lines:
             message = "a space follows the backslash: inside quotes the program gets both"
             edits = (Edit(line=number, column=match.start() + 1, old=match.group(), new="\\"),)
             at = {"column": match.start() + 1, "width": len(match.group())}
             yield Hit(line=number, message=message, repair=line.strip(), edits=edits, severity="warning", **at)
         elif match and job.is_bash and not line.lstrip().startswith("#"):
+            spaces = "a space" if len(match[1]) == 1 else f"{len(match[1])} spaces"
             message = (
-                f"{len(match[1])} spaces after the backslash: the line ends here, and the shell runs the next "
-                "line as a new command"
+                f"{spaces} after the backslash: the line ends here, and the shell runs the next line as a new command"
             )
-            message = message.replace("1 spaces", "a space")
             edits = (Edit(line=number, column=match.start() + 1, old=match.group(), new="\\"),)
             yield Hit(
                 line=number, column=match.start() + 1, width=len(match.group()), message=message, repair=line.strip(),
@@ -161,18 +167,33 @@ def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
 
 def first_of_array(job: Job) -> Iterator[Hit]:
     """Find $NAME of an array, which is only its first element."""
-    arrays = {variable.name: variable.word for variable in job.variables if re.match(r"\w+=\(", variable.word.raw)}
-    for command in (
-        each for each in job.script.commands if each.program != "[["
-    ):  # this test asks whether there is a first element
-        for word in command.words:
+    arrays: dict[str, Word] = {}
+    for command in job.script.commands:
+        is_test = command.program in ("[[", "[", "test")  # it asks whether there is a first element
+        for word in command.words if not is_test else ():
             for match in re.finditer(r"\$(\w+)\b|\$\{(\w+)\}", word.live):
                 name = match[1] or match[2]
                 is_own = re.match(rf"{name}\+?=|\w+=\(\s*\${name}\s*\)$", word.raw) is not None
-                if name in arrays and not is_own and word.line >= arrays[name].line:
+                if name in arrays and not is_own:
                     where = f"{name} is an array (line {arrays[name].line})"
                     message = f"{match.group()} is only the first element: {where}"
                     yield hit(word, message, f'"${{{name}[@]}}"')
+        _follow_arrays(command, arrays)
+
+
+def _follow_arrays(command: Command, arrays: dict[str, Word]) -> None:
+    """Note the arrays that a command makes; another value replaces the first element, so that it is meant alone."""
+    for word in (
+        *command.assignments,
+        *(command.argv[1:] if command.program in (*EXPORTS, "local", "readonly") else ()),
+    ):
+        if match := re.match(r"(\w+)=(\(?)", word.raw):
+            arrays.pop(match[1], None)
+            if match[2]:
+                arrays[match[1]] = word
+    if command.program in ("for", "read", "unset"):
+        for word in command.argv[1:]:
+            arrays.pop(word.text, None)
 
 
 def removal(job: Job) -> Iterator[Hit]:
@@ -182,6 +203,8 @@ def removal(job: Job) -> Iterator[Hit]:
         for command in job.script.commands
     )
     assigned = {variable.name for variable in job.variables if variable.value}
+    loops = (each for each in job.script.commands if each.program in ("for", "select", "read"))
+    assigned |= {word.text for command in loops for word in command.argv[1:]}
     for command in job.script.commands:
         options = "".join(word.text for word in command.argv[1:] if word.text.startswith("-"))
         if command.program != "rm" or "r" not in options.lower():
@@ -204,11 +227,11 @@ def open_listener(job: Job) -> Iterator[Hit]:
         if LISTENING.search(text) or "--bind_all" in text:
             word = next(word for word in command.argv if re.search(r"0\.0\.0\.0|\*|::|bind_all", word.text))
             repair = "127.0.0.1, and from your own computer: ssh -L PORT:localhost:PORT …"
-            yield hit(
-                word,
-                f"{command.program} listens on every network of the node: anyone who can reach the node may connect",
-                repair,
+            message = (
+                f"{command.program} listens on every network of the node: anyone who can reach the node may connect"
             )
+            is_certain = command.program in ("nc", "ncat", "netcat", "socat") or OPEN.search(text) is not None
+            yield judged(hit(word, message, repair), is_certain=is_certain)
 
 
 def stray_words(job: Job) -> Iterator[Hit]:
@@ -231,7 +254,9 @@ def windows_lines(job: Job) -> Iterator[Hit]:
     """Find lines that end with \\r\\n."""
     if "\r\n" in job.text:
         count = job.text.count("\r\n")
-        message = f"{count} lines have Windows line ends: the shell sees a carriage return at the end of every word"
+        message = (
+            f"Windows line ends ({counted(count, 'line')}): the shell sees a carriage return at the end of every word"
+        )
         numbered = enumerate(job.text.split("\n"), 1)
         edits = tuple(Edit(line=n, column=len(line), old="\r", new="") for n, line in numbered if line.endswith("\r"))
         repair = f"sed -i 's/\\r$//' {job.path}"

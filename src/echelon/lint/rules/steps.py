@@ -10,12 +10,13 @@ from echelon.lint.executed_commands import INERT
 from echelon.lint.finding import Hit, Rule
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
-from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.starts import LAUNCHERS, Start, is_inert
+from echelon.lint.text import counted
 
 SMALL = frozenset(
     {
         "hostname", "nvidia-smi", "rocm-smi", "echo", "date", "mkdir", "cp", "rsync", "ls", "cat", "env", "rm",
-        "uv", "uname", "lscpu", "ip", "touch", "true", "sleep", "tar", "unzip", "id", "pwd", "module", "wget", "curl",
+        "uname", "lscpu", "ip", "touch", "true", "sleep", "tar", "unzip", "id", "pwd", "module", "wget", "curl",
     }
 )  # fmt: skip
 """Programs for which one core is enough."""
@@ -29,7 +30,7 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
         return
     for start in job.started("srun"):
         rest = start.words[len(start.own) :]
-        if rest and (rest[0].text.rpartition("/")[2] in SMALL or _only_prepares(job, start)):
+        if rest and (rest[0].text.rpartition("/")[2] in SMALL or is_inert(rest) or _only_prepares(job, start)):
             continue
         if start.option("cpus-per-task", "c", "cpus-per-gpu", "cpu-bind") is None:
             count = job.number(option.value)
@@ -66,7 +67,8 @@ def tasks_overridden(job: Job) -> Iterator[Hit]:
         wanted, has = (job.number(step_option[1]) if step_option else 0), job.tasks_per_node
         if step_option and wanted and has and wanted != has and start.option("ntasks", "n") is None:
             total = wanted * job.step_nodes(start)
-            message = f"this step asks for {wanted} tasks on each node, but the job's {option.written} overrides it"
+            asked = counted(wanted, "task")
+            message = f"this step asks for {asked} on each node, but the job's {option.written} overrides it"
             yield hit(step_option[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
 
 
@@ -76,7 +78,8 @@ def threads(job: Job) -> Iterator[Hit]:
     ranks, cores = ranks_per_node(job), job.cores_per_node
     count = job.number(variable.value) if variable else 0
     if variable and count and ranks > 1 and cores and ranks * count > cores:
-        message = f"{ranks} ranks × {count} threads = {ranks * count}, but the node's part of the job has {cores} cores"
+        product = f"{ranks} ranks × {counted(count, 'thread')} = {ranks * count}"
+        message = f"{product}, but the node's part of the job has {counted(cores, 'core')}"
         yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
 
 
@@ -93,8 +96,8 @@ def workers(job: Job) -> Iterator[Hit]:
             follows = start.words[index + 1].text if not equals and index + 1 < len(start.words) else ""
             count = job.number(value or follows)
             if count and ranks * count > cores:
-                product = f"{ranks} ranks × {count} workers = {ranks * count}"
-                message = f"{product}, but the node's part of the job has {cores} cores"
+                product = f"{counted(ranks, 'rank')} × {counted(count, 'worker')} = {ranks * count}"
+                message = f"{product}, but the node's part of the job has {counted(cores, 'core')}"
                 yield hit(word, message, f"{name}{equals or ' '}{max(1, cores // ranks - 1)}")
 
 

@@ -13,6 +13,7 @@ from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
 from echelon.lint.starts import Start
+from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 BF16 = re.compile(
@@ -76,7 +77,9 @@ def fork(job: Job) -> Iterator[Hit]:
             count, method = keyword(call, "num_workers"), keyword(call, "multiprocessing_context")
             if count is None or constant(count) == 0 or method is not None or "set_start_method" in program.words:
                 continue
-            forked = f"{program.path}, line {call.lineno}: {ast.unparse(count)} workers are forked"
+            forked = (
+                f"{program.path}, line {call.lineno}: loaders fork their workers (num_workers={ast.unparse(count)})"
+            )
             message = f"{forked}, but {needed.name} is not set: {needed.why}"
             repair = f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
             yield hit(place, message, repair, edits=line_before(job, job.starts[0].command, repair))
@@ -92,8 +95,10 @@ def workers_of_script(job: Job) -> Iterator[Hit]:
         for call in program.called("DataLoader"):
             count = constant(keyword(call, "num_workers"))
             if isinstance(count, int) and ranks * count > cores:
-                product = f"{ranks} ranks × {count} workers = {ranks * count}"
-                message = f"{program.path}, line {call.lineno}: {product}, but there are {cores} cores"
+                product = f"{counted(ranks, 'rank')} × {counted(count, 'worker')} = {ranks * count}"
+                message = (
+                    f"{program.path}, line {call.lineno}: {product}, but the job has {counted(cores, 'core')} there"
+                )
                 yield hit(place, message, f"num_workers={max(1, cores // ranks - 1)}")
                 break
 
@@ -110,7 +115,7 @@ def batch(job: Job) -> Iterator[Hit]:
             divisor = ast.unparse(node.right).lower()
             size = _size(program, node.left)
             if "world_size" in divisor and size and size % ranks:
-                shared = f"{ranks} ranks cannot share {size} samples equally"
+                shared = f"{ranks} ranks cannot share {counted(size, 'sample')} equally"
                 message = f"{program.path}, line {node.lineno}: {shared}; {size % ranks} are dropped"
                 yield hit(place, message, f"a batch of {max(ranks, size // ranks * ranks)}")
 

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.hits import judged
 from echelon.lint.program import FUNCTIONS, Program, constant
+from echelon.script.bindings import bound
 from echelon.script.branches import LOOPS, tail
 
 OPTIMIZER = re.compile(r"opt(?:im|imizer|imiser)?(?:_\w+)?$|\w*optim(?:izer)?s?$", re.IGNORECASE)
+DECLARATIONS = (ast.Global, ast.Nonlocal)
 TORCH_NAMES = {
     "CPUOffload": "torch.distributed.fsdp", "MixedPrecision": "torch.distributed.fsdp",
     "ShardingStrategy": "torch.distributed.fsdp", "FullyShardedDataParallel": "torch.distributed.fsdp",
@@ -24,7 +27,12 @@ RATE = re.compile(r"per_sec|per_second|throughput|img_?s\b|images?_sec|samples_s
 
 def no_zero_grad(program: Program) -> Iterator[Hit]:
     """Find gradients that are never cleared."""
-    if "zero_grad" in program.words or program.is_served or "grad" in _assigned_attributes(program):
+    if (
+        "zero_grad" in program.words
+        or program.is_served
+        or program.is_stepped
+        or "grad" in _assigned_attributes(program)
+    ):
         return
     for loop in (node for node in program.nodes if isinstance(node, LOOPS) or _is_called_in_a_loop(program, node)):
         inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
@@ -35,8 +43,16 @@ def no_zero_grad(program: Program) -> Iterator[Hit]:
             statement = program.parents.get(step)
             edits = program.line_after(statement, repair) if isinstance(statement, ast.Expr) else ()
             message = "the script never calls zero_grad: each step adds the gradients of all earlier steps"
-            yield program.hit(backward, message, repair, edits)
+            mistake = program.hit(backward, message, repair, edits)
+            yield judged(mistake, is_certain=not _is_of_other_class(program, _owner(step)))
             return
+
+
+def _is_of_other_class(program: Program, name: str) -> bool:
+    """Say whether an optimizer is made by a class of another file, which may clear gradients itself."""
+    assigned = (node for node in program.nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call))
+    makers = [program.name(node.value.func) for node in assigned if name in map(tail, node.targets)]  # type: ignore[attr-defined]
+    return any(not maker.startswith(("torch.", "optim.")) for maker in makers)
 
 
 def _is_called_in_a_loop(program: Program, node: ast.AST) -> bool:
@@ -122,6 +138,38 @@ def not_imported(program: Program) -> Iterator[Hit]:
             yield program.hit(call, message, "dict(…)", program.edit(call.func, "dict"))
 
 
+def never_set(program: Program) -> Iterator[Hit]:
+    """Find a counter that a function adds to, and never sets: to Python it is a local name without a value."""
+    for function in (node for node in program.nodes if isinstance(node, FUNCTIONS)):
+        counts = bound(function.body)
+        added = [
+            node
+            for node in _own_nodes(function)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+        ]
+        declared = {name for node in _own_nodes(function) if isinstance(node, DECLARATIONS) for name in node.names}
+        arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+        for name in dict.fromkeys(tail(node.target) for node in added):
+            here = [node for node in added if tail(node.target) == name]
+            if counts[name] == len(here) and name not in declared | arguments and not _is_caught(program, here[0]):
+                message = f"{name} has no value here: {function.name} only adds to it, which makes it a local name"
+                yield program.hit(here[0], message, f"{name} = 0   before the loop, or global {name}")
+
+
+def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of functions and classes inside of it."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop(0)
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _is_caught(program: Program, node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Try) for each in program.around(node))
+
+
 def _imported(program: Program, line: str) -> tuple[Edit, ...]:
     """Return the edit that inserts an import before the first one."""
     imports = (node for node in program.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
@@ -163,5 +211,6 @@ RULES = (
     Rule(code="ECH520", find=no_zero_grad),
     Rule(code="ECH521", find=resumes_one_early),
     Rule(code="ECH522", find=not_imported),
+    Rule(code="ECH522", find=never_set),
     Rule(code="ECH523", find=not_waited_for),
 )
