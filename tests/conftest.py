@@ -7,11 +7,16 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from tests.cluster.fixture import slurm
 
 __all__ = ["slurm"]
-pytest_plugins = ["tests.tiers", "tests.schedule", "tests.changed"]
+pytest_plugins = ["tests.schedule", "tests.changed", "tests.tiers"]  # the last one chooses first
+
+# Beside other tests, and on a machine that has no time, the numbers of a case take long to draw.
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tests")
 
 gc.disable()  # until all is imported and collected: objects are only added
 

@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-seconds", action="store_true", help=f"remember in {SECONDS.name} how long each file took")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the units
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put each test into its unit, and the longest unit first."""
     if not config.pluginmanager.hasplugin("xdist"):

@@ -4,9 +4,9 @@ A fenced block is run when its first line is `$ echelon …`, or `$ salloc …`,
 private cluster, as do `echelon plan` and `echelon submit` that name no --machine: there the cluster is known as
 "testcluster". Where --container stands, image.sif is an image of the stand-in for Singularity. A fence with a file
 name, as in ```python train.py, is a file that all commands of its page find in their folder, beside examples/. A line
-of one … stands for any lines. On the pages about training, what is not on the cluster is forked from a process that has
-imported torch (tests/warm). `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the pages: read
-the difference as you would read code.
+of one … stands for any lines. What is not on the cluster is forked from a process that has imported torch (tests/warm),
+unless its block shows a traceback. `python -m tests.test_docs [PAGE.md …]` writes what commands show now into the
+pages: read the difference as you would read code.
 """
 
 import importlib.util
@@ -41,7 +41,6 @@ SOURCES = Path(echelon.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MADE_BY_RUNS = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split()}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TRAINING = ("communication", "exact", "prove", "scale", "strategies")
 OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")
 SECONDS = 200
@@ -113,9 +112,9 @@ class Block:
         return self.first_word in SLURMS or self.is_planned
 
     @property
-    def trains(self) -> bool:
-        """Whether its page is about training, of which there is much, and not about what starts it."""
-        return any(part.removesuffix(".md") in TRAINING for part in self.page.relative_to(ROOT).parts)
+    def shows_interpreter(self) -> bool:
+        """Whether it shows what is another way in a fork: where a traceback begins, and where modules are found."""
+        return "Traceback" in self.text or "PYTHONPATH=" in self.text
 
     @property
     def needs_container(self) -> bool:
@@ -157,7 +156,7 @@ def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
     for part in ("work", "bin", "home"):
         (folder / part).mkdir()
     program = folder / "bin" / "echelon"
-    if block.trains and not block.needs_cluster:
+    if not (block.needs_cluster or block.shows_interpreter):
         warm.write_program(program)
     else:
         program.write_text(SHIM.format(python=sys.executable, sources=str(SOURCES)))

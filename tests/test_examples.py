@@ -49,6 +49,7 @@ def test_curves_of_two_trainings(tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").stat().st_size > 10_000
 
 
+@pytest.mark.tier("all")
 def test_one_device_on_four_ranks(tmp_path: Path) -> None:
     """The README's script prints on four ranks what it prints on one device, and saves a model as one does."""
     script = str(EXAMPLES / "one_device.py")

@@ -10,7 +10,7 @@ from tests import changed
 
 ROOT = Path(__file__).parents[1]
 SUITE = {
-    "conftest.py": 'pytest_plugins = ["tests.tiers", "tests.schedule"]\n',
+    "conftest.py": 'pytest_plugins = ["tests.schedule", "tests.tiers"]\n',
     "test_pure.py": "import pytest\nfrom tests.tiers import in_all, pick, some\n\n"
     "@pytest.mark.parametrize('n', some(range(6), 3))\ndef test_some(n): pass\n\n"
     "@pytest.mark.parametrize('n', [1, in_all(2)])\ndef test_case(n): pass\n\n"
@@ -53,6 +53,30 @@ def test_quick_starts_nothing(suite: Path) -> None:
     """A file is left out if it imports what starts processes, also through another file of tests."""
     assert "test_process" not in collected(suite, "--tier=quick")
     assert "test_case[1]" in collected(suite, "--tier=quick")
+
+
+SHARED = """
+import pathlib, pytest
+
+@pytest.fixture(scope="module")
+def costly():
+    with pathlib.Path("made").open("a") as file:
+        file.write("x")
+
+@pytest.mark.parametrize("number", range(20))
+def test_with_it(costly, number): pass
+"""
+
+
+def test_file_is_run_by_one_process(suite: Path) -> None:
+    """What a file makes once is made once, however many processes share the tests."""
+    (suite / "test_shared.py").write_text(SHARED)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "."]
+    done = subprocess.run(
+        command, cwd=suite, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert (suite / "made").read_text() == "x"
 
 
 CHANGES = {

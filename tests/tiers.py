@@ -14,8 +14,10 @@ by `some`, `product` and `pick`. What is "quick" is not marked: it is seen from 
 
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ Case = TypeVar("Case")
 TIERS = ("quick", "test", "all", "soak")
 STARTERS = ("subprocess", "multiprocessing", "torch", "tests.cluster", "tests.warm", "tests.runs")
 """A module of tests that imports one of these starts processes, or takes the three seconds of torch."""
+HERE = Path(__file__).parent
 _chosen = "test"
 
 
@@ -39,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _chosen = config.getoption("tier")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what belongs to a later tier."""
     chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -91,5 +95,10 @@ def _starts(module: ModuleType) -> bool:
         names.add(value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "")
     if any(name == starter or name.startswith(f"{starter}.") for name in names for starter in STARTERS):
         return True
-    ours = [name for name in names - {module.__name__} if name.startswith("tests.") and name in sys.modules]
-    return any(_starts(sys.modules[name]) for name in ours)
+    others = [sys.modules[name] for name in names - {module.__name__} if name in sys.modules]
+    return any(_starts(other) for other in others if _is_of_tests(other))
+
+
+def _is_of_tests(module: ModuleType) -> bool:
+    """Return whether a module is one of these folders, whatever its name: `.shell` is not "tests.run.shell"."""
+    return Path(getattr(module, "__file__", None) or os.devnull).is_relative_to(HERE)

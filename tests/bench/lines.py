@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.runs import ECHELON
+from tests import warm
 
 from echelon.cli.options import Option
 
@@ -14,8 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "bench.md"
 
 def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `echelon bench` with these words."""
-    line = [*ECHELON, "bench", *words]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    return warm.run(["-m", "echelon", "bench", *words], cwd=folder, timeout=240)
 
 
 def is_one_error(done: subprocess.CompletedProcess[str], why: str) -> bool:

@@ -40,6 +40,7 @@ def result(**fields: Any) -> dict[str, Any]:
     return {**base, "reference": None, **fields}
 
 
+@pytest.mark.tier("all")
 def test_reference_missing_operation_and_wrong_result_are_said(tmp_path: Path) -> None:
     usual = {"bytes_per_second": 4e9, "name": "what such nodes reach", "source": "a page", "least_share": 0.5}
     found = result(reference=usual)

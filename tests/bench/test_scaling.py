@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.runs import ECHELON
 
@@ -54,10 +55,7 @@ dist.destroy_process_group()
 
 
 def bench(folder: Path, *words: str, environ: "dict[str, str] | None" = None) -> subprocess.CompletedProcess[str]:
-    line = [*ECHELON, "bench", "scaling", *words]
-    return subprocess.run(
-        line, cwd=folder, env=environ or dict(os.environ), capture_output=True, text=True, check=False, timeout=240
-    )
+    return warm.run(["-m", "echelon", "bench", "scaling", *words], cwd=folder, environ=environ or dict(os.environ))
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -79,6 +77,7 @@ def test_script_for_one_device_is_measured_in_copies(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", "x.png", "x.svg"]
 
 
+@pytest.mark.tier("all")
 def test_size_that_fails_has_its_reason_and_the_folder_is_read_again(tmp_path: Path) -> None:
     """The other sizes are measured, the exit code is 1, and --read says the same from the folder that was kept."""
     (tmp_path / "train.py").write_text(TRAIN)
@@ -159,6 +158,7 @@ def test_page_names_each_option() -> None:
     assert [name for name in names if not re.search(rf"^\|.*`{re.escape(name)}[ `].*\|", page, re.MULTILINE)] == []
 
 
+@pytest.mark.tier("all")
 def test_script_without_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\nprint(torch.ones(2).sum())\n")
     done = bench(tmp_path, "--ranks", "1,2", "train.py")

@@ -136,6 +136,7 @@ def test_a_node_that_was_slow_once_is_not_blamed(tmp_path: Path) -> None:
     assert blamed(found, num_nodes) == [], found["rounds"]
 
 
+@pytest.mark.tier("all")
 def test_a_node_on_a_slow_link_is_found(tmp_path: Path) -> None:
     """Five nodes on one switch, of which the last has a link of 20 Mbit/s: found by comparison, and no other is.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
@@ -45,9 +46,7 @@ def wrong():
 
 def fit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
-    return subprocess.run(
-        [*ECHELON, "fit", *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
+    return warm.run(["-m", "echelon", "fit", *words], cwd=folder, environ=environ)
 
 
 @pytest.fixture(scope="module")

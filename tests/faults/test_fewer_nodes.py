@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.runs import ECHELON, Run
 
@@ -80,9 +81,7 @@ def test_the_same_bits_with_fewer_nodes(tmp_path: Path) -> None:
     """A script for one device goes on from its snapshot: of 3 nodes that are left, --exact 4 has use for 2."""
     alone = tmp_path / "alone"
     alone.mkdir()
-    done = subprocess.run(
-        [*ECHELON, "run", "-n", "1", "--exact", "4", SNAPSHOTS], cwd=alone, capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-m", "echelon", "run", "-n", "1", "--exact", "4", SNAPSHOTS], cwd=alone)
     assert done.returncode == 0, done.stderr
     together = tmp_path / "together"
     with by_hand(together, 4, 1, "-n", "1", "--exact", "4", SNAPSHOTS, "wait") as (run, (_, third, _)):

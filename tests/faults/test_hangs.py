@@ -55,7 +55,7 @@ def wait_for_hang(run: Run, rank: int = 1) -> float:
         ("sleeps", "warm", rf"rank 1 on \S+ is at hanging.py:{line('the line of the sleep')} \(time.sleep"),
         ("spins", "exec", rf"rank 1 on \S+ is at hanging.py:(?:{LOOP} \(while True|{LOOP + 1} \(pass)"),
         ("stops", "exec", r"rank 1 on \S+ is stopped by a signal"),
-    ], 2),
+    ], 5, first=2),
 )  # fmt: skip
 def test_odd_rank_is_named(tmp_path: Path, how: str, launch: str, words: str) -> None:
     """The rank, its line and the line of the others are named in time; the ranks end."""
@@ -96,6 +96,7 @@ def test_worker_of_a_loader(tmp_path: Path) -> None:
     assert re.search(rf"process \d+, is at hanging.py:{line('the worker')}", err)
 
 
+@pytest.mark.tier("all")
 def test_frozen_worker_of_a_loader(tmp_path: Path) -> None:
     """A worker that is stopped is named with its rank."""
     run = start(tmp_path, "sleeps-not", "--env", "WORKERS=1", "--env", "PAUSE=0.2")
@@ -109,6 +110,7 @@ def test_frozen_worker_of_a_loader(tmp_path: Path) -> None:
     assert re.search(r"its child \S+, process \d+, is stopped by a signal", err)
 
 
+@pytest.mark.tier("all")
 def test_frozen_agent(tmp_path: Path) -> None:
     """An agent that is stopped is named, with its process and its ranks; a frozen agent cannot end its ranks itself."""
     run = start(tmp_path, "sleeps")
@@ -122,6 +124,7 @@ def test_frozen_agent(tmp_path: Path) -> None:
     assert re.search(f"^echelon: hang: {words}", err, re.MULTILINE)
 
 
+@pytest.mark.tier("all")
 def test_restart_after_a_hang(tmp_path: Path) -> None:
     """--max-restarts starts all ranks again; the last hang ends the run."""
     run = start(tmp_path, "sleeps", "--max-restarts", "1", limit="3")
@@ -130,6 +133,7 @@ def test_restart_after_a_hang(tmp_path: Path) -> None:
     assert err.count("failed first: hang") == 2
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("who", some(["supervisor", "everyone"], 2))
 def test_pause_is_no_hang(tmp_path: Path, who: str) -> None:
     """A supervisor that was suspended, alone or with all its processes, takes no silence for a hang."""

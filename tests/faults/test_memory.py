@@ -89,6 +89,7 @@ def test_nothing_in_memory(tmp_path: Path) -> None:
     assert (tmp_path / "losses.txt").read_text() == undisturbed(tmp_path / "undisturbed", 2)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("what", some(["supervisor", "command"], 2))
 def test_killed_run_leaves_nothing_in_memory(tmp_path: Path, what: str) -> None:
     """When nobody goes on with a run, its states leave the memory."""

@@ -17,6 +17,7 @@ IN_LOADER = 3
 """How many samples ahead the loader's worker is."""
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("seed", range(NUM_HANGS))
 def test_soak_of_hangs(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -105,6 +105,7 @@ def test_killed_agent_of_a_node(quick: Cluster, tmp_path: Path) -> None:
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
+@pytest.mark.tier("all")
 @pytest.mark.slurm
 def test_killed_slurmstepd(quick: Cluster, tmp_path: Path) -> None:
     """Slurm's own process for the step is killed: the agent notices, and is started again."""

@@ -82,22 +82,26 @@ def strike_many(
         cluster.reset()
 
 
+@pytest.mark.tier("all")
 def test_cancelled_job(tmp_path: Path, wide: Cluster) -> None:
     """scancel is named as what it is."""
     strike_many(tmp_path, wide, lambda run, _: wide.run("scancel", run.job), "ended by Slurm: the job was cancelled")
 
 
+@pytest.mark.tier("all")
 def test_cancelled_step(tmp_path: Path, wide: Cluster) -> None:
     """A step that is cancelled by itself is not taken for the job, which goes on."""
     cause = "ended by Slurm: the step was cancelled, but the job continues"
     strike_many(tmp_path, wide, lambda run, _: wide.run("scancel", f"{run.job}.0"), cause, times=4)
 
 
+@pytest.mark.tier("all")
 def test_node_set_down(tmp_path: Path, wide: Cluster) -> None:
     """A node that the administrator takes down is named."""
     strike_many(tmp_path, wide, lambda run, _: wide.down(run.nodes[1]), "lost node: Slurm reports that {node} is")
 
 
+@pytest.mark.tier("all")
 def test_killed_slurmd(tmp_path: Path, wide: Cluster) -> None:
     """A node whose daemon died is named once Slurm has noticed, and its ranks are ended though Slurm cannot."""
 
@@ -127,6 +131,7 @@ def test_killed_rank_on_a_node(tmp_path: Path, wide: Cluster) -> None:
     strike_many(tmp_path, wide, strike, wanted)
 
 
+@pytest.mark.tier("all")
 def test_killed_supervisor(tmp_path: Path, wide: Cluster) -> None:
     """Agents on every node end their ranks and leave when nobody leads them any more."""
 

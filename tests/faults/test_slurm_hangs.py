@@ -30,6 +30,7 @@ def finish(run: Run) -> str:
     return err
 
 
+@pytest.mark.tier("all")
 def test_frozen_rank_of_another_node(tmp_path: Path, slurm: Cluster) -> None:
     """A rank of the second node is stopped: the report names it and its node."""
     run = start(tmp_path, slurm)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.faults.test_fewer_nodes import SNAPSHOTS, by_hand
 from tests.faults.test_revival import AGAIN, in_job, last_agent
@@ -61,9 +62,7 @@ def test_nodes_that_exact_cannot_use_are_spares(tmp_path: Path) -> None:
     """Of three nodes --exact 4 uses two; after a loss the third one takes over, and the bits are the same."""
     alone = tmp_path / "alone"
     alone.mkdir()
-    done = subprocess.run(
-        [*ECHELON, "run", "-n", "1", "--exact", "4", SNAPSHOTS], cwd=alone, capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-m", "echelon", "run", "-n", "1", "--exact", "4", SNAPSHOTS], cwd=alone)
     together = tmp_path / "together"
     with by_hand(together, 3, 1, "-n", "1", "--exact", "4", SNAPSHOTS, "wait") as (run, others):
         run.until((together / "waits").exists, "three epochs are trained", seconds=120)
@@ -95,9 +94,7 @@ def parent_of_rank(pid: int) -> int:
 )
 def test_spares_without_nodes(tmp_path: Path, words: Sequence[str], message: str, hint: str) -> None:
     """Spares that cannot be are refused before anything starts."""
-    done = subprocess.run(
-        [*ECHELON, "run", *words, AGAIN, "0"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-m", "echelon", "run", *words, AGAIN, "0"], cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert hint in done.stderr

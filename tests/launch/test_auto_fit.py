@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.estimate.logs import MIB, of_model
 from tests.plan.test_fit import SCRIPT
-from tests.runs import ECHELON
 from tests.tiers import some
 
 from echelon.errors import UsageError
@@ -95,10 +95,7 @@ def test_nothing_fits() -> None:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(SCRIPT)
     environ = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
-    return subprocess.run(
-        [*ECHELON, "run", *words],
-        cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    return warm.run(["-m", "echelon", "run", *words], cwd=folder, environ=environ)
 
 
 def test_real_run_takes_what_fits(tmp_path: Path) -> None:
@@ -113,6 +110,7 @@ def test_real_run_takes_what_fits(tmp_path: Path) -> None:
     assert plan["scale_why"].startswith("--scale auto-fit: data takes at most ")
 
 
+@pytest.mark.tier("all")
 def test_model_of_this_node_needs_another_way(tmp_path: Path) -> None:
     """A model that takes two thirds of this node on each of two ranks is not copied, but split; nothing is started."""
     node = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -139,10 +137,7 @@ def test_refused_before_the_start(tmp_path: Path, text: str | None, words: str, 
     """One error, exit code 2, and no run directory."""
     if text is not None:
         (tmp_path / "train.py").write_text(text)
-    done = subprocess.run(
-        [*ECHELON, "run", "-n", "2", "--scale", "auto-fit", *words.split()],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "--scale", "auto-fit", *words.split()], cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert hint in done.stderr

@@ -3,10 +3,10 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.run.shell import Shell
 from tests.runs import ECHELON
@@ -128,10 +128,7 @@ def test_a_line_runs_in_its_job(slurm: Cluster, tmp_path: Path) -> None:
         ["machines", "learn"],
         ["submit", "--time", "5", "--wait", "--json", "--", "torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "echelon", *words], cwd=tmp_path, env=environ, capture_output=True, text=True,
-            timeout=150, check=False,
-        )  # fmt: skip
+        done = warm.run(["-m", "echelon", *words], cwd=tmp_path, environ=environ, timeout=150)  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["job_id"]
     names = ("WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK")

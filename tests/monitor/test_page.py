@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.monitor.watch import fleet
-from tests.runs import ECHELON
 
 from echelon.monitor.page import plots
 
@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ECHELON, "report", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(["-m", "echelon", "report", *words], cwd=folder)
 
 
 def page(folder: Path, *runs: str) -> Page:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs import ECHELON
+from tests import warm
 
 from echelon.estimate import remembered_memory, trainings
 from echelon.estimate.layout import Layout
@@ -34,9 +33,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 def echelon(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [*ECHELON, *words], cwd=folder, env=environ(folder), capture_output=True, text=True, timeout=240, check=False
-    )
+    done = warm.run(["-m", "echelon", *words], cwd=folder, environ=environ(folder), timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs import ECHELON
+from tests import warm
 
 from echelon import profile_order
 from echelon.errors import UsageError
@@ -57,10 +57,8 @@ def profile(
     """Profile a run as a user does; return what the command said, and the folder of the profiles."""
     (folder / "train.py").write_text(script)
     environ = {**os.environ, "PATH": path + os.environ["PATH"]}
-    done = subprocess.run(
-        [*ECHELON, "profile", "--run-dir", "run", "--check", "off", *words],
-        cwd=folder, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    line = ["-m", "echelon", "profile", "--run-dir", "run", "--check", "off", *words]
+    done = warm.run(line, cwd=folder, environ=environ)
     return done, folder / "run" / "profile"
 
 
@@ -118,6 +116,7 @@ sys.exit(subprocess.call(words[at + 1:], close_fds=False))
 """
 
 
+@pytest.mark.tier("all")
 def test_tool_that_starts_the_chosen_rank(tmp_path: Path) -> None:
     """A profiler starts its rank alone, with a name of the rank; the script is scaled as without it."""
     (tmp_path / "bin").mkdir()
@@ -155,9 +154,7 @@ def test_what_cannot_be_profiled_is_refused(tmp_path: Path, words: "list[str]", 
     """One error says why, with a repair, before anything starts."""
     (tmp_path / "train.py").write_text("print('started')\n")
     environ = {**os.environ, "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [*ECHELON, "profile", *words], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-m", "echelon", "profile", *words], cwd=tmp_path, environ=environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"echelon: error: {why}"), done.stderr
     assert "hint: " in done.stderr

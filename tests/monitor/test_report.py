@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
@@ -276,7 +277,7 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
 
 
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ECHELON, "report", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(["-m", "echelon", "report", *words], cwd=folder)
 
 
 @pytest.mark.parametrize(

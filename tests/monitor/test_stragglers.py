@@ -87,6 +87,7 @@ def test_slow_rank_of_eight_real_ones(tmp_path: Path) -> None:
 LATE = OF_ITSELF.replace("range(30)", "range(120)").replace("0.3 *", "0.2 *").replace("1.10 if", "1.4 if")
 
 
+@pytest.mark.tier("all")
 def test_run_says_it_aloud(tmp_path: Path) -> None:
     """Once, while it goes on, and for programs in events.jsonl."""
     (tmp_path / "train.py").write_text(LATE)

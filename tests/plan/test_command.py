@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 ACCOUNT = "--account project_1"
 LUMI = f"submit --machine lumi {ACCOUNT} -t 1h"
@@ -77,10 +78,8 @@ WRONG = [
 
 def echelon(folder: Path, line: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "ECHELON"))}
-    return subprocess.run(
-        [sys.executable, "-m", "echelon", *shlex.split(line)], cwd=folder, capture_output=True, text=True, timeout=60,
-        env={**kept, "XDG_CONFIG_HOME": str(folder / "config"), **environ}, check=False,
-    )  # fmt: skip
+    environ = {**kept, "XDG_CONFIG_HOME": str(folder / "config"), **environ}
+    return warm.run(["-m", "echelon", *shlex.split(line)], cwd=folder, environ=environ)
 
 
 @pytest.fixture

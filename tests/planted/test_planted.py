@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of
 from tests.tiers import some
 
 CASES = cases()
-CHOSEN = some(list(CASES), 8)
+CHOSEN = some(list(CASES), 16)
 CHOSEN_CORRECT = some([path.stem for path in sorted(CORRECT.glob("*.py"))], 12)
 MISSED = 2  # mistakes that may go unseen, each with its reason
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all scripts
@@ -90,8 +91,7 @@ def test_the_command_raises_no_false_alarm(tmp_path: Path) -> None:
 
 def prove(folder: Path, script: Path) -> "subprocess.CompletedProcess[str]":
     """Run `echelon prove` on two ranks."""
-    line = [sys.executable, "-m", "echelon", "prove", "-n", "2", "--steps", "12", str(script)]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(["-m", "echelon", "prove", "-n", "2", "--steps", "12", str(script)], cwd=folder)
 
 
 @pytest.mark.tier("all")

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.runs import ECHELON, left_behind
+from tests import warm
+from tests.runs import left_behind
 
 SCRIPT = Path(__file__).parents[1] / "faults" / "rehearsed.py"
 SPLIT = Path(__file__).parents[1] / "train" / "replay" / "blocks.py"
@@ -37,7 +38,7 @@ dist.destroy_process_group()
 
 
 def rehearse(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ECHELON, "rehearse", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return warm.run(["-m", "echelon", "rehearse", *words], cwd=folder)
 
 
 def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:

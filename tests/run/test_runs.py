@@ -2,16 +2,14 @@
 
 import os
 import subprocess
-import sys
+
+from tests import warm
 
 from .shell import Shell
 
 
 def echelon(shell: Shell, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "echelon", *words], cwd=shell.folder, env=shell.environ, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    return warm.run(["-m", "echelon", *words], cwd=shell.folder, environ=shell.environ)
 
 
 def name_of_last(said: str) -> str:

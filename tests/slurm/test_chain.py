@@ -116,6 +116,7 @@ def test_next_job_goes_on_at_the_saved_step(slurm: Cluster, home: Path, tmp_path
     assert not (chain.directory / "lease.json").exists()
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("number", range(NUM_SOAKED))
 def test_limit_at_any_moment(slurm: Cluster, home: Path, tmp_path: Path, undisturbed: list[str], number: int) -> None:
     """Whenever the signal comes, and whichever it is, the next job goes on at the saved step with the same losses."""
@@ -153,6 +154,7 @@ def test_cancelled_and_killed_jobs_are_followed(
     assert (chain.folder / "losses.txt").read_text().splitlines() == undisturbed
 
 
+@pytest.mark.tier("all")
 def test_chain_without_progress_stops(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """Two jobs in a row that end without a new checkpoint end the chain, and it is said."""
     chain = Chain(slurm, home, tmp_path, "--chain", "5", *CHAIN[2:], arguments=("3", "0.3"))
@@ -167,6 +169,7 @@ def test_chain_without_progress_stops(slurm: Cluster, home: Path, tmp_path: Path
     assert len(chain.records("begin")) == 2
 
 
+@pytest.mark.tier("all")
 def test_second_job_is_told_who_holds_the_run(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """Who starts a second run in the same directory is told which job works there."""
     chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.2"))

@@ -176,6 +176,7 @@ def test_two_runs_at_once(slurm: Cluster, tmp_path: Path) -> None:
     assert reports(one)[0]["environ"]["MASTER_PORT"] != reports(two)[0]["environ"]["MASTER_PORT"]
 
 
+@pytest.mark.tier("all")
 def test_array_job(slurm: Cluster, tmp_path: Path) -> None:
     """Each element of an array job is a run of its own."""
     batch = (
@@ -282,6 +283,7 @@ def test_one_task_of_a_step_stays_on_its_node(slurm: Cluster, tmp_path: Path) ->
     assert "you asked for 2 nodes, but this Slurm step has one task, on nid00500" in said.stderr
 
 
+@pytest.mark.tier("all")
 def test_heterogeneous_job(slurm: Cluster, tmp_path: Path) -> None:
     """As a whole it is refused, also by salloc's shell, which has no SLURM_JOB_ID; the hint's line works."""
     said = refused(slurm, tmp_path, "-N1 --gpus-per-node=2 : -N2 --gpus-per-node=2", REPORT, str(tmp_path))
@@ -294,6 +296,7 @@ def test_heterogeneous_job(slurm: Cluster, tmp_path: Path) -> None:
     assert len(reports(tmp_path)) == 4
 
 
+@pytest.mark.tier("all")
 def test_signal_before_the_time_limit(slurm: Cluster, tmp_path: Path) -> None:
     """sbatch --signal reaches the ranks of a batch job's run; Slurm sends it as much as 30 s earlier than asked for."""
     batch = f"#!/bin/bash\n{' '.join(ECHELON)} run -n 1 {SIGNALLED} {tmp_path}\n"

@@ -152,6 +152,7 @@ def test_arguments_pass_byte_for_byte(slurm: Cluster, learned: Path, folder: Pat
     assert (folder / "got").read_bytes() == b"\0".join(os.fsencode(word) for word in odd)
 
 
+@pytest.mark.tier("all")
 def test_after_waits_for_the_other_job(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A job that comes after another starts when that one has ended well."""
     (folder / "first.py").write_text("import time\ntime.sleep(2)\nopen('first', 'w').close()\n")
@@ -247,6 +248,7 @@ def test_variables_that_would_overrule_the_script_are_not_passed_on(
     assert (folder / "small-g").exists()
 
 
+@pytest.mark.tier("all")
 def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A job that Slurm starts again does not stumble over its first run."""
     (folder / "train.py").write_text(REQUEUES)

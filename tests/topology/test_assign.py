@@ -126,7 +126,7 @@ def least_total(case: Case, firsts: list[int], quota: int) -> int:
     return best[(0,) * len(case.devices)]
 
 
-@settings(max_examples=pick(500, all=10_000), deadline=None, database=None)
+@settings(max_examples=pick(100, all=10_000), deadline=None, database=None)
 @given(SHAPES, st.integers(1, 8), st.integers(0, 1 << 32))
 @example((1, 4, 2, 8, 2), 8, 0)
 @example((2, 4, 4, 4, 2), 8, 1)

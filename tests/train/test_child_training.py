@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.conftest import FOREIGN
 from tests.tiers import in_all, some
 
@@ -114,7 +115,7 @@ def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProc
     ("script", "arguments"),
     [
         (PROCESS, ("fork",)),
-        (POOL, ()),
+        in_all(POOL, ()),
         in_all(PROCESS, ("spawn",)),
         in_all(PROCESS, ("forkserver",)),
         in_all(SPAWN, ()),
@@ -188,7 +189,6 @@ def test_copies_of_one_training(tmp_path: Path, words: tuple[str, ...]) -> None:
 def test_copies_on_the_command_line(tmp_path: Path, options: tuple[str, ...]) -> None:
     """`echelon run -n 2 -- python train.py` is refused before the start, and is not where copies are meant."""
     (tmp_path / "train.py").write_text(TRAIN)
-    command = [sys.executable, "-m", "echelon", "run", "--dry-run", *options, "--", "python", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = warm.run(["-m", "echelon", "run", "--dry-run", *options, "--", "python", "train.py"], cwd=tmp_path)
     assert done.returncode == (0 if "off" in options else 2)
     assert ("would train all of train.py" in done.stderr) == ("off" not in options)

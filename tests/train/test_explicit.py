@@ -47,6 +47,7 @@ def train(folder: Path, *command: str) -> tuple[list[float], str]:
     return [float(loss) for loss in re.findall(r"^loss (\S+)", done.stdout, re.MULTILINE)], done.stdout
 
 
+@pytest.mark.tier("all")
 def test_same_training_by_plain_python_and_on_three_ranks(tmp_path: Path) -> None:
     """Losses, sizes and weights are the same however the script was started."""
     import torch

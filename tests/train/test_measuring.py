@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
@@ -125,7 +126,7 @@ def measured(
     (folder / "train.py").write_text(script)
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     line = [*ECHELON, "run", "--run-dir", "run", *options, "train.py", *arguments]
-    done = subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    done = warm.run(line[1:], cwd=folder, environ=environ)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
     ends = sorted((event["rank"], event["measures"]) for event in events if event["event"] == "exit")

@@ -35,6 +35,7 @@ def said(folder: Path, *words: str) -> str:
     return "".join(line for line in done.stderr.splitlines() if "note: a step of" in line)
 
 
+@pytest.mark.tier("all")
 def test_exchange_that_takes_longer_than_computing_is_said(tmp_path: Path) -> None:
     """Ranks that exchange 20 MB to compute four samples are said to be slower than one, once, with both times."""
     lines = (said(tmp_path, "1600", "4", "90") for _ in range(TRIES))

@@ -1,11 +1,10 @@
 """A model that selects rows is understood also where all ranks select equally many in the first batches."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.tiers import some
 
 SCRIPT = """
@@ -74,9 +73,8 @@ def test_selected_rows_are_those_of_one_device(tmp_path: Path, pattern: str, how
     """The mean over samples and the sum of the weights beside them stay what they are."""
     script = SCRIPT.replace("PATTERN", PATTERNS[pattern]).replace("MORE", "pass" if "exact" in how else MORE)
     (tmp_path / "train.py").write_text(script)
-    alone = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    line = [sys.executable, "-m", "echelon", "run", *how.split(), "--scale", "data", "train.py"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    alone = warm.run(["train.py"], cwd=tmp_path)
+    done = warm.run(["-m", "echelon", "run", *how.split(), "--scale", "data", "train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found, expected = losses(done.stdout), losses(alone.stdout)
     assert [rows for _, rows in found] == [rows for _, rows in expected]

@@ -264,6 +264,7 @@ def test_real_training(tmp_path: Path, kind: str) -> None:
     assert sum(seen.shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.tier("all")
 def test_real_training_that_communicates(tmp_path: Path) -> None:
     """Two gloo ranks that exchange more than they compute are bound by it, and both know their ranks."""
     seen = [verdict.of(path) for path in real(tmp_path, "communication", 2)]

@@ -9,7 +9,7 @@ from tests.tiers import some
 from tests.train.fitting import traces
 
 FOLDER = Path(__file__).parent / "scripts"
-NAMES = some(sorted(path.stem for path in FOLDER.glob("*.py")), 3)
+NAMES = some(sorted(path.stem for path in FOLDER.glob("*.py")), 12)
 START = """
     import torch
     from torch import nn

@@ -86,7 +86,7 @@ def assert_close(ours: Any, theirs: Any) -> None:
 WORLDS = [pair for pair in (("tensor", 4), ("context", 2), ("pipeline", 4), ("tensor", 2)) if pair[0] in WAYS]
 
 
-@pytest.mark.parametrize(("scale", "num_ranks"), pick(WORLDS[:3], all=WORLDS))
+@pytest.mark.parametrize(("scale", "num_ranks"), pick(WORLDS[1:3], all=WORLDS))
 def test_numbers_and_files_of_one_device(tmp_path: Path, alone: Path, scale: str, num_ranks: int) -> None:
     """Losses, norms, hits, evaluation, states that are put back; from a snapshot of one device, and to one."""
     folder = alone / "-".join(WAYS[scale])
@@ -148,6 +148,7 @@ def test_fully_shard_needs_a_later_version_on_a_cpu() -> None:
     fsdp.refuse_old(torch.device("cuda"), "2.6.0")
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     "scale", some(["fsdp", "tensor"], 2) if versions.numbers() >= versions.FULLY_SHARD_ON_CPU else ["tensor"]
 )

@@ -105,6 +105,7 @@ def _assert_same_files(path: Path, other: Path) -> None:
     assert (path / "best.pt").is_file()
 
 
+@pytest.mark.tier("all")
 def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
     folder = Folder(tmp_path / "run")
     done = folder.run(2, "--checkpoint-every", "0.2s", "--run-dir", "one", kind=KILL_RANK, rank=1, step=40)
@@ -181,6 +182,7 @@ def test_full_disk_ends_no_training(tmp_path: Path, undisturbed: "tuple[str, Pat
     assert warm.run(["-m", "echelon", "checkpoint", "verify", "one"], cwd=folder.path).returncode == 0
 
 
+@pytest.mark.tier("all")
 def test_exact_training_has_the_same_bits(tmp_path: Path) -> None:
     undisturbed, folder = Folder(tmp_path / "undisturbed"), Folder(tmp_path / "run")
     wanted = undisturbed.run(2, "--exact", "4")

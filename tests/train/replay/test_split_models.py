@@ -40,6 +40,7 @@ MORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(("before", "how", "after", "other"), pick(CASES[:1], all=CASES + MORE))
 def test_killed_run_is_resumed(
     tmp_path: Path,

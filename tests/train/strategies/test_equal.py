@@ -92,7 +92,7 @@ TENSOR = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(TENSOR, 4), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(TENSOR, 8), ids=name_of)
 def test_tensor_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Plans derived and given, sequences and losses cut too, and with the data axes."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
@@ -121,7 +121,7 @@ PIPELINE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(PIPELINE, 4), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(PIPELINE, 9), ids=name_of)
 def test_pipeline_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Each of PyTorch's schedules, and with the other axes."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
@@ -139,7 +139,7 @@ CONTEXT = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(CONTEXT, 4), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(CONTEXT, 8), ids=name_of)
 def test_context_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Keys and values that come together, and that go round."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)

@@ -44,12 +44,13 @@ def test_same_bits_on_few_ranks(worlds: list[tuple[int, Strategy]]) -> None:
         compare(found, expected)
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(STRATEGIES, 6, first=1), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(STRATEGIES, 60, first=4), ids=test_equal.name_of)
 def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
     """Replicas, spread weights, micro-batches, and stages."""
     compare(*train(num_ranks, strategy, NUM_STEPS))
 
 
+@pytest.mark.tier("all")
 def test_ranks_and_strategy_change_on_the_way(tmp_path: Path) -> None:
     """From what was saved another number of ranks goes on under another strategy, with the same bits: 2, then 4, 1."""
     third = NUM_STEPS // 3

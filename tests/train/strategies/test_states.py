@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from tests.tiers import some
+from tests.tiers import in_all, some
 from tests.train.strategies import models, ranks, test_equal, training
 
 from echelon.checkpoint import safetensors as ours
@@ -42,7 +42,7 @@ def test_one_device_goes_on_with_what_was_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("num_ranks", "strategy"),
-    [(2, Strategy(shard=2)), (2, Strategy(pipeline=2, accumulation=2)), (4, Strategy(shard=2, tensor=2))],
+    [(2, Strategy(shard=2)), (2, Strategy(pipeline=2, accumulation=2)), in_all(4, Strategy(shard=2, tensor=2))],
     ids=test_equal.name_of,
 )
 def test_both_files_have_the_same_weights(num_ranks: int, strategy: Strategy, tmp_path: Path) -> None:

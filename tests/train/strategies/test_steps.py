@@ -20,13 +20,14 @@ SGD = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(SGD, 3), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(SGD, 6, first=3), ids=test_equal.name_of)
 def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     """Where AdamW hides a factor on a gradient, SGD shows it, and so does a norm that limits nothing."""
     found = proving.train(num_ranks, "gpt", strategy, "sgd", 0.0)
     test_equal.compare(found, test_equal.alone("gpt", "sgd", 0.0))
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("most_at_once", some([spreading.MOST_AT_ONCE, 0], 2))
 def test_every_optimizer(most_at_once: int) -> None:
     """All that compute each element by itself, and so step on what a rank holds, on all weights at once or in turn."""
