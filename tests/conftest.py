@@ -14,8 +14,13 @@ from tests.cluster.fixture import slurm
 __all__ = ["slurm"]
 pytest_plugins = ["tests.schedule", "tests.changed", "tests.tiers"]  # the last one chooses first
 
-# Beside other tests, and on a machine that has no time, the numbers of a case take long to draw.
-hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# Beside other tests the numbers of a case take long to draw. The cases are the same each time, but for `make soak`.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize="--tier=soak" not in sys.argv,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("tests")
 
 gc.disable()  # until all is imported and collected: objects are only added

@@ -75,7 +75,10 @@ def test_wrong_secret(going: Run) -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b'{"kind":"exit"}\n', b"\xff\x00\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{}\n",
+        b'{"kind":"exit"}\n',
+        b"\xff\x00\n",
         pytest.param(b"x" * 200_000, id="long"),
     ],
 )

@@ -9,6 +9,7 @@ from echelon.proof.case import Case, Difference, relative
 from echelon.proof.evidence import Row
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_WHOLE = re.compile(r"[-+]?\d+")
 _OF_TIME = re.compile(
     r"time|elapsed|took|second|\bsec|/s\b|speed|throughput|\beta\b|memory|[mg]i?b\b|\bm?s\b|rank|pid", re.I
 )
@@ -124,7 +125,7 @@ def _numbers(facts: dict[str, Any]) -> dict[tuple[str, int, int], Printed]:
         counts[around] = counts.get(around, 0) + 1
         for place, word in enumerate(_NUMBER.findall(text)):
             key = "#".join(around.split("#")[place:]), place, counts[around]
-            numbers[key] = Printed(step, float(word), meetings, is_evaluated, word.lstrip("+-").isdigit())
+            numbers[key] = Printed(step, float(word), meetings, is_evaluated, _WHOLE.fullmatch(word) is not None)
     return numbers
 
 

@@ -12,25 +12,23 @@ import math
 import os
 import sys
 import zlib
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ... import records
-from ...pytorch import distributed
-from .. import ending, modules, patches
-from ..gather import each_whole, is_sharded, whole
-from . import double_precision, flat_parameter, names
+from .. import ending, patches
+from . import double_precision, names
 from .clock import Clock
+from .trained import Pairs, Trained, is_joined, trained, wholes
 
 _save = torch.save  # before it is hooked, because each rank writes its own files
 _open = open
 MOST_OF_OTHERS = 64 << 20  # bytes of each kind that a rank other than 0 writes, and bytes of untrained tensors
 MOST_TEXT = 400  # prints that are kept
 KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
-Pairs = Iterable[Tuple[str, torch.Tensor]]
 
 
 class Record:
@@ -195,7 +193,7 @@ class Record:
         """Write the tensors of a kind: rank 0 writes all, other ranks write the tensors that they hold alone."""
         kept: Dict[str, torch.Tensor] = {}
         size = 0
-        for label, tensor in _wholes(tensors):  # all ranks must call this
+        for label, tensor in wholes(tensors):  # all ranks must call this
             is_own = label not in sharded and label.rpartition(" of ")[2] not in sharded
             size += tensor.numel() * tensor.element_size() if is_own else 0
             if self.is_main or (self.is_watched and is_own and size <= MOST_OF_OTHERS):
@@ -214,8 +212,8 @@ class Record:
 
     def _write_about(self) -> None:
         self.about.update(
-            world_size=dist.get_world_size() if _is_joined() else 1,
-            is_joined=_is_joined(),
+            world_size=dist.get_world_size() if is_joined() else 1,
+            is_joined=is_joined(),
             num_parameters=sum(len(one.names) for one in self.trained),
             num_sharded=sum(one.num_cut for one in self.trained),
         )
@@ -236,7 +234,7 @@ class Record:
         try:
             self._leave_word()
         finally:
-            ending.end_with_others(self._folder, dist.get_world_size() if _is_joined() else 1)
+            ending.end_with_others(self._folder, dist.get_world_size() if is_joined() else 1)
 
 
 def _digest(indices: List[Any]) -> int:
@@ -293,103 +291,6 @@ def _hook_prints(record: Record) -> None:
                 record.write_facts()
 
     patches.replace(builtins, "print", say, why="A record has what the script prints.")
-
-
-class Trained(NamedTuple):
-    """An optimizer's parameter: a parameter of the script, or several that were flattened into one."""
-
-    parameter: nn.Parameter
-    names: List[str]
-    flat: Optional[flat_parameter.FlatParameter]
-
-    @property
-    def is_sharded(self) -> bool:
-        if self.flat is not None:
-            return self.flat.group is not None
-        mesh = getattr(self.parameter, "device_mesh", None)
-        return mesh is not None and (int(mesh.size()) > 1 or not _is_joined() or dist.get_world_size() == 1)
-
-    @property
-    def num_cut(self) -> int:
-        """The number of names whose tensors no rank has whole."""
-        placements = getattr(self.parameter, "placements", ())
-        is_cut = self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
-        return len(self.names) if is_cut else 0
-
-    def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its parameter, which may be sharded; all ranks must call this and the methods below."""
-        return self._named(self.parameter)
-
-    def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield each name with its gradient, if there is one."""
-        return self._named(self.parameter.grad)
-
-    def norms(self) -> Iterator[Tuple[str, float]]:
-        """Yield each name with the norm of its gradient."""
-        gradient = self.parameter.grad
-        if gradient is not None and is_sharded(gradient):
-            yield self.names[0], float(whole(_norm(gradient.detach())))  # one number travels
-            return
-        for name, tensor in _wholes(self.gradients()):
-            yield name, float(_norm(tensor))
-
-    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
-        """Yield the parameter's state in an optimizer, with labels."""
-        state = optimizer.state.get(self.parameter, {})
-        if self.flat is not None:
-            for key, tensors in self.flat.states(state, self.parameter).items():
-                for name, tensor in zip(self.names, tensors):  # noqa: B905
-                    yield "%s of %s" % (key, name), tensor
-            return
-        for key, value in state.items():
-            is_list = isinstance(value, (list, tuple))
-            for place, entry in enumerate(value if is_list else [value]):
-                label = "%s%s of %s" % (key, "[%d]" % place if is_list else "", self.names[0])
-                if isinstance(entry, torch.Tensor):
-                    yield label, entry
-                elif isinstance(entry, (int, float)):
-                    yield label, torch.tensor(float(entry))
-
-    def _named(self, tensor: Optional[torch.Tensor]) -> Iterator[Tuple[str, torch.Tensor]]:
-        if self.flat is not None:
-            yield from zip(self.names, self.flat.whole(tensor, self.parameter))  # noqa: B905
-        elif tensor is not None:
-            yield self.names[0], tensor
-
-
-def trained(parameters: List[nn.Parameter]) -> List[Trained]:
-    """Return an optimizer's parameters under readable names."""
-    flat_parameters = flat_parameter.find(modules.living())
-    result = []
-    for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
-        flat = flat_parameters.get(id(parameter))
-        known = [name]
-        if flat is not None and name.endswith(distributed.FLAT_NAME):
-            known = [name[: -len(distributed.FLAT_NAME)] + inner for inner in flat.names]
-        result.append(Trained(parameter, known, flat))
-    return result
-
-
-def _wholes(tensors: Pairs) -> Pairs:
-    """Yield each label with its tensor, dense and without shards."""
-    labels: List[str] = []
-
-    def unlabelled() -> Iterator[torch.Tensor]:
-        for label, tensor in tensors:
-            labels.append(label)
-            yield tensor
-
-    for place, tensor in enumerate(each_whole(unlabelled())):
-        yield labels[place], tensor if tensor.layout == torch.strided else tensor.to_dense()
-
-
-def _norm(gradient: torch.Tensor) -> torch.Tensor:
-    norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=None if gradient.is_complex() else torch.float64)
-    return norm
-
-
-def _is_joined() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def in_other_order(batch: Any) -> Any:
