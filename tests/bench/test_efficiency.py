@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.bench.generated import PHASES, QUESTION, Folder
 
@@ -66,6 +66,7 @@ def test_warm_up_leaves_enough_steps(seconds: list[float], warm_up: int) -> None
     st.lists(st.lists(step_seconds, min_size=9, max_size=9), min_size=1, max_size=4),
     st.lists(st.lists(step_seconds, min_size=9, max_size=9), min_size=1, max_size=4),
 )
+@example(ones=[[1.0] * 9, [1.0] * 8 + [2.0]], twos=[[1.0] * 9, [1.0] * 8 + [2.0]])
 def test_range_has_the_extremes_of_both_sizes(ones: list[list[float]], twos: list[list[float]]) -> None:
     """The least efficiency is that of the slowest run on two ranks and the fastest on one."""
     question = replace(QUESTION, warm_up=0, num_repeats=len(ones))

@@ -94,7 +94,8 @@ def _row(question: Question, runs: list[Measured], base_runs: list[Measured], ba
     speedup = efficiency = rate = None
     if not failures:
         rate = _range(runs)
-        speedup = _ratio(rate, _range(base_runs), question.work(number, base))
+        work = question.work(number, base)
+        speedup = Range(value=work, least=work, most=work) if number == base else _ratio(rate, _range(base_runs), work)
         factor = base / number
         efficiency = Range(value=speedup.value * factor, least=speedup.least * factor, most=speedup.most * factor)
     rates = [found for run in runs if run.seconds and (found := samples_per_second(run)) is not None]
@@ -128,8 +129,6 @@ def _blocks(seconds: Sequence[float]) -> list[float]:
 
 def _ratio(rate: Range, base: Range, work: float) -> Range:
     """Return the speedup; its range has the extremes of both rates."""
-    if rate == base:
-        return Range(value=work, least=work, most=work)
     return Range(
         value=work * rate.value / base.value, least=work * rate.least / base.most, most=work * rate.most / base.least
     )
