@@ -78,7 +78,7 @@ LINES: tuple[tuple[list[str], list[str]], ...] = (
     (["lint", "--explain", "ECH101"], ["ECH101"]),
     (["lint", "train.py", "--str"], ["--strict"]),
     (["check", "--machine", "lu"], ["lumi"]),
-    (["machines", "l"], ["local", "lumi", "learn"]),
+    (["machines", "l"], ["leonardo", "local", "lumi", "learn"]),
     (["frameworks", "deep"], ["deepspeed"]),
     (["runs", "t"], ["train-b53a"]),
     (["clean", "big"], ["big job-aaaa"]),

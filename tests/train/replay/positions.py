@@ -90,9 +90,8 @@ class Rank:
         self.generators = generators.Generators(rank, None)
         self.twins = loops.new_twins()
         self.first_step = types.SimpleNamespace(note_workers=lambda _: None)
-        self.later = types.SimpleNamespace(
-            pace=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()), at_batch=lambda _: None
-        )
+        self.later = types.SimpleNamespace(pace=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()))
+        self.at_batch = lambda batch, indices: None
         self.raised = types.SimpleNamespace(refuse_if_caught=lambda: None)
         self.ignore_index = types.SimpleNamespace(ask=lambda _: None)
         self.resumed_pass = (0, 0)
