@@ -217,7 +217,7 @@ FISH = (
     ("echelon run -n 2 train.py --sc", []),
     ("echelon run train.py --config my", ["my job.sh"]),
     ("echelon lint my", ["my job.sh"]),
-    ("echelon machines le", ["learn"]),
+    ("echelon machines le", ["learn", "leonardo"]),
 )
 
 
