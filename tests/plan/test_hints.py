@@ -37,7 +37,7 @@ def alternatives(hint: str) -> list[list[str]]:
     return [text.rpartition(": ")[2].split() for text in texts if "echelon submit" not in text]
 
 
-@pytest.mark.parametrize("machine", some(MACHINES, 3))
+@pytest.mark.parametrize("machine", some(MACHINES, 12))
 def test_hints_are_accepted(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever is refused, each alternative of its hint makes the whole line acceptable."""
     num_hints = 0

@@ -174,7 +174,7 @@ def test_a_device_gets_the_same_cores_in_any_order_of_ranks(
 NUMBERS = st.integers(-3, 40)
 
 
-@settings(max_examples=1000, deadline=None, database=None)
+@settings(max_examples=pick(100, all=1000), deadline=None, database=None)
 @given(
     st.lists(st.builds(Cpu, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=12),
     st.lists(NUMBERS, max_size=12),
