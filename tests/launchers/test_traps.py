@@ -100,6 +100,7 @@ OWN_STARTS = [
      "python -m torch.distributed.run"),
     ("import torch, subprocess, sys\nsubprocess.call([sys.executable, '-m', 'torch.distributed.launch', 'x.py'])",
      "line 2", "… -m torch.distributed.launch"),
+    ("import torch, subprocess\nprint(subprocess.check_output(['torchrun', 'x.py']))", "line 2", "torchrun x.py"),
     ("import torch, os\nos.system(f'accelerate launch --num_processes {2} x.py')", "line 2", "accelerate launch"),
 ]  # fmt: skip
 
@@ -120,6 +121,7 @@ def test_launcher_within_a_launcher(shell: Shell, text: str, line: str, what: st
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",  # prepares files, for example
         "import torch, subprocess\nsubprocess.run(['git', 'rev-parse', 'HEAD'])",
         "import torch, subprocess\nsubprocess.run(command)",
+        "import torch, os\nos.system(f'')",
     ],
 )
 def test_processes_that_are_no_ranks(shell: Shell, text: str) -> None:

@@ -152,7 +152,10 @@ class Store:
         return None, [one.finding for one in skipped]
 
     def newest_first(self) -> List[Entry]:
-        """Return all folders that have the name of a checkpoint, those with a manifest last, by their sizes alone."""
+        """Return all folders that have the name of a checkpoint; files are compared by their sizes alone.
+
+        Folders without a manifest come first, for nobody knows how new they are; then the newest.
+        """
         return list(self._entries(deep=False))
 
     def entries(self, *, deep: bool = False) -> List[Entry]:

@@ -40,13 +40,13 @@ def refuse(source: Source, num_ranks: int) -> None:
     joins = source.mentions("init_process_group")
     calls = [(call.name + "()", call.line) for call in source.calls((*_OF_PYTORCH, *_OF_LIBRARIES))
              if joins or call.name not in _MAY_DO_OTHER_WORK]  # fmt: skip
-    found = [*calls, *_programs(source)]
-    if not found:
+    starts = [*calls, *_programs(source)]
+    if not starts:
         return
-    what, line = min(found, key=lambda one: one[1])
+    name, line = min(starts, key=lambda start: start[1])
     shown = os.path.relpath(source.path)
     raise UsageError(
-        f"{shown}, line {line}, starts ranks of its own: it calls {what}; each of the {num_ranks} ranks of this run "
+        f"{shown}, line {line}, starts ranks of its own: it calls {name}; each of the {num_ranks} ranks of this run "
         "would start all of them once more",
         hint=f"echelon run -n 1 {shlex.quote(shown)} …   or call the function itself, without a launcher: echelon run "
         "starts the ranks, and sets RANK, LOCAL_RANK and WORLD_SIZE",
@@ -61,12 +61,12 @@ def _knows_its_rank(source: Source) -> bool:
 
 def _programs(source: Source) -> Iterator[tuple[str, int]]:
     """Yield the launchers that a script starts as programs, each with its line."""
-    for call in source.calls(_PROGRAMS):
-        node = next(one for one in source.nodes if isinstance(one, ast.Call) and one.lineno == call.line)
-        words = _words(node)
+    lines = {call.line for call in source.calls(_PROGRAMS)}
+    for node in source.nodes:
+        words = _words(node) if isinstance(node, ast.Call) and node.lineno in lines else []
         names = [os.path.basename(word) for word in words[:2]]
         if any(names[: len(launcher)] == launcher for launcher in _LAUNCHERS) or _is_module(words):
-            yield " ".join(words[:3]), call.line
+            yield " ".join(words[:3]), node.lineno  # type: ignore[attr-defined]
 
 
 def _is_module(words: list[str]) -> bool:
@@ -75,13 +75,14 @@ def _is_module(words: list[str]) -> bool:
 
 def _words(node: ast.Call) -> list[str]:
     """Return the words of a command line, as far as they are written out; "…" stands for the others."""
-    given = node.args[:1] if node.args else [each.value for each in node.keywords if each.arg == "args"]
-    if not given:
+    arguments = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "args")]
+    if not arguments:
         return []
-    if isinstance(given[0], (ast.List, ast.Tuple)):
-        return [_word(entry) for entry in given[0].elts]
-    text = _word(given[0]) if not isinstance(given[0], ast.JoinedStr) else _word(given[0].values[0])
-    return text.split()
+    line = arguments[0]
+    if isinstance(line, (ast.List, ast.Tuple)):
+        return [_word(entry) for entry in line.elts]
+    parts = line.values if isinstance(line, ast.JoinedStr) else [line]
+    return "".join(map(_word, parts)).split()
 
 
 def _word(node: ast.expr) -> str:
