@@ -38,12 +38,12 @@ def _no_numbers(case: Case) -> Nothing | None:
     if step is None:
         return None
     told = {rank: facts["no_number"] for rank, facts in enumerate(case.several.facts) if "no_number" in facts}
-    first = min((fact["step"] for fact in told.values()), default=0)
+    first = min((fact["step"] for fact in told.values() if fact["step"] >= step), default=0)
     began = [rank for rank, fact in told.items() if fact["step"] == first]
     ranks = [rank for rank in began if "row" in told[rank]] or began  # a scaled loss is that of all ranks
     if not ranks:
         return Nothing(
-            step, f"from step {step} on gradients are no numbers", "a value that is no number equals nothing"
+            step, f"from step {step} on losses or gradients are no numbers", "a value that is no number equals nothing"
         )
     loss = told[ranks[0]]["loss"]
     why = f"from step {step} on there is no number: the loss is {loss} on {on_ranks(ranks)} in step {first}"
@@ -63,14 +63,13 @@ def _told(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _without_numbers(recording: Recording) -> list[int]:
-    """Return the steps whose loss is no number; of gradients those to the end, for a gradient scaler skips steps."""
-    lost = [row["step"] for row in recording.rows if row["loss"] is not None and not math.isfinite(row["loss"])]
+    """Return the steps at the end whose loss or gradients are no numbers; a gradient scaler leaves one step out."""
     last: list[int] = []
     for row in reversed(recording.rows):
-        if math.isfinite(row["gradient_norm"]):
+        if math.isfinite(row["gradient_norm"]) and math.isfinite(row["loss"] or 0.0):
             break
         last.append(row["step"])
-    return sorted({*lost, *last})
+    return last[::-1]
 
 
 def _too_short(case: Case) -> Nothing | None:
