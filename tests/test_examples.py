@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -64,13 +65,11 @@ def test_one_device_on_four_ranks(tmp_path: Path) -> None:
 
 def test_allreduce(tmp_path: Path) -> None:
     """The all-reduce example sums over all ranks."""
-    command = [*ECHELON, str(EXAMPLES / "allreduce.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    done = warm.run([*ECHELON[1:], str(EXAMPLES / "allreduce.py")], cwd=tmp_path)
     assert "2" in done.stdout
 
 
 def test_hello_on_every_rank(tmp_path: Path) -> None:
     """The greeting comes from each rank, with its number before it when all are shown."""
-    command = [*ECHELON[:-1], "3", "--show", "all", str(EXAMPLES / "hello.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    done = warm.run([*ECHELON[1:-1], "3", "--show", "all", str(EXAMPLES / "hello.py")], cwd=tmp_path)
     assert sorted(line[:3] for line in done.stdout.splitlines()) == ["[0]", "[1]", "[2]"]

@@ -351,7 +351,7 @@ def _need(case: Case) -> None:
         pytest.skip(f"{case.needs} is not installed")
 
 
-@pytest.mark.parametrize(("name", "launch"), some(EQUAL, 7))
+@pytest.mark.parametrize(("name", "launch"), some(sorted(EQUAL, key=lambda pair: CASES[pair[0]].needs), 7))
 def test_rank_does_what_plain_python_does(name: str, launch: str, outcomes: Outcomes) -> None:
     """Output, exit code and files of the script are the same, byte for byte but for addresses in memory."""
     _need(CASES[name])

@@ -5,7 +5,9 @@ session and signals, and they run the code that they always run. Only the start 
 """
 
 import atexit
+import builtins
 import importlib
+import io
 import itertools
 import os
 import pkgutil
@@ -14,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType, TracebackType
 from typing import IO, Any, NoReturn
 
 from tests.warm import LOOKER
@@ -133,6 +136,7 @@ def _run(words: list[str]) -> None:
     is_module = words[0] == "-m"
     sys.argv = words[is_module:]
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0]))
+    sys.path[1:1] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     if "ECHELON_LIVE" in os.environ:
         _run_start_hook(os.environ["PYTHONPATH"].split(os.pathsep)[0])
     if words[:2] == ["-m", "echelon"]:
@@ -143,7 +147,17 @@ def _run(words: list[str]) -> None:
         _let_agent_fork(words[0])
         runpy.run_path(words[0], run_name="__main__")
     else:
-        runpy.run_path(words[0], run_name="__main__")
+        _run_script(os.path.abspath(words[0]))
+
+
+def _run_script(path: str) -> None:
+    """Run a script as `python path` does: it knows its whole path, and sys.argv has what was typed."""
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    exec(code, vars(main))
 
 
 def _run_start_hook(archive: str) -> None:
@@ -181,6 +195,13 @@ def _let_agent_fork(archive: str) -> None:
     warm_process.spawn = fork
 
 
+def _without_starters(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames by which this module has started a script: those of Python itself are no frames."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        trace = trace.tb_next
+    return trace
+
+
 def _fork() -> int:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -216,8 +237,9 @@ def _exit_code_of(program: Callable[[], None]) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             sys.stderr.write(end.code + "\n")
-    except BaseException:  # noqa: BLE001 (a fork must never go on as its parent)
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    except BaseException as error:  # noqa: BLE001 (a fork must never go on as its parent)
+        error.__traceback__ = _without_starters(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()

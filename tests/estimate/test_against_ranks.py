@@ -44,7 +44,7 @@ MORE: list[dict[str, Any]] = [
     {"replicate": 4, "shard": 2},
     {"tensor": 2, "pipeline": 2, "accumulation": 2, "shard": 2},
 ]
-LAYOUTS = pick(LAYOUTS[3:4], all=LAYOUTS + MORE)
+LAYOUTS = pick(LAYOUTS[1:2], all=LAYOUTS + MORE)
 
 pytestmark = pytest.mark.timeout(300)
 

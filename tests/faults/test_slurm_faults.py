@@ -120,6 +120,7 @@ def test_killed_agent_on_a_node(tmp_path: Path, wide: Cluster) -> None:
     strike_many(tmp_path, wide, strike, "lost agent: the agent on {node} is gone")
 
 
+@pytest.mark.tier("all")
 def test_killed_rank_on_a_node(tmp_path: Path, wide: Cluster) -> None:
     """The rank that was killed is named with its node."""
 

@@ -9,7 +9,6 @@ import pytest
 from tests import warm
 from tests.cluster import Cluster
 from tests.run.shell import Shell
-from tests.runs import ECHELON
 
 from .conftest import SCRIPT, reports
 
@@ -18,8 +17,8 @@ LUMI = ["--machine", "lumi", "--account", "project_465000001", "--time", "1h", "
 
 def submit(shell: Shell, line: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Print the script of a line after `echelon submit --`, on a machine with 8 devices a node."""
-    command = [*ECHELON, "submit", *LUMI, *options, "--", *line.split()]
-    return subprocess.run(command, cwd=shell.folder, env=shell.environ, capture_output=True, text=True, check=False)
+    words = ["-m", "echelon", "submit", *LUMI, *options, "--", *line.split()]
+    return warm.run(words, cwd=shell.folder, environ=shell.environ)
 
 
 def booked(script: str) -> tuple[int, int]:

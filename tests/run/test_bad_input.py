@@ -244,7 +244,7 @@ def _refuse(shell: Shell, words: Sequence[str], message: str, hint: str, **envir
     """Assert that a command line is refused with exactly these words and leaves nothing behind."""
     facts = {"folder": shell.folder, "python": sys.executable, "version": platform.python_version()}
     before = sorted(shell.folder.rglob("*"))
-    done = shell.run(*words, seconds=10.0, **environ)
+    done = shell.fork(*words, seconds=10.0, **environ)
     assert done.said == f"echelon: error: {message.format(**facts)}\n  hint: {hint.format(**facts)}\n"
     assert done.exit_code == 2
     assert done.stdout == b""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests import warm
+from tests.tiers import in_all
 
 from echelon.launch import failure
 
@@ -41,15 +42,15 @@ def run(folder: Path, breaks: str = "", ends: str = "pass", *words: str) -> tupl
 @pytest.mark.parametrize(
     ("module", "owner", "name"),
     [
-        ("run", "module.Run", "begin"),
+        in_all("run", "module.Run", "begin"),
         ("run", "module.Run", "backward"),
-        ("run", "module.Run", "before_step"),
+        in_all("run", "module.Run", "before_step"),
         ("run", "module.Run", "after_step"),
         ("global_tensors.calls", "module.Calls", "call"),
         ("global_tensors.rules", "module.GlobalTensor", "rule"),
-        ("hooks", "module", "_scale_learning_rate"),
+        in_all("hooks", "module", "_scale_learning_rate"),
         ("rng.draws", "module.Draws", "place"),
-        ("parallelism.base", "module.Parallelism", "present"),
+        in_all("parallelism.base", "module.Parallelism", "present"),
         ("files.sharing", "module.Files", "act"),
         ("measuring.measures", "module.Measures", "loaded"),
     ],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cluster import Cluster
 from tests.runs import ECHELON
+from tests.tiers import in_all
 
 HERE = Path(__file__).parent
 REPORT = str(HERE / "report.py")
@@ -190,7 +191,7 @@ def test_dry_run_does_nothing(slurm: Cluster, learned: Path, folder: Path) -> No
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
-@pytest.mark.parametrize("layout", ["torchrun", "tasks"])
+@pytest.mark.parametrize("layout", [in_all("torchrun"), "tasks"])
 def test_plain_script_needs_no_echelon(slurm: Cluster, learned: Path, folder: Path, layout: str) -> None:
     """A plain script gives the same ranks on a machine that has never heard of echelon."""
     done = call(

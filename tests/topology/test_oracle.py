@@ -62,6 +62,7 @@ def test_hwloc_s_synthetic_nodes_are_divided_by_domain(synthetic: str, tmp_path:
     assert binding.assign(node, devices) == [tuple(sorted(seen.cpus)) for seen in domains]
 
 
+@pytest.mark.tier("all")
 @recorded
 @pytest.mark.parametrize("with_numa", [True, False], ids=["numa", "local-cpus"])
 @pytest.mark.parametrize("name", RECORDED)
@@ -81,6 +82,7 @@ def test_assigned_cores_are_local_to_the_device(name: str, with_numa: bool) -> N
             assert binding.distance(node, cpus, device) == LOCAL
 
 
+@pytest.mark.tier("all")
 @recorded
 @pytest.mark.parametrize("with_numa", [True, False], ids=["numa", "local-cpus"])
 def test_lumi_s_node_type_gives_lumi_s_map(with_numa: bool) -> None:
@@ -93,6 +95,7 @@ def test_lumi_s_node_type_gives_lumi_s_map(with_numa: bool) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.tier("all")
 @recorded
 def test_recorded_kfd_tree_is_read() -> None:
     """A recorded tree of MI300 partitions: three devices, the two with one unique number on one chip."""

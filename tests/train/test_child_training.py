@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -107,8 +106,8 @@ TOO_SMALL = "the script's batch has 1 sample, but 2 ranks share it"
 def run(folder: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     (folder / "train.py").write_text(TRAIN + textwrap.dedent(script))
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    command = [sys.executable, "-m", "echelon", "run", "-n", "2", "--timeout", "120", "train.py", *arguments]
-    return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=150)
+    words = ["-m", "echelon", "run", "-n", "2", "--timeout", "120", "train.py", *arguments]
+    return warm.run(words, cwd=folder, environ=clean, timeout=150)
 
 
 @pytest.mark.parametrize(

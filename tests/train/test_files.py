@@ -18,6 +18,7 @@ import pytest
 import torch
 from tests import warm
 from tests.conftest import FOREIGN
+from tests.tiers import in_all
 
 TRAIN = """
 import os, sys, torch
@@ -626,6 +627,7 @@ for step in range(10):
     assert b"bad" not in b"".join(scaled.files.values())
 
 
+@pytest.mark.tier("all")
 def test_databases(tmp_path: Path) -> None:
     """SQLite and HDF5 hold each row once, and every rank reads its own."""
     pytest.importorskip("h5py")
@@ -706,7 +708,7 @@ other.close()
 """
 
 
-@pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
+@pytest.mark.parametrize("package", ["torch.utils.tensorboard", in_all("tensorboardX")])
 def test_tensorboard(tmp_path: Path, package: str) -> None:
     """Every event is there once, and the default folder is the same for all ranks."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -741,6 +743,7 @@ with tqdm(train(TensorDataset(x, x.sum(1, keepdim=True))), desc="training") as b
     assert ["training" in log for log in scaled.rank_logs] == [True, False]
 
 
+@pytest.mark.tier("all")
 def test_weights_and_biases(tmp_path: Path) -> None:
     """One run is begun, whatever mode the script asks for, and losses are logged to it once."""
     pytest.importorskip("wandb")
@@ -762,6 +765,7 @@ wandb.finish()
     assert len([name for name in scaled.files if name.endswith(".wandb")]) == 1
 
 
+@pytest.mark.tier("all")
 def test_mlflow(tmp_path: Path) -> None:
     """One run is tracked, with each metric once."""
     pytest.importorskip("mlflow")

@@ -219,7 +219,7 @@ def test_check_can_be_left_out(tmp_path: Path) -> None:
             pytest.param(GAN, ("-n", "2"), id="gan"),
             pytest.param(GAN, ("-n", "3", "--scale", "fsdp"), id="gan-fsdp"),
         ],
-        3,
+        4,
     ),
 )
 def test_check_changes_nothing(tmp_path: Path, script: str, words: tuple[str, ...]) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -192,8 +191,7 @@ def test_loss_that_is_no_number(tmp_path: Path) -> None:
 def test_traceback_is_that_of_python(tmp_path: Path) -> None:
     """Neither a scaled script nor one that distributes itself shows the frames that measure."""
     (tmp_path / "train.py").write_text(OF_ITSELF.replace("model(text)", "model(text).detach()"))
-    line = [*ECHELON, "run", "-n", "2", "train.py"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "train.py"], cwd=tmp_path)
     assert "does not require grad" in done.stderr
     assert "measuring" not in done.stderr
 

@@ -190,7 +190,7 @@ def test_script_that_does_not_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(DDP, id="ddp"),
+        pytest.param(DDP, id="ddp", marks=pytest.mark.tier("all")),
         pytest.param("fully_shard(Net())", id="fsdp2"),
         pytest.param(
             'FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))', id="fsdp1", marks=pytest.mark.tier("all")
@@ -259,7 +259,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", some(list(WRONG), 3))
+@pytest.mark.parametrize("case", some(list(WRONG), 6))
 def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     """The first step, the tensor by its name, the factor, and what it means."""
     script, what, meaning = WRONG[case]
@@ -334,7 +334,7 @@ LESS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LESS)
+@pytest.mark.parametrize("case", some(list(LESS), 2))
 def test_less_than_was_asked_for_is_an_error(tmp_path: Path, case: str) -> None:
     """One process instead of two, or the work of one, is never taken for a proof."""
     script, message = LESS[case]

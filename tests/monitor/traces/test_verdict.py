@@ -256,6 +256,7 @@ def test_old_categories(tmp_path: Path) -> None:
     assert judged(made, tmp_path).bound == "communication"
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("kind", ["input", "compute", "optimizer"])
 def test_real_training(tmp_path: Path, kind: str) -> None:
     """A real model that is bound by one kind on the CPU is found to be."""

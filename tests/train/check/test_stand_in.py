@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from tests import warm
 from tests.conftest import FOREIGN
-from tests.tiers import pick
+from tests.tiers import in_all, pick
 from tests.train.check import stand_in
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -134,7 +134,7 @@ def train(folder: Path, how: str, options: tuple[str, ...] = (), **variables: st
     return run(folder, script, how, options=options, **variables)
 
 
-@pytest.mark.parametrize("how", ["plain", "folder"])
+@pytest.mark.parametrize("how", [in_all("plain"), "folder"])
 def test_oracle_uses_the_device_first_and_leaves_it(tmp_path: Path, how: str) -> None:
     """The oracle is forked before rank 0 first uses its device, and is gone when rank 0 does; looking is no use.
 
@@ -155,11 +155,11 @@ def test_oracle_uses_the_device_first_and_leaves_it(tmp_path: Path, how: str) ->
 @pytest.mark.parametrize(
     ("how", "why", "variables"),
     [
-        ("thread", "a thread of the script used a GPU first", {}),
+        in_all("thread", "a thread of the script used a GPU first", {}),
         ("slow", "the process for one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}),
         ("killed", "signal 9 killed the process for one device", {}),
-        ("fails", "in the process for one device the script fails with ValueError: this is one device", {}),
-        ("ends", "in the process for one device the script ended before the first step", {}),
+        in_all("fails", "in the process for one device the script fails with ValueError: this is one device", {}),
+        in_all("ends", "in the process for one device the script ended before the first step", {}),
         ("rows", "a single device runs out of memory with the whole batch", {"STAND_IN_ROWS": "8"}),
     ],
 )
@@ -206,7 +206,7 @@ def test_ranks_that_share_a_device(tmp_path: Path) -> None:
     assert "first step: equals that of one device" in done.err
 
 
-@pytest.mark.parametrize("how", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("how", ["fsdp", in_all("tensor"), in_all("pipeline")])
 def test_ways_to_split_a_model(tmp_path: Path, how: str) -> None:
     """A rank uses its own device alone, of all that it can see; a script without a loader is compared all the same."""
     (tmp_path / "layers.py").write_text(LAYERS)

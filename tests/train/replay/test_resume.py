@@ -165,6 +165,7 @@ def test_error_of_the_script_twice_ends_the_run(tmp_path: Path) -> None:
     assert "the same error twice: AssertionError: stop (fails.py:" in done.stderr
 
 
+@pytest.mark.tier("all")
 def test_workers_load_only_what_is_left(tmp_path: Path, undisturbed: "tuple[str, Path]") -> None:
     folder = Folder(tmp_path / "run", SCRIPT, "2")
     wanted = folder.plain()

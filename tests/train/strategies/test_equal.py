@@ -66,7 +66,7 @@ def name_of(value: Any) -> str:
     return value.as_code()[9:-1] or "one" if isinstance(value, Strategy) else str(value)
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(DATA, 4), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(DATA, 5), ids=name_of)
 def test_data_axes(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Replicas, and the three stages of ZeRO."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
@@ -92,7 +92,7 @@ TENSOR = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(TENSOR, 8), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(TENSOR, 16), ids=name_of)
 def test_tensor_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Plans derived and given, sequences and losses cut too, and with the data axes."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
@@ -121,7 +121,7 @@ PIPELINE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(PIPELINE, 9), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(PIPELINE, 18), ids=name_of)
 def test_pipeline_axis(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """Each of PyTorch's schedules, and with the other axes."""
     found = proving.train(num_ranks, kind, strategy, "adamw", 0.5)
@@ -154,7 +154,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(NAMED, 3), ids=name_of)
+@pytest.mark.parametrize(("kind", "num_ranks", "strategy"), some(NAMED, 6), ids=name_of)
 def test_inputs_by_name(num_ranks: int, strategy: Strategy, kind: str) -> None:
     """A dict is arguments by name, or stands in a tuple as one argument; a model may give its loss itself."""
     wishes = {"loss": None} if kind == "with-loss" else {}

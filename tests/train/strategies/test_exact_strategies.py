@@ -13,7 +13,7 @@ from tests.train.strategies.same_bits import alone, compare, data, pipeline, tra
 
 from echelon.train.strategies.strategy import Strategy
 
-NUM_STEPS = pick(20, all=200)
+NUM_STEPS = pick(10, all=200)
 
 BESIDE = {
     "replicas": [(1, data(accumulation=8)), (2, data(replicate=2)), (2, data(shard=2))],
@@ -37,7 +37,7 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("worlds", some([pytest.param(worlds, id=name) for name, worlds in BESIDE.items()], 2))
+@pytest.mark.parametrize("worlds", some([pytest.param(worlds, id=name) for name, worlds in BESIDE.items()], 3, first=2))
 def test_same_bits_on_few_ranks(worlds: list[tuple[int, Strategy]]) -> None:
     """The same on one rank and two, in several worlds at a time."""
     for found, expected in train_beside(worlds, NUM_STEPS):

@@ -5,6 +5,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from tests import warm
+from tests.tiers import in_all
 
 SCRIPT = """
 import sys
@@ -57,9 +58,9 @@ def prove(folder: Path, num_ranks: int, strategy: str, **changed: str) -> "Compl
 @pytest.mark.parametrize(
     ("num_ranks", "strategy", "how", "cut"),
     [
-        (2, "Strategy(replicate=2)", {"BATCHES": "trained.loader(loader)", "ROWS": "True"}, ""),
+        in_all(2, "Strategy(replicate=2)", {"BATCHES": "trained.loader(loader)", "ROWS": "True"}, ""),
         (2, "Strategy(shard=2, accumulation=2)", {}, ", 16 of 16 parameters sharded"),
-        (2, 'Strategy(tensor=2, checkpointing="full")', {}, ", 6 of 16 parameters sharded"),
+        in_all(2, 'Strategy(tensor=2, checkpointing="full")', {}, ", 6 of 16 parameters sharded"),
         (4, 'Strategy(pipeline=2, shard=2, precision="bf16", accumulation=2)', {}, ", 16 of 16 parameters sharded"),
     ],
 )
@@ -80,7 +81,7 @@ def test_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"LEARNING_RATE": "1e-2 * run.world.size"}, "learning rate"),
+        in_all({"LEARNING_RATE": "1e-2 * run.world.size"}, "learning rate"),
         ({"ROWS": "True", "BATCHES": "(torch.manual_seed(run.world.rank) and loader)"}, "draws its own data"),
     ],
     ids=["rate", "other-batches"],

@@ -21,7 +21,7 @@ MOVES = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "first", "second"), MOVES, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "first", "second"), some(MOVES, 3), ids=test_equal.name_of)
 def test_training_goes_on_under_another_strategy(num_ranks: int, first: Strategy, second: Strategy) -> None:
     """Half of it under one, half under the other: the training of one device, momenta and decays by group included."""
     found = ranks.run(num_ranks, training.move, "gpt", first, second)

@@ -20,7 +20,8 @@ SGD = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(SGD, 6, first=3), ids=test_equal.name_of)
+@pytest.mark.tier("all")
+@pytest.mark.parametrize(("num_ranks", "strategy"), SGD, ids=test_equal.name_of)
 def test_sgd_without_clipping(num_ranks: int, strategy: Strategy) -> None:
     """Where AdamW hides a factor on a gradient, SGD shows it, and so does a norm that limits nothing."""
     found = proving.train(num_ranks, "gpt", strategy, "sgd", 0.0)
@@ -37,7 +38,9 @@ def test_every_optimizer(most_at_once: int) -> None:
         assert found == {name: pytest.approx(losses, rel=2e-6) for name, losses in expected.items()}
 
 
-@pytest.mark.parametrize("settings", [{"amsgrad": True, "maximize": True}, {"fused": True}, {"lr": torch.tensor(1e-2)}])
+@pytest.mark.parametrize(
+    "settings", some([{"amsgrad": True, "maximize": True}, {"fused": True}, {"lr": torch.tensor(1e-2)}], 2)
+)
 def test_settings_of_an_optimizer(settings: dict[str, Any]) -> None:
     """What else one may ask of AdamW."""
     expected = ranks.run(1, training.with_settings, settings, None)[0]
@@ -89,7 +92,7 @@ def test_sixteen_bits(num_ranks: int, axes: dict[str, int], precision: str) -> N
     assert all(one.dtype is torch.float32 for one in found[0]["model"].values())
 
 
-@pytest.mark.parametrize("axes", [{"replicate": 2}, {"shard": 2}, {"pipeline": 2, "accumulation": 2}], ids=str)
+@pytest.mark.parametrize("axes", some([{"replicate": 2}, {"shard": 2}, {"pipeline": 2, "accumulation": 2}], 2), ids=str)
 def test_step_in_which_fp16_overflows_is_lost_on_all_ranks(axes: dict[str, int]) -> None:
     """One rank alone sees the infinity, and all leave the step out and halve the scale."""
     for lost, scale, is_changed in ranks.run(2, training.overflow, Strategy(**axes, precision="fp16")):  # type: ignore[arg-type]
@@ -107,7 +110,7 @@ LOADED = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(LOADED, 3), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(LOADED, 4), ids=test_equal.name_of)
 def test_each_rank_loads_its_own_rows(num_ranks: int, strategy: Strategy) -> None:
     """A shuffled loader, whose targets are not all to be learned: the mean is over the tokens of all ranks."""
     expected = training.alone_from_loader()
@@ -136,7 +139,7 @@ def test_loss_with_its_count_is_that_of_one_device() -> None:
 EMPTY = [(2, Strategy(shard=2)), (2, Strategy(pipeline=2, accumulation=2)), (2, Strategy(context=2, accumulation=2))]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), EMPTY, ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(EMPTY, 2), ids=test_equal.name_of)
 def test_rows_without_any_target(num_ranks: int, strategy: Strategy) -> None:
     """Half of the rows have nothing to be learned: their mean is no number, and the whole batch's is one."""
     expected = ranks.run(1, training.half_empty, Strategy())[0]
@@ -225,7 +228,9 @@ WRONG: list[tuple[int, str, Strategy, dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[1]}-{test_equal.name_of(case[2])}-{case[4][:20]}")
+@pytest.mark.parametrize(
+    "case", some(WRONG, 3), ids=lambda case: f"{case[1]}-{test_equal.name_of(case[2])}-{case[4][:20]}"
+)
 def test_wrong_for_this_model(case: Any) -> None:
     """One clear error on every rank, that names the thing and the way out, and nothing hangs."""
     num_ranks, kind, strategy, wishes, message, hint = case
