@@ -136,6 +136,8 @@ def test_json_of_a_benchmark_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [size["ranks"] for size in result["measured"]] == [1, 2, 4]
     assert result["estimated"][0]["step_seconds"]["value"] == pytest.approx(law(8))
     assert result["spread"] == pytest.approx(0.0101, abs=2e-4)
+    fit_scaling.answer({"plot": str(tmp_path / "curve")}, [path]).as_data()
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
     fit_scaling.answer({}, [path]).print()
     assert "how many devices a node has is not known" in capsys.readouterr().out
 

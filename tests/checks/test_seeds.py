@@ -7,6 +7,7 @@ from tests.checks import nodes
 from tests.checks.seeds import SEEDS, Seed
 
 from echelon.checks.finding import Finding
+from echelon.checks.one import interfaces
 from echelon.node.survey.nouns import Survey
 
 BAD_NODE = 2  # of several
@@ -63,3 +64,15 @@ def one_of(seed: Seed, good: nodes.Good, forest: nodes.Forest) -> Survey:
 
 def listed(findings: list[Finding]) -> str:
     return "\n".join(f"{each.severity} {each.node} [{each.check}] {each.message} → {each.remedy}" for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hsn", ["hsn0", "hsn1"]), ("=hsn", []), ("=hsn1,nmn0", ["nmn0", "hsn1"]), ("^hsn", ["nmn0"]),
+        ("^=hsn0, nmn", ["nmn0", "hsn1"]), ("lo", ["lo"]), ("^", ["nmn0", "hsn0", "hsn1"]),
+    ],
+)  # fmt: skip
+def test_a_value_selects_interfaces(text: str, expected: list[str]) -> None:
+    """As NCCL does: by prefix, after = by exact name, after ^ all others but loopback."""
+    assert interfaces.chosen(text, ["lo", "nmn0", "hsn0", "hsn1"]) == expected
