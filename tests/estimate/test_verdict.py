@@ -175,6 +175,9 @@ def test_advice_for_many_states_is_about_them() -> None:
     log = of_model(num_blocks=4, block_bytes=256 * MIB, activation_bytes=MIB)
     words = [each.change for each in advice(log, judge(log, Layout(replicate=4), device(4 * GIB)))]
     assert words[0] == "FSDP (--scale fsdp)"
+    assert "8-bit Adam" in words
+    small_states = judge(log, Layout(replicate=4, optimizer="adam8bit"), device(4 * GIB))
+    assert "8-bit Adam" not in [change.text for change in _changes(log, small_states)]
     assert not [change for change in words if "activations" in change or "accumulation" in change]
 
 
