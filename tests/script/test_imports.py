@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiers import some
 
+from echelon.script import distributes
 from echelon.script.find import Script, resolve
 from echelon.script.imports import Imports, read_imports
 
@@ -265,3 +266,19 @@ def test_reading_imports_nothing_of_the_users(tmp_path: Path) -> None:
     read(tmp_path, "import own_module_of_a_test\n", {"own_module_of_a_test.py": ""})
     assert "own_module_of_a_test" not in sys.modules
     assert str(tmp_path) not in sys.path_importer_cache
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("import torch\nimport tensorflow as tf\nloss.backward()\n", ""),
+        ("import torch\nimport helper\nloss.backward()\n", ""),
+        ("import torch\nimport tensorflow as tf\n", "it imports tensorflow"),
+        ("import jax\nfx.backward()\n", "it imports jax"),
+        ("import torch\nimport horovod.torch\nloss.backward()\n", "it imports horovod"),
+    ],
+)
+def test_other_arrays_beside_a_loop_of_pytorch(tmp_path: Path, text: str, how: str) -> None:
+    """TensorFlow and JAX read data and write summaries there; without such a loop they train, and distribute."""
+    helper = "def of(x):\n    import jax\n    return jax.numpy.asarray(x)\n"
+    assert distributes.how(read(tmp_path, text, {"helper.py": helper})) == how

@@ -111,3 +111,11 @@ def test_error_that_is_its_own_cause(tmp_path: Path) -> None:
     done = run(tmp_path, 2, RETURN=output)
     assert done.returncode == 1
     assert "ValueError: of the script" in done.stderr
+
+
+def test_doubt_about_a_number_is_told_once(tmp_path: Path) -> None:
+    """Beside it stands a number that is 0 in each step, whose kind no call shows."""
+    output = "return nn.functional.dropout(self.head(h), 0.5).pow(2).mean(), self.head(h).mean() * 0"
+    done = run(tmp_path, 2, RETURN=output, LOSS="out[0] + out[1]")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Model returns a number (output 0); echelon cannot tell") == 1

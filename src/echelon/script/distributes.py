@@ -11,6 +11,8 @@ _PACKAGES = (
     "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "deepspeed", "horovod", "tensorflow", "jax",
     "fairscale", "colossalai", "megatron", "torchtitan", "composer", "ray", "mpi4py", "echelon",
 )  # fmt: skip
+_OF_OTHER_ARRAYS = frozenset({"tensorflow", "jax"})
+"""Packages that train no PyTorch model: a script with a PyTorch loop reads data with them, or writes summaries."""
 _NAMES = (
     "torch.distributed", "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed",
     "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
@@ -21,6 +23,8 @@ _NAMES = (
 def how(imports: Imports) -> str:
     """Return the sign that the script distributes itself; empty if there is none."""
     imported = imports.uses | {name.partition(".")[0] for name in imports.local}
+    if trains(imports):
+        imported -= _OF_OTHER_ARRAYS
     package = next((name for name in _PACKAGES if name in imported), "")
     if package:
         return f"it imports {package}"

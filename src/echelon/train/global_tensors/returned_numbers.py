@@ -71,7 +71,8 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
 def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
     """Return the kind of each number (same, sum or mean), by its place among the outputs."""
     known = _known.setdefault(call.module, {})
-    if all(place in known for place in own):
+    own = {place: one for place, one in own.items() if place not in known}
+    if not own:
         return known
     kinds = dict(known)
     # detached: float() of a loss with a graph returns the loss of all ranks
