@@ -20,7 +20,7 @@ USUAL = (
     "accumulate", "adversarial", "checkpoint_resume", "clamped_gradients", "cnn_batchnorm", "compiled", "csv_writer",
     "distribution_outputs", "dropout_transformer", "energy_model", "gan", "graphs", "iterable", "lbfgs",
     "old_classifier", "packed_stream", "padded_tagger", "sampler_weighted", "seq2seq", "sparse_embedding", "vae",
-    "zipped_uneven",
+    "weights_of_a_set", "zipped_uneven",
 )  # fmt: skip
 """With the scripts that are refused these reached all functions of echelon that 102 scripts reached (2026-11-29)."""
 

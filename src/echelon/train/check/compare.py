@@ -144,7 +144,7 @@ def _name(parameter: nn.Parameter) -> str:
         for module in modules.living()
         if not isinstance(module, nn.ParameterList)
         for name, one in module.named_parameters()
-        if one is parameter and "parameters_of_optimizers" not in name  # not our own wrapper
+        if one is parameter and modules.OF_OPTIMIZERS not in name  # not our own wrapper
     ]
     return max(names, key=lambda name: name.count("."), default="a parameter of shape %s" % (tuple(parameter.shape),))
 

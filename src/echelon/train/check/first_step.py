@@ -150,7 +150,7 @@ class FirstStep:
         place = parallelism.place_of(optimizer)
         if place not in self._stepped:
             self._stepped.add(place)
-            parameters = parallelism.parameters_of(optimizer)
+            parameters = modules.in_order(parallelism.parameters_of(optimizer))  # a set has another order elsewhere
             self._seen.update(map(id, parameters))
             if self.is_oracle:
                 self._report(place, parameters, was_drawn=was_drawn)

@@ -1,5 +1,6 @@
 """The base class of parallelisms: it knows the trained parameters, and makes gradients those of one device."""
 
+import hashlib
 import weakref
 from contextlib import nullcontext
 from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Type
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.utils.clip_grad import clip_grad_norm_  # itself, before it is replaced
 
 from ...scale_options import ScaleOptions
+from .. import messages, modules
 from ..gather import is_sharded
 from ..global_tensors.model_calls import ModelCalls
 from ..gradient_observers import GradientObservers
@@ -161,6 +163,9 @@ class Parallelism:
         if {id(parameter) for parameter in parameters} == known:
             return
         refuse_several_devices(parameters)
+        for optimizer in self.known_optimizers():
+            _order_alike(optimizer)
+        parameters = self.parameters()
         for parameter in parameters:
             if id(parameter) not in known and not is_sharded(parameter):
                 dist.broadcast(parameter.data, 0)  # .data: a graph that waits for its backward() does not notice
@@ -169,6 +174,29 @@ class Parallelism:
 
     def _forget_parameters(self) -> None:
         """Drop the objects that were made from the former parameters."""
+
+
+def _order_alike(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimizer's weights the same order on all ranks: a script may have taken them from a set."""
+    known = modules.places()
+
+    def order() -> List[List[Any]]:
+        return [[known.get(id(one), tuple(one.shape)) for one in group["params"]] for group in optimizer.param_groups]
+
+    if _is_alike(order()):
+        return
+    for group in optimizer.param_groups:
+        group["params"][:] = modules.in_order(group["params"])
+    if not _is_alike(order()):
+        raise ScalingError(
+            "the ranks have the weights of %s in different orders" % type(optimizer).__name__,
+            "give the optimizer lists of weights, for example list(model.parameters()), and no set",
+        )
+
+
+def _is_alike(order: List[List[Any]]) -> bool:
+    digests = messages.gather(hashlib.sha256(repr(order).encode()).hexdigest())
+    return len(set(digests)) == 1
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:

@@ -11,7 +11,6 @@ from ..gather import is_sharded
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-_OWN_PREFIX = "parameters_of_optimizers"  # our own wrapper's
 
 
 def names(parameters: List[nn.Parameter]) -> List[str]:
@@ -19,7 +18,7 @@ def names(parameters: List[nn.Parameter]) -> List[str]:
     known: Dict[int, Tuple[str, nn.Module]] = {}
     for root in roots():
         for name, parameter in root.named_parameters():
-            if _OWN_PREFIX in name:
+            if modules.OF_OPTIMIZERS in name:
                 continue
             name = _plain(name)
             if _depth(name) > _depth(known.get(id(parameter), ("", root))[0]):
@@ -49,7 +48,7 @@ def others(parameters: List[nn.Parameter]) -> Others:
         for name, module in root.named_modules():
             inside.setdefault(id(module), label + ("." + _plain(name) if name else ""))
         for kind, name, tensor in _held(root):
-            if id(tensor) not in known and _is_whole(tensor) and _OWN_PREFIX not in name:
+            if id(tensor) not in known and _is_whole(tensor) and modules.OF_OPTIMIZERS not in name:
                 tensors.setdefault("%s %s.%s" % (kind, label, _plain(name)), tensor)
     return Others(tensors, inside)
 
