@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
     rows = whole(values["rows"], "--rows", least=1, usual=64) if "rows" in values else 0
     files = _files(values)
     say(f"tracing {asked.target} up to its second step; nothing is computed or written")
-    traced = fit.trace(asked, host)
+    traced = fit.trace(asked, host, say)
     answer = fit_answer.Answer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
     if asked.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
         fit_kept.keep(asked, traced, answer.verdicts, host)

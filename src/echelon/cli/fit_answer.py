@@ -116,7 +116,7 @@ class Answer:
         notes = list(self._log.notes)
         if traced.num_steps == 1:
             notes.append(
-                "the script ends after one step, so the second step's peak, with the optimizer's states, is not seen"
+                "the script takes one step; a second one, with the optimizer's states, is counted like the first"
             )
         if not traced.uses_device and self._question.device == "gpu":
             notes.append("the script moves nothing to a device; all that it trains is counted as if it did")

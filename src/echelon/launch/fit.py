@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import log
+from echelon.estimate import log, second_step
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
 from echelon.script import distributes, find, imports
+from echelon.units import duration
 
 PROGRAM = "echelon.train.fitting"
 PATIENCE_SECONDS = 1800.0
+TELL_SECONDS, MOST_SILENT_SECONDS = 20.0, 120.0
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _REPAIRS = {
     "FileNotFoundError": "let the script find its data, or give a function that returns a model and a batch: "
@@ -63,8 +67,11 @@ class Traced:
     seconds: float
 
 
-def trace(question: Question, host: Host) -> Traced:
-    """Run a script up to its second step without computing it; UsageError or RunError say why that cannot be."""
+def trace(question: Question, host: Host, tell: Callable[[str], None] = lambda _: None) -> Traced:
+    """Run a script up to its second step without computing it; UsageError or RunError say why that cannot be.
+
+    `tell` is called with how far a long trace is.
+    """
     if find_spec("torch") is None:
         raise UsageError(
             "the Python of echelon has no PyTorch, but echelon fit traces with it", hint="pip install torch"
@@ -74,7 +81,8 @@ def trace(question: Question, host: Host) -> Traced:
         out = os.path.join(folder, "log.json")
         words = [*own_command.module(PROGRAM), json.dumps({**_order(question), "out": out})]
         environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
-        done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
+        with telling(out + ".progress", tell):
+            done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
         if not os.path.exists(out):
             raise RunError(f"{question.target} was not traced:", details=done.stderr.strip())
         with open(out, encoding="utf-8") as file:
@@ -82,6 +90,29 @@ def trace(question: Question, host: Host) -> Traced:
     if "message" in data:  # this PyTorch cannot be traced
         raise UsageError(data["message"], hint=data["hint"])
     return _read(question, data, time.monotonic() - began)
+
+
+@contextmanager
+def telling(path: str, tell: Callable[[str], None], first_seconds: float = TELL_SECONDS) -> Iterator[None]:
+    """Tell what a file says after some seconds, and then each time after twice as long."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        began, seconds = time.monotonic(), first_seconds
+        while not ended.wait(seconds):
+            passed = duration(time.monotonic() - began)
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    tell(f"still tracing after {passed}: {file.read()}")
+            seconds = min(2 * seconds, MOST_SILENT_SECONDS)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _order(question: Question) -> dict[str, Any]:
@@ -96,12 +127,15 @@ def _order(question: Question) -> dict[str, Any]:
 def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
     if not data["steps"]:
         _refuse(question, data["failed"])
+    if data["failed"]:
+        data["notes"].append(f"after the traced step the script fails: {_told(data['failed'])}")
     weights: dict[str, int] = {}
     for weight in data["weights"]:
         weights[weight["dtype"]] = weights.get(weight["dtype"], 0) + weight["bytes"]
+    traced = log.read(data)
     return Traced(
-        log=log.read(data),
-        optimizers=tuple(data["optimizers"]),
+        log=second_step.repeated(traced) if data["steps"] == 1 else traced,
+        optimizers=tuple(dict.fromkeys(data["optimizers"])),
         num_steps=data["steps"],
         num_parameters=sum(weight["elements"] for weight in data["weights"]),
         dtypes=tuple(sorted(weights, key=lambda name: -weights[name])),
@@ -123,12 +157,16 @@ def _refuse(question: Question, failed: dict[str, str] | None) -> None:
             f"{question.target} distributes itself ({how}), and echelon fit traces scripts for one device",
             hint="a function that returns the model and a batch of one device: echelon fit module:function",
         )
-    where = f" at {failed['line']}" if failed["line"] else ""
     raise UsageError(
-        f"{question.target} cannot be traced: {failed['kind']}{where}: {failed['message']}",
+        f"{question.target} cannot be traced: {_told(failed)}",
         hint=_REPAIRS.get(failed["kind"], "python " + question.target if question.kind == SCRIPT else ""),
         details="" if failed["kind"] in _REPAIRS or not failed["line"] else failed["trace"].strip(),
     )
+
+
+def _told(failed: Mapping[str, str]) -> str:
+    where = f" at {failed['line']}" if failed["line"] else ""
+    return f"{failed['kind']}{where}: {failed['message']}"
 
 
 def _own_distribution(question: Question) -> str:

@@ -104,11 +104,25 @@ def is_traced() -> bool:
     return bool(_C._get_tracing_state()) or bool(getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False))
 
 
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor inside of what torch.func.grad and torch.vmap hand to a function."""
+    while _C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def device_constructors() -> Any:
     """Return the functions that make a tensor on the default device."""
     from torch.utils._device import _device_constructors
 
     return _device_constructors()
+
+
+def device_context() -> Any:
+    """Return the class behind `with torch.device(…):` and torch.set_default_device()."""
+    from torch.utils._device import DeviceContext
+
+    return DeviceContext
 
 
 def parsed_move(*args: Any, **kwargs: Any) -> Any:

@@ -158,7 +158,10 @@ torch._subclasses.fake_tensor:FakeTensorMode.from_tensor(self, tensor)
 torch._subclasses.fake_tensor:DataDependentOutputException
 torch._subclasses.fake_tensor:DynamicOutputShapeException
 torch.utils._device:_device_constructors
+torch.utils._device:DeviceContext.__torch_function__(self, func, types, args, kwargs)
 torch._C._nn:_parse_to
+torch._C._functorch:is_functorch_wrapped_tensor torch._C._functorch:get_unwrapped
+torch.optim.optimizer:Optimizer.__init__(self, params, defaults)
 torch.optim.optimizer:_foreach_supported_types
 torch.optim.optimizer:_default_to_fused_or_foreach(params, differentiable, use_fused)
 torch.amp:GradScaler._maybe_opt_step
@@ -166,7 +169,7 @@ torch.amp.autocast_mode:autocast.__init__(self, device_type, dtype)
 torch:Tensor.to torch:Tensor.cuda torch:Tensor.cpu torch:Tensor.pin_memory torch:Tensor.type torch:Tensor.data
 torch.nn:Module.register_parameter(self, name, param)
 torch.utils:swap_tensors(t1, t2)
-torch:set_default_device(device) torch:is_autocast_enabled torch:get_autocast_dtype torch:histc
+torch:set_default_tensor_type(t) torch:is_autocast_enabled torch:get_autocast_dtype torch:histc torch:Generator
 """
 # What DTensors need: --scale fsdp, tensor and context, and strategies by hand.
 DTENSOR = """

@@ -8,6 +8,11 @@ import pytest
 from tests.tiers import some
 from tests.train.fitting import traces
 
+from echelon.estimate import alternatives, second_step, timeline
+from echelon.estimate import log as logs
+from echelon.estimate.devices import Device
+from echelon.estimate.verdict import judge
+
 FOLDER = Path(__file__).parent / "scripts"
 NAMES = some(sorted(path.stem for path in FOLDER.glob("*.py")), 12)
 START = """
@@ -56,7 +61,38 @@ PIECES = {
         assert not x.cpu().is_cuda and x.cpu().device.type == "cpu"
         torch.set_default_device("cuda")
         assert torch.ones(3).is_cuda and nn.Linear(2, 2).weight.is_cuda
+        assert torch.zeros_like(x, dtype=torch.int64).is_cuda and torch.rand_like(x, device="cpu").is_cpu
+        assert x.cpu().new_ones(()).long().new_zeros(3).is_cpu and torch.empty_like(x.cpu(), device="cuda").is_cuda
+        assert torch.get_default_device().type == "cuda"
         torch.set_default_device("cpu")
+        torch.set_default_tensor_type("torch.cuda.HalfTensor")
+        assert torch.ones(3).is_cuda and torch.ones(3).dtype == torch.float16
+        torch.set_default_device(None); torch.set_default_dtype(torch.float32)
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        assert isinstance(generator, torch.Generator) and isinstance(torch.default_generator, torch.Generator)
+        assert torch.randn(2, generator=generator, device="cuda").is_cuda
+    """,
+    "contexts": """
+        with torch.device("cuda"):
+            model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            assert torch.eye(3).is_cuda and torch.tensor([1]).is_cuda and torch.ones(3, device="cpu").is_cpu
+            with torch.device("cpu"):
+                assert torch.ones(3).is_cpu
+        assert torch.ones(3).is_cpu and model[0].weight.is_cuda and model[1].running_mean.is_cuda
+    """,
+    "meta": """
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            other = nn.Linear(4, 4)
+        assert model[0].weight.is_meta and model[0].weight.device.type == "meta"
+        model.to_empty(device="cuda")
+        model[0].reset_parameters()
+        nn.init.zeros_(model[1].weight)
+        assert model[0].weight.is_cuda and model[1].num_batches_tracked.is_cuda
+        other.load_state_dict(nn.Linear(4, 4).state_dict(), assign=True)
+        assert other.cuda().weight.is_cuda and nn.utils.skip_init(nn.Linear, 4, 4, device="cuda").weight.is_cuda
+        own = nn.Parameter(torch.empty_like(nn.Linear(2, 3, device="meta").weight, device="cuda"))
+        assert own.is_cuda and own.requires_grad
     """,
     "questions": """
         assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
@@ -114,6 +150,99 @@ HALF = """
         optimizer.zero_grad()
 """
 HALVES = {"half": HALF.format("", 0.0), "smoothed": HALF.format("ignore_index=1, ", 0.1)}
+PHASES = {
+    "in_backward": ("""
+    optimizers = {weight: torch.optim.AdamW([weight]) for weight in model.parameters()}
+    def update(weight):
+        optimizers[weight].step()
+        optimizers[weight].zero_grad()
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(update)
+    for _ in range(4):
+        model(x).sum().backward()
+    """, 2 * ["step", "backward", "optimizer"]),
+    "one_step": ("""
+    model(x).sum().backward()
+    optimizer.step()
+    """, ["step", "backward", "optimizer"]),
+    "exit_after_one": ("""
+    model(x).sum().backward()
+    optimizer.step()
+    raise SystemExit
+    """, ["step", "backward", "optimizer"]),
+    "long_accumulation": ("""
+    for number in range(1, 1000):
+        (model(torch.randn(8, 4, device="cuda")).mean() / 128).backward()
+        if number % 128 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    """, 2 * ["step", *4 * ["backward"], "optimizer"]),
+    "short_accumulation": ("""
+    for number in range(1, 20):
+        model(x).mean().backward()
+        if number % 3 == 0:
+            optimizer.step()
+    """, 2 * ["step", *3 * ["backward"], "optimizer"]),
+    "lengths": ("""
+    for number in range(1, 20):
+        model(torch.randn(4 + number % 2, 4, device="cuda")).mean().backward()
+        if number % 8 == 0:
+            optimizer.step()
+    """, 2 * ["step", *8 * ["backward"], "optimizer"]),
+    "gradients_of_inputs": ("""
+    optimizer.zero_grad(set_to_none=False)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    for _ in range(3):
+        for _ in range(5):
+            inside = torch.randn(8, 4, device="cuda", requires_grad=True)
+            torch.autograd.grad(model(inside).sum(), inside)
+        model(x).sum().backward()
+        optimizer.step()
+    """, 2 * ["step", *6 * ["backward"], "optimizer"]),
+    "two_optimizers": ("""
+    other = torch.optim.SGD([model.bias], lr=0.1)
+    for _ in range(3):
+        model(x).sum().backward()
+        optimizer.step()
+        other.step()
+        other.zero_grad()
+    """, 2 * ["step", "backward", "optimizer", "optimizer"]),
+    "closure": ("""
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+    for _ in range(3):
+        optimizer.step(closure)
+    """, 2 * ["step", "backward", "optimizer"]),
+    "own_gradients": ("""
+    for _ in range(3):
+        error = model(x).detach()
+        model.weight.grad, model.bias.grad = error.t() @ x, error.mean(0)
+        optimizer.step()
+    """, 2 * ["step", "backward", "optimizer"]),
+    "functions": ("""
+    from torch.func import functional_call, grad, vmap
+    def loss_of(weights, row):
+        return functional_call(model, weights, (row.unsqueeze(0),)).sum()
+    for _ in range(3):
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+        gradients = vmap(grad(loss_of), in_dims=(None, 0))(weights, x)
+        for name, weight in model.named_parameters():
+            weight.grad = gradients[name].mean(0)
+        optimizer.step()
+    """, 2 * ["step", "backward", "optimizer"]),
+    "no_module": ("""
+    weight = torch.zeros(4, 1, device="cuda", requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    for _ in range(3):
+        (x @ weight).sum().backward()
+        optimizer.step()
+    """, 2 * ["step", "backward", "optimizer"]),
+}  # fmt: skip
+"""What a script does with START, and the parts of its steps that the trace marks."""
 FAILING = {
     "raises": (START + "    raise ValueError('a wrong shape')\n", "ValueError", "a wrong shape", "raises.py:7"),
     "exits": (START + "    import sys; sys.exit(3)\n", "SystemExit", "it ends with exit code 3", ""),
@@ -131,7 +260,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     texts = {name: START + textwrap.indent(textwrap.dedent(piece), "    ") + STEP for name, piece in PIECES.items()}
     texts |= {name: text for name, (text, *_) in FAILING.items()}
-    texts |= HALVES
+    texts |= HALVES | {name: START + text for name, (text, _) in PHASES.items()}
     texts |= {"stepless": START, "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP}
     paths = {name: FOLDER / f"{name}.py" for name in NAMES}
     (folder / "texts").mkdir()
@@ -164,6 +293,28 @@ def test_failure_is_named(results: dict[str, dict[str, Any]], name: str) -> None
     assert (failed["kind"], failed["line"]) == (kind, line)
     assert message in failed["message"]
     assert results[name]["steps"] == 0
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_parts_of_steps(results: dict[str, dict[str, Any]], name: str) -> None:
+    """Each step has its backward pass and its optimizers, and each strategy can be judged from it."""
+    log = results[name]
+    assert log["failed"] is None, log["failed"]["trace"]
+    assert [event for event in log["events"] if isinstance(event, str)] == [*PHASES[name][1], "end"]
+    assert traces.kinds(log)["parameter"] > 0
+    assert bool(log["notes"]) == (name == "long_accumulation")
+    read = logs.read(log)
+    read = second_step.repeated(read) if log["steps"] == 1 else read
+    for layout in (*alternatives.of_one_device(read), *alternatives.of_several(read, 2, 2)):
+        assert judge(read, layout, Device(chip="A100", memory_bytes=40 << 30)).high_bytes > 0
+
+
+def test_second_step_is_the_first_again(results: dict[str, dict[str, Any]]) -> None:
+    """A script of one step takes what it would take in a loop."""
+    once = second_step.repeated(logs.read(results["one_step"]))
+    loop = logs.read(results["reads"])  # the same model and batch, in a loop
+    assert timeline.peak(once).parts["state"] == timeline.peak(loop).parts["state"]
+    assert [event for event in once.events if isinstance(event, str)].count("optimizer") == 2
 
 
 def test_script_without_a_step(results: dict[str, dict[str, Any]]) -> None:

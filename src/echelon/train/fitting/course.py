@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...pytorch import internals
 from .. import patches
@@ -23,6 +23,7 @@ from .ledger import (
     STATE,
     Ledger,
 )  # fmt: skip
+from .micro_batches import MicroBatches
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2
@@ -45,6 +46,12 @@ class Course:
         self.num_steps = 0
         """The steps of the optimizer that took the most."""
         self._ledger = ledger
+        self._micro_batches = MicroBatches(ledger)
+        self._is_in_closure = False
+        self._has_stepped = False
+        """Whether an optimizer took a step within backward()."""
+        self._has_begun = self._is_backward = False
+        """Whether this step has called a model, and whether it has gone backward."""
         self._numbers: Dict[int, int] = {}
         self._stack: List[int] = []
         self._blocks: Dict[int, int] = {}
@@ -60,8 +67,31 @@ class Course:
         patches.hook(hooks.register_module_forward_hook, self._leave, why=_WHY)
         patches.hook(register_optimizer_step_pre_hook, self._before_step, why=_WHY)
         patches.hook(register_optimizer_step_post_hook, self._after_step, why=_WHY)
+        patches.replace(Optimizer, "__init__", self._micro_batches.noting(Optimizer.__init__), why=_WHY)
         for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad")):
             patches.replace(owner, name, self._going_backward(getattr(owner, name)), why=_WHY)
+
+    def end(self) -> None:
+        """End the trace, if a script ended by itself after a step."""
+        if self._has_stepped:  # it failed amid the steps that backward() takes
+            self.num_steps = 0
+        if self._ledger.is_closed or not self.num_steps:
+            return
+        self._ledger.take_back("step")
+        self._ledger.mark("end")
+        self._ledger.close()
+
+    def notes(self) -> List[str]:
+        """Return a sentence if not all micro-batches of a step were traced."""
+        return self._micro_batches.notes()
+
+    @property
+    def progress(self) -> str:
+        """How far the trace is."""
+        if not self.models:
+            return "no model has been called"
+        place = self.num_steps + 1, self._micro_batches.number + 1
+        return "step %d, micro-batch %d; %d tensors so far" % (*place, len(self._ledger.storages))
 
     def weights(self) -> List[Dict[str, Any]]:
         """Return the trained and other weights of the models, each once."""
@@ -133,10 +163,7 @@ class Course:
     def _begin_forward(self, model: nn.Module, args: Any) -> None:
         """Note a model when it is called from outside of every module."""
         ledger = self._ledger
-        if ledger.phase == BUILDING:
-            ledger.mark("step")
-        if ledger.phase != BACKWARD:
-            ledger.phase = FORWARD
+        self._begin()
         if not any(model is known_model for known_model in self.models) and any(True for _ in model.parameters()):
             self._add_model(model)
         for weight in model.parameters():
@@ -149,7 +176,16 @@ class Course:
             if known is not None and known.category not in (PARAMETER, BUFFER, ACTIVATION):
                 known.category = INPUT
             if self.rows is None and tensor.dim():
-                self.rows = int(tensor.shape[0])
+                self.rows = int(internals.unwrapped(tensor).shape[0])
+
+    def _begin(self) -> None:
+        """Note that a step computes."""
+        ledger = self._ledger
+        self._has_begun = True
+        if ledger.phase == BUILDING:
+            ledger.mark("step")
+        if ledger.phase != BACKWARD:
+            ledger.phase = FORWARD
 
     def _add_model(self, model: nn.Module) -> None:
         self.models.append(model)
@@ -162,24 +198,55 @@ class Course:
             self.block_names.append(name)
 
     def _going_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        ledger = self._ledger
+        ledger, differentiate = self._ledger, torch.autograd.grad
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             if ledger.phase == BACKWARD:  # torch.Tensor.backward calls the other
                 return original(*args, **kwargs)
+            self._begin()
             ledger.keep_activations()
             ledger.mark("backward")
+            self._is_backward = True
             before, ledger.phase, ledger.module = ledger.phase, BACKWARD, -1
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
             finally:
                 for block in sorted(self._entered):
                     self._leave_backward(block)
                 ledger.phase = before
+            self._after_backward(accumulates=original is not differentiate)
+            return result
 
         return backward
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _after_backward(self, *, accumulates: bool) -> None:
+        """End the step whose optimizers took theirs within backward(); cut a long accumulation short."""
+        if self._has_stepped:
+            self._has_stepped = False
+            self._ledger.mark("optimizer")
+            self._next_step()
+        elif accumulates and not self._is_in_closure:
+            self._micro_batches.after_backward()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Begin a step; one with a closure begins when its loss has gone backward."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # the first is the optimizer itself
+        if not callable(closure):
+            self._begin_step(optimizer)
+            return None
+
+        def followed() -> Any:
+            self._is_in_closure = True
+            if self._ledger.phase == OPTIMIZER:  # not the first call of this step
+                self._ledger.phase = FORWARD
+            loss = closure()
+            self._is_in_closure = False
+            self._begin_step(optimizer)
+            return loss
+
+        return (*args[:1], followed, *args[2:]), {name: kwargs[name] for name in kwargs if name != "closure"}
+
+    def _begin_step(self, optimizer: Any) -> None:
         ledger = self._ledger
         for group in optimizer.param_groups:
             for weight in group["params"]:
@@ -187,8 +254,16 @@ class Course:
                 ledger.set_category(weight.grad, GRADIENT)
                 self._shapes.add(_sorted(weight.shape))
         self._forget_weight_shapes()
+        if ledger.phase == BACKWARD:
+            self._has_stepped = True
+        else:
+            if not self._has_begun and self.num_steps:
+                ledger.take_back("step")  # a second optimizer after the same backward()
+            elif not self._is_backward:  # the script has computed the gradients by itself
+                self._begin()
+                ledger.mark("backward")
+            ledger.mark("optimizer")
         ledger.phase = OPTIMIZER
-        ledger.mark("optimizer")
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         ledger = self._ledger
@@ -200,12 +275,20 @@ class Course:
             self.optimizers.append(type(optimizer).__name__)
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self.num_steps = max(self.num_steps, self._steps[optimizer])
+        if self._has_stepped:
+            ledger.phase = BACKWARD
+            return
         ledger.phase = FORWARD
+        self._next_step()
+
+    def _next_step(self) -> None:
+        self._micro_batches.forget()
+        self._has_begun = self._is_backward = False
         if min(self._steps.values()) >= NUM_STEPS:
-            ledger.mark("end")
-            ledger.close()
+            self._ledger.mark("end")
+            self._ledger.close()
             raise Traced
-        ledger.mark("step")
+        self._ledger.mark("step")
 
     def _forget_weight_shapes(self) -> None:
         """What backward() made in the shape of a weight, such as its gradient in another type, has no rows."""

@@ -53,12 +53,13 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         self.phase = BUILDING
         self.module = -1
         self.flops = {FORWARD: 0, BACKWARD: 0}
+        self._former_flops = self.flops
         self.is_moving = False
         """Whether what is made now is on the device."""
         self.depth = 0
         """How many operations are being computed: their code sees tensors on the CPU."""
         self._counts_all = counts_all
-        self._is_closed = False
+        self.is_closed = False
         self._ids: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         self._ends: Dict[int, Any] = {}
         self._alive: Set[int] = set()
@@ -81,7 +82,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
 
     def number(self, tensor: torch.Tensor) -> Optional[int]:
         """Return the number of a tensor's storage; None if it is not on the device."""
-        return self._ids.get(_storage(tensor))
+        return self._ids.get(_storage(internals.unwrapped(tensor)))
 
     def of(self, tensor: torch.Tensor) -> Optional[Storage]:
         """Return what is known of a tensor's storage; None if it is not on the device."""
@@ -110,12 +111,22 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
     def mark(self, *words: Any) -> None:
         """Add a mark to the events; with a step the operations are counted anew."""
         if words == ("step",):
-            self.flops = {FORWARD: 0, BACKWARD: 0}
+            self._former_flops, self.flops = self.flops, {FORWARD: 0, BACKWARD: 0}
         self.events.append(words[0] if len(words) == 1 else list(words))
+
+    def take_back(self, word: str) -> None:
+        """Remove a mark after which no backward() has begun."""
+        for position in range(len(self.events) - 1, -1, -1):
+            event = self.events[position]
+            if event == word:
+                del self.events[position]
+                self.flops = self._former_flops
+            if isinstance(event, str):
+                return
 
     def close(self) -> None:
         """Note nothing more: what the end of the script frees is no part of the training."""
-        self._is_closed = True
+        self.is_closed = True
 
     def _note(self, inputs: List[torch.Tensor], result: Any, least_bytes: int) -> None:
         results = [value for value in internals.tree_iter(result) if isinstance(value, torch.Tensor)]
@@ -134,7 +145,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
             self._add_parts(tensor, is_of_rows=is_of_rows, is_on_device=is_on_device)
             return
         storage = _storage(tensor)
-        if storage in self._ids or self._is_closed:
+        if storage in self._ids or self.is_closed:
             return
         number = len(self.storages)
         num_bytes = max(storage.nbytes(), least_bytes)
@@ -155,7 +166,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
     def _work(self, inputs: List[torch.Tensor], sizes: List[int]) -> None:
         """Note the most that an operation may take beside its tensors, and give back."""
         known = [value for value in map(self.of, inputs) if value is not None]
-        if self._is_closed or not known:
+        if self.is_closed or not known:
             return
         is_of_rows = any(value.is_of_rows for value in known)
         for size in sizes:
@@ -167,7 +178,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
     def _end(self, number: int) -> None:
         self._alive.discard(number)
         self._ends.pop(number, None)
-        if not self._is_closed:
+        if not self.is_closed:
             self.events.append(-number - 1)
 
     def _count_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -16,6 +16,7 @@ FakeTensor: Any = internals.fake_tensors().FakeTensor
 KIND = "cuda"  # the name of NVIDIA's and AMD's devices
 _WHY = "The device is not here: its tensors have shapes and no data."
 _NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided")
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
 def is_device(place: Any) -> bool:
@@ -31,8 +32,8 @@ class Places:
     def __init__(self, ledger: Ledger, mode: Any) -> None:
         self._ledger = ledger
         self._mode = mode
-        self._is_usual = False
-        """Whether the script wants new tensors on the device."""
+        self._makers: Dict[Any, Callable[..., Any]] = {}
+        """For each of PyTorch's functions that make tensors, the one in its place."""
         self.are_used = False
         """Whether the script has put a tensor on the device."""
 
@@ -98,14 +99,28 @@ class Places:
             self._ledger.is_moving = False
 
     def _without_data(self, tensor: Any) -> Any:
-        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor)
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self._of_meta(tensor) if tensor.is_meta else self._mode.from_tensor(tensor)
+
+    def _of_meta(self, tensor: Any) -> Any:
+        """Return a tensor that says it is on meta, and that may get data later: PyTorch's own could not."""
+        made = self._beside(tensor, tensor.dtype).requires_grad_(tensor.requires_grad)
+        if isinstance(tensor, nn.Parameter):
+            internals.mark_as_parameter(made)
+        made.fake_device = tensor.device
+        return made
+
+    def _beside(self, tensor: Any, dtype: torch.dtype) -> Any:
+        """Return a tensor of this shape that is not in the ledger."""
+        with internals.without_modes(), self._mode:
+            return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device="cpu")
 
     def _leaving(self, tensor: Any, settings: Dict[str, Any]) -> Any:
-        """Return a tensor's copy in the host's memory, which is not in the ledger."""
-        with internals.without_modes(), self._mode:
-            copied = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=settings["dtype"])
+        """Return a tensor's copy in the host's memory."""
+        copied = self._beside(tensor, settings["dtype"])
         if hasattr(tensor, "echelon_truth"):
-            copied.echelon_truth = tensor.echelon_truth  # type: ignore[attr-defined]
+            copied.echelon_truth = tensor.echelon_truth
         return copied
 
     def _replace_weights(self) -> None:
@@ -128,6 +143,8 @@ class Places:
                 with internals.without_modes(), self._ledger:
                     value = torch.zeros(tuple(value.shape), dtype=value.dtype)
             data.__set__(tensor, value)
+            if isinstance(tensor, FakeTensor):
+                tensor.fake_device = value.fake_device  # type: ignore[attr-defined]
 
         patches.replace(torch.Tensor, "data", property(data.__get__, assign), why=_WHY)
 
@@ -136,31 +153,39 @@ class Places:
         for name in dir(torch):
             original = getattr(torch, name)
             if callable(original) and _is_in(original, makers):
-                patches.replace(torch, name, self._making(original, follows=False), why=_WHY)
-        for name in _NEW:
-            patches.replace(torch.Tensor, name, self._making(getattr(torch.Tensor, name), follows=True), why=_WHY)
-        patches.replace(torch, "set_default_device", self._set_usual, why=_WHY)
+                self._makers[original] = self._making(original)
+                patches.replace(torch, name, self._makers[original], why=_WHY)
+        for owner, names in ((torch.Tensor, _NEW), (torch, _LIKE)):
+            for name in names:
+                patches.replace(owner, name, self._making(getattr(owner, name), num_kept=1), why=_WHY)
+        self._replace_context()
 
-    def _set_usual(self, place: Any) -> None:
-        self._is_usual = is_device(place)
-        self.are_used = self.are_used or self._is_usual
+    def _replace_context(self) -> None:
+        """Let what is made under `with torch.device("cuda"):`, or by default, be made on the device."""
 
-    def _making(self, original: Callable[..., Any], *, follows: bool) -> Callable[..., Any]:
-        """Return a function that makes tensors; with `follows`, on the device of its first argument."""
+        def make(context: Any, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            maker = self._makers.get(func)
+            if maker is None or self._ledger.depth or kwargs.get("device") is not None:
+                return func(*args, **kwargs)
+            return maker(*args, **{**kwargs, "device": context.device})
+
+        patches.replace(internals.device_context(), "__torch_function__", make, why=_WHY)
+
+    def _making(self, original: Callable[..., Any], *, num_kept: int = 0) -> Callable[..., Any]:
+        """Return a function that makes tensors; its first `num_kept` arguments are tensors, the others are sizes."""
 
         @wraps(original)
         def make(*args: Any, **kwargs: Any) -> Any:
             place = kwargs.get("device")
             if self._ledger.depth or str(place) == "meta":
                 return original(*args, **kwargs)
-            if place is None:
-                on_device = self._is_usual and not follows
-            else:
-                on_device = is_device(place)
+            on_device = is_device(place)
+            if place is not None:
                 kwargs["device"] = "cpu"
             if not on_device:
-                return original(*args, **kwargs)
-            args = internals.tree_map_only(torch.Tensor, _as_number, args)
+                return self._elsewhere(original, place, args, kwargs)
+            args = (*args[:num_kept], *internals.tree_map_only(torch.Tensor, _as_number, args[num_kept:]))
             self.are_used = self._ledger.is_moving = True
             try:
                 with self._mode, self._ledger:  # the ledger is asked first
@@ -169,6 +194,14 @@ class Places:
                 self._ledger.is_moving = False
 
         return make
+
+    def _elsewhere(self, original: Callable[..., Any], place: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+        """Make a tensor; what is like one of the device, but shall be in the host's memory, is not in the ledger."""
+        is_like = bool(args) and isinstance(args[0], FakeTensor) and self._ledger.is_on_device(args[0])
+        if place is None or not is_like:
+            return original(*args, **kwargs)
+        with internals.without_modes(), self._mode:
+            return original(*args, **kwargs)
 
 
 def _as_number(tensor: torch.Tensor) -> Any:

@@ -1,7 +1,7 @@
 """The module of PyTorch for devices, as a script sees it on a machine with one device."""
 
 from types import SimpleNamespace
-from typing import Any, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 from torch.optim import optimizer as optimizers
@@ -87,6 +87,7 @@ def _make_types() -> None:
         def make(*args: Any, _maker: Any = maker) -> Any:
             return _maker(*args).to(KIND)
 
+        make.__name__ = "%sTensor" % name
         moved[make] = maker.dtype
         patches.replace(torch.get_device_module(KIND), "%sTensor" % name, make, why=_WHY)
 
@@ -96,6 +97,36 @@ def _make_types() -> None:
         return convert(tensor, kind, *args, **kwargs) if kind is not None else convert(tensor)
 
     patches.replace(torch.Tensor, "type", as_type, why=_WHY)
+    _set_types(torch.set_default_tensor_type, {"torch.%s.%s" % (KIND, make.__name__): make for make in moved}, moved)
+    _make_generators(torch.Generator)
+
+
+def _set_types(original: Callable[[Any], None], names: Dict[str, Any], moved: Dict[Any, Any]) -> None:
+    """Let a type of the device, or its name, be the default one."""
+
+    def set_type(kind: Any) -> None:
+        kind = names.get(kind, kind) if isinstance(kind, str) else kind
+        if callable(kind) and kind in moved:
+            torch.set_default_dtype(moved[kind])
+            torch.set_default_device(KIND)
+        else:
+            original(kind)
+
+    patches.replace(torch, "set_default_tensor_type", set_type, why=_WHY)
+
+
+def _make_generators(original: Any) -> None:
+    """Let a generator of the device be one of the CPU: nothing is drawn."""
+
+    class OfAnyDevice(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, original)
+
+    class Generator(original, metaclass=OfAnyDevice):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:  # noqa: ARG004  (where it was asked for)
+            return original.__new__(cls, "cpu")
+
+    patches.replace(torch, "Generator", Generator, why=_WHY)
 
 
 def _answering(value: Any) -> Any:

@@ -6,6 +6,8 @@ import os
 import runpy
 import signal
 import sys
+import threading
+import time
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -26,7 +28,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _WHY = "A script that is traced sees its own arguments."
 _open = open  # the script gets another
-
+_TELL_SECONDS = 2.0
 
 _FOREIGN = tuple(
     os.path.dirname(os.path.abspath(one)) + os.sep
@@ -98,9 +100,17 @@ class Tracer:
     def run(self) -> Dict[str, Any]:
         """Return the log."""
         self._install()
+        threading.Thread(target=self._tell, args=(self._order.out + ".progress",), daemon=True).start()
         with self._ledger:
             failed = self._run_script()
         return self._log(failed)
+
+    def _tell(self, path: str) -> None:
+        """Keep a line in a file that says how far the trace is."""
+        while True:
+            with _open(path, "w", encoding="utf-8") as file:
+                file.write(self._course.progress)
+            time.sleep(_TELL_SECONDS)
 
     def _install(self) -> None:
         if self._is_gpu:
@@ -140,6 +150,7 @@ class Tracer:
         finally:
             os.dup2(kept[0], 1)
             os.dup2(kept[1], 2)
+            self._course.end()
         return None
 
     def _train(self) -> None:
@@ -154,9 +165,6 @@ class Tracer:
             sys.path.insert(0, os.getcwd() if order.kind == MODULE else os.path.dirname(os.path.abspath(order.target)))
             run = runpy.run_module if order.kind == MODULE else runpy.run_path
             run(order.target, run_name="__main__")
-        if self._course.num_steps:
-            self._ledger.mark("end")  # a script of one step
-            self._ledger.close()
 
     def _failed(self, error: BaseException) -> Failed:
         """Return an error with the frames of the script and of its own modules."""
@@ -184,7 +192,7 @@ class Tracer:
                 for storage in ledger.storages
             ],
             "events": self._events(),
-            "notes": [*self._reads.notes(), *unknown_shapes.notes(), *self._compiling.notes()],
+            "notes": [*self._reads.notes(), *unknown_shapes.notes(), *self._compiling.notes(), *self._course.notes()],
             "failed": failed._asdict() if failed else None,
         }
 
