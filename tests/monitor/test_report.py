@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,9 @@ from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
+from echelon.checkpoint_order import VARIABLE
+from echelon.cli.options import OPTIONS, scan
+from echelon.cli.run import read_job
 from echelon.errors import UsageError
 from echelon.monitor import account, advice, attempts, phases, recorded
 from echelon.node.pulse import bucket, seconds_of
@@ -276,6 +280,45 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
     assert advice.advise(found, account.of_run(found)) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "saves", "advised"),
+    [
+        (None, False, []),
+        ({"how": "data"}, False, ["--compress bf16", "--sync-every 100"]),
+        ({"how": "data"}, True, []),
+        ({"how": "data", "compress": "fp16"}, False, []),
+        ({"how": "data", "bucket_megabytes": 4.0}, False, ["--compress bf16"]),
+        ({"how": "data", "num_shards": 4}, False, []),
+        ({"how": "data", "steps_alone": 8}, False, []),
+        ({"how": "data", "syncs_batch_norm": True}, False, ["--compress bf16"]),
+        ({"how": "fsdp"}, False, []),
+        ({"how": "tensor"}, False, []),
+        ({"how": "own.py:Mine"}, False, []),
+    ],
+)
+def test_advice_has_only_options_that_the_run_would_accept(
+    tmp_path: Path, options: "dict[str, Any] | None", saves: bool, advised: list[str]
+) -> None:
+    """An option is named only if `echelon run` takes it together with those that were given; no gain is promised."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.now += 10.0
+    for rank in range(2):
+        measures = {"step_seconds": 9.0, "communication_seconds": 6.0, "backward_seconds": 3.0}
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    run.write("plan.json", {"format": 1, "scale_options": options, "environ": [[VARIABLE, "{}"]] if saves else []})
+    found = recorded.read(str(run.folder))
+    [said] = advice.advise(found, account.of_run(found))
+    assert said.startswith("67% of the steps' time was waiting for other ranks: would a larger batch")
+    assert said.endswith("?")
+    assert re.findall("--[a-z-]+ [a-z0-9]+", said) == advised
+    for option in advised:
+        read_job(scan([*option.split(), "train.py"], OPTIONS, command="run"))  # the command line takes it
+
+
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return warm.run(["-m", "echelon", "report", *words], cwd=folder)
 
@@ -360,7 +403,8 @@ def test_what_steps_were_made_of(tmp_path: Path) -> None:
     text = report(tmp_path, "run").stdout
     assert "a step    data                           2.50 s  27.8%" in text
     assert "speed     20 samples a second" in text
-    assert "num_workers=1 of the DataLoader" in text
+    assert "has the node idle cores for more workers of the DataLoader" in text
+    assert not re.search("num_workers=[0-9]|times as many", text)
 
 
 def test_measures_of_a_run_that_was_killed(tmp_path: Path) -> None:

@@ -57,6 +57,19 @@ def test_nothing_is_told_of_few_steps_or_unknown_waits() -> None:
     assert stragglers.find([{}], [{"step_seconds": 1.0, "communication_seconds": 0.1}], 40) == []
 
 
+def test_difference_within_what_one_step_varies_by() -> None:
+    """Two healthy ranks whose steps vary by 30 % differ by 9 % of chance; a rank that is twice as slow is told."""
+    source = random.Random(0)
+    for factor, told in ((1.09, []), (2.0, [1])):
+        ranks = []
+        for slow in (1.0, factor):
+            steps = [0.1 * slow * source.uniform(0.5, 1.5) for _ in range(200)]
+            whole = 0.1 * slow * 200
+            squares = sum(step * step for step in steps) * (whole / sum(steps)) ** 2
+            ranks.append({"step_seconds": 50.0, "communication_seconds": 50.0 - whole, "own_squares": squares})
+        assert [each.rank for each in stragglers.find([{}] * 2, ranks, 200)] == told
+
+
 OF_ITSELF = """
 import random, time, torch
 import torch.distributed as dist

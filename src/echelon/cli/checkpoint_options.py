@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from echelon.checkpoint_order import SUBFOLDER, Order, interval
 from echelon.errors import UsageError
-from echelon.scale_options import ScaleOptions
+from echelon.plan import exchange
 
 _HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
 KEEP = 3
@@ -31,22 +31,10 @@ def order(values: Mapping[str, str]) -> Order | None:
             "--checkpoint-every saves a script for one device, and --scale off leaves the script alone",
             hint="remove --scale off; a script that distributes itself saves by itself",
         )
-    _refuse_other_ways(values)
+    exchange.refuse_with_checkpoints(values)
     steps, seconds = _interval(values["checkpoint_every"])
     folder = _folder_of(values["resume"]) if "resume" in values else ""
     return Order(folder=folder, steps=steps, seconds=seconds, keep=_keep(values), resumes="resume" in values)
-
-
-def _refuse_other_ways(values: Mapping[str, str]) -> None:
-    """Refuse a training with a state that checkpoints lack: outer averages, gradients left over, a user's own."""
-    asked = [f"--{name.replace('_', '-')} {values[name]}" for name in ("sync_every", "compress") if name in values]
-    if ScaleOptions(values.get("scale", "data")).is_of_user:
-        asked.insert(0, f"--scale {values['scale']}")
-    if asked:
-        raise UsageError(
-            f"--checkpoint-every cannot save a training with {' '.join(asked)}",
-            hint=f"remove {' '.join(asked)}, or let the script save itself, and remove --checkpoint-every",
-        )
 
 
 def restarts(values: Mapping[str, str]) -> str:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from echelon.cli.exchange_options import SCALES
 from echelon.errors import UsageError
 from echelon.host import terminal
+from echelon.plan.exchange import SCALES
 
 LEFT = 31
 """The column of a help text at which the meanings of options begin."""

@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from echelon.cli.exchange_options import SCALES
 from echelon.errors import UsageError
+from echelon.plan.exchange import SCALES
 
 _FORM = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)")
 _NOT_OWN = {

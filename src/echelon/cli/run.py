@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from echelon.cli import checkpoint_options, exchange_options, own_parallelism, time_limits
+from echelon.cli import checkpoint_options, own_parallelism, time_limits
 from echelon.cli.help import Help
 from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.misplaced_options import refuse_unread
@@ -28,6 +28,7 @@ from echelon.cli.options import (
 from echelon.cli.preflight import checked, look
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.plan import exchange
 from echelon.scale_options import AUTO_FIT, ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
@@ -38,13 +39,6 @@ if TYPE_CHECKING:
     from echelon.launch.chain.settings import Chain
 
 MAX_RANKS = 1 << 20
-
-_NOT_EXACT = {
-    "per-device-batch": "the global batch would depend on the number of ranks",
-    "same-random": "each shard draws its own random numbers, from a key",
-    "sync-bn": "statistics over the batch need every shard, but echelon computes each shard separately",
-}
-"""Options that contradict `--exact`, each with the reason."""
 
 HELP = Help(
     command="run",
@@ -166,7 +160,7 @@ def read_job(scanned: Scanned) -> Job:
 
 def _scale_options(values: dict[str, str]) -> ScaleOptions:
     """Return the options of scaling."""
-    exchange_options.refuse_with_splits(values)
+    exchange.refuse_with_splits(values)
     rule = ""
     if "scale_lr" in values:
         rule = _one_of("--scale-lr", values["scale_lr"], LEARNING_RATE_RULES)
@@ -183,7 +177,7 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
         keeps_batch="per_device_batch" in values,
         learning_rate=rule,
         num_shards=_shards(values) if "exact" in values else 0,
-        **exchange_options.fields(values),
+        **exchange.fields(values),
     )
     if options.written() and values.get("scale") == "off":
         raise UsageError(
@@ -202,14 +196,7 @@ def _shards(values: dict[str, str]) -> int:
             f"--exact {number}: a binary tree adds up the shards, so their number must be a power of two",
             hint=f"--exact {nearest}   or --exact {nearest * 2}",
         )
-    for option, why in _NOT_EXACT.items():
-        if _key(option) in values:
-            raise UsageError(f"--exact does not go with --{option}: {why}", hint=f"remove --{option} or --exact")
     return number
-
-
-def _key(option: str) -> str:
-    return option.replace("-", "_")
 
 
 def _command(scanned: Scanned) -> Command:

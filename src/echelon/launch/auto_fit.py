@@ -13,6 +13,7 @@ from echelon.estimate.devices import Device
 from echelon.launch import fit
 from echelon.machines import kept_rows
 from echelon.node.survey import cores
+from echelon.plan import exchange
 from echelon.scale_options import AUTO_FIT, ScaleOptions
 from echelon.topology import discover, visible
 from echelon.units import size
@@ -126,7 +127,7 @@ def choose(log: EventLog, room: Memory, options: ScaleOptions, *, script: str) -
     tried = [
         layout
         for layout in scaled.layouts(log, room.num_ranks, room.ranks_per_node, rows=rows)
-        if _goes_with(options, scaled.how(layout))
+        if exchange.goes_with(options, scaled.how(layout))
     ]
     chosen = scaled.choose(log, room.device, tried)
     if chosen.chosen is None:
@@ -136,13 +137,6 @@ def choose(log: EventLog, room: Memory, options: ScaleOptions, *, script: str) -
 
 def _of(room: Memory) -> str:
     return "" if room.is_device else f" (the share of a rank in the {size(room.node_bytes)} of this node)"
-
-
-def _goes_with(options: ScaleOptions, how: str) -> bool:
-    """Say whether options that were given can go with a way to scale, as the command line says of each way."""
-    if how in scaled.MODEL_PARALLEL:
-        return not [each for each in options.written() if each != "--no-check"]
-    return how != "fsdp" or not (options.steps_alone or options.compress or options.bucket_megabytes)
 
 
 def _what_fits(log: EventLog, room: Memory, rows: int, script: str) -> str:

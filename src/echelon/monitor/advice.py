@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from echelon.checkpoint_order import VARIABLE
 from echelon.monitor.account import Account
 from echelon.monitor.phases import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import COMMUNICATION, DATA, SAVES, workers_for
+from echelon.monitor.training import COMMUNICATION, DATA, SAVES
+from echelon.plan import exchange
 from echelon.units import duration
 
 MOST = 5
@@ -18,6 +18,11 @@ COMMUNICATING = 0.3
 LEAST_SECONDS = 60.0
 """A phase that is shorter needs no advice."""
 UNSAVED_SECONDS = 1800.0
+_FEWER_BYTES = {
+    "--compress bf16": "gradients in fewer bits (--compress bf16: other last digits)",
+    "--sync-every 100": "averages of the weights in place of gradients (--sync-every 100: another training)",
+}
+"""What sends less, if the run would accept it."""
 
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
@@ -41,22 +46,26 @@ def _input(_: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(DATA) < LARGE_SHARE:
         return ""
-    share = training.share(DATA)
-    workers = workers_for(training.parts[DATA], training.seconds, training.loader_workers or 0)
+    workers = training.loader_workers
+    now = f"num_workers is {workers}" if workers is not None else "num_workers"
     return (
-        f"{share:.0%} of the steps' time was waiting for data: num_workers={workers} of the DataLoader "
-        "loads as fast as the ranks compute, where the node has the cores; expect up to "
-        f"{1 / (1 - share):.2f} times as many steps a second"
+        f"{training.share(DATA):.0%} of the steps' time was waiting for data: has the node idle cores for more workers "
+        f"of the DataLoader ({now}), or can the work for each sample be done once before the training?"
     )
 
 
-def _communication(_: Recorded, account: Account) -> str:
+def _communication(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
+    options = recorded.scale_options
+    ways = ["a larger batch"]
+    ways += [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
+    if options is None:
+        ways.append("fewer or smaller messages, which the script sends by itself")
     return (
-        f"{training.share(COMMUNICATION):.0%} of the steps' time was waiting for other ranks: use fewer ranks, a "
-        "larger batch, or gradients in fewer bits (--compress bf16)"
+        f"{training.share(COMMUNICATION):.0%} of the steps' time was waiting for other ranks: would "
+        f"{', or '.join(ways)}, make it shorter?"
     )
 
 
@@ -73,12 +82,15 @@ def _busy(_: Recorded, account: Account) -> str:
     )
 
 
-def _restarts(_: Recorded, account: Account) -> str:
+def _restarts(recorded: Recorded, account: Account) -> str:
     if not _is_long(account, RESTARTS):
         return ""
+    by_us = recorded.saves or exchange.accepts(recorded.scale_options, "--checkpoint-every 10m")
+    how = " (--checkpoint-every)" if by_us else ""
+    spare = ", and keep a node in reserve (--spares 1)" if account.num_nodes > 1 else ""
     return (
         f"failures took {duration(account.seconds_of(RESTARTS))}, {account.share(RESTARTS):.0%} of the time, and the "
-        "steps that were computed again: save more often (--checkpoint-every), and keep a node in reserve (--spares 1)"
+        f"steps that were computed again: save more often{how}{spare}"
     )
 
 
@@ -106,8 +118,7 @@ def _before(_: Recorded, account: Account) -> str:
 
 
 def _unsaved(recorded: Recorded, account: Account) -> str:
-    saves = any(name == VARIABLE for name, _ in recorded.plan.get("environ", ()))
-    is_scaled = recorded.plan.get("scale_options") is not None
-    if saves or not is_scaled or account.seconds < UNSAVED_SECONDS:
+    is_possible = exchange.accepts(recorded.scale_options, "--checkpoint-every 10m")
+    if recorded.saves or not is_possible or account.seconds < UNSAVED_SECONDS:
         return ""
     return f"the run took {duration(account.seconds)} and saved nothing by echelon: --checkpoint-every 10m"

@@ -10,7 +10,7 @@ from echelon.monitor import device_facts, stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.fact import Fact
 from echelon.monitor.stragglers import Measures
-from echelon.monitor.training import COMMUNICATION, DATA, PARTS, workers_for
+from echelon.monitor.training import COMMUNICATION, DATA, PARTS
 from echelon.units import step_time
 
 PAUSE_SECONDS = 60.0
@@ -130,7 +130,7 @@ class Facts:
         for part, limit in LARGE_SHARE.items():
             share = _mean_passed(before, now, PARTS[part]) / seconds
             if share >= limit and not (slow and part == COMMUNICATION):
-                yield _of_wait(part, share, workers_for(share, 1.0, _workers(now)))
+                yield _of_wait(part, share)
         yield from self._of_pace(seconds / num_steps)
 
     def _of_pace(self, seconds: float) -> Iterator[Fact]:
@@ -147,20 +147,16 @@ class Facts:
             )
 
 
-def _workers(now: _Sample) -> int:
-    return int(max((measures.get("loader_workers", 0.0) for measures in now.ranks), default=0.0))
-
-
-def _of_wait(part: str, share: float, workers: int) -> Fact:
+def _of_wait(part: str, share: float) -> Fact:
     if part == DATA:
         line = (
-            f"{share:.0%} of the time is waiting for data: num_workers={workers} of the DataLoader loads as fast as "
-            "the ranks compute, where the node has the cores"
+            f"{share:.0%} of the time is waiting for data: has the node idle cores for more workers of the DataLoader "
+            "(num_workers)?"
         )
-        return Fact(kind="bound by data", line=line, evidence={"share": round(share, 3), "workers": workers})
+        return Fact(kind="bound by data", line=line, evidence={"share": round(share, 3)})
     line = (
-        f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: use fewer ranks, a larger "
-        "batch, or gradients in fewer bits (--compress bf16)"
+        f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: would a larger batch make it "
+        "shorter? echelon report names the options that this run accepts"
     )
     return Fact(kind="bound by communication", line=line, evidence={"share": round(share, 3)})
 

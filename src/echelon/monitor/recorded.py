@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from echelon.checkpoint_order import VARIABLE
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
+from echelon.scale_options import ScaleOptions
 
 FORMATS = {"plan.json": 1, "report.json": 1, "samples.jsonl": 1}
 """The newest format of each file that this version reads."""
@@ -29,6 +31,19 @@ class Recorded:
     """Empty until the run has ended."""
     events: tuple[Fields, ...]
     samples: tuple[Fields, ...]
+
+    @property
+    def scale_options(self) -> ScaleOptions | None:
+        """How the run scales its script; None: it does not, or another echelon made it."""
+        fields = self.plan.get("scale_options")
+        if not isinstance(fields, dict) or not fields.keys() <= set(ScaleOptions._fields):
+            return None
+        return ScaleOptions(**fields)
+
+    @property
+    def saves(self) -> bool:
+        """Whether echelon saves checkpoints of the run."""
+        return any(name == VARIABLE for name, _ in self.plan.get("environ", ()))
 
 
 def read(path: str) -> Recorded:

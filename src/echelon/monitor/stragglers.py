@@ -15,7 +15,7 @@ from echelon.units import step_time
 
 LEAST_STEPS = 20
 LEAST_EXCESS = 0.05
-"""The part by which a rank's own time must exceed that of the others."""
+"""The part by which a rank's own time must exceed that of the others; it must also exceed what one step varies by."""
 NOISES = 5.0
 """So many standard deviations of the ranks' own times are chance."""
 _DEVIATION = 1.4826  # the standard deviation of a normal distribution, in its median absolute deviations
@@ -69,7 +69,7 @@ def find(before: Sequence[Measures], after: Sequence[Measures], num_steps: int) 
     usual = median_low(own)
     if usual <= 0:
         return []
-    limit = max(LEAST_EXCESS, NOISES * _noise(own, usual))
+    limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
         Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank))
         for rank, seconds in enumerate(own)
@@ -86,6 +86,16 @@ def _noise(own: Sequence[float], usual: float) -> float:
     if len(own) < 4:
         return 0.0
     return _DEVIATION * median(math.fabs(seconds - usual) for seconds in own) / usual
+
+
+def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: int) -> float:
+    """Return the standard deviation of one step of the usual rank, as a part of its mean; 0 if no rank tells it."""
+    deviations = [
+        math.sqrt(max(0.0, num_steps * each["own_squares"] / seconds**2 - 1))
+        for each, seconds in zip(passed, own, strict=True)
+        if "own_squares" in each and seconds > 0
+    ]
+    return median_low(deviations) if deviations else 0.0
 
 
 def _cause(passed: Sequence[Measures], rank: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -115,16 +114,3 @@ def _most(told: Told, name: str) -> float | None:
 def _whole(told: Told, name: str) -> int | None:
     most = _most(told, name)
     return int(most) if most is not None else None
-
-
-def workers_for(waits: float, whole: float, now: int) -> int:
-    """Return the workers of a DataLoader that load a batch in the time in which a rank computes one.
-
-    `waits` of `whole` seconds were waits for data, with so many workers. Without workers the wait is the whole time of
-    a load. With workers each of them loads all the time.
-
-    >>> workers_for(6.0, 10.0, 0), workers_for(6.0, 10.0, 2)
-    (2, 5)
-    """
-    computes = max(whole - waits, 1e-9)
-    return math.ceil(now * whole / computes if now else waits / computes)

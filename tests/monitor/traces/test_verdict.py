@@ -326,7 +326,7 @@ def test_command_says_what_bounds_the_steps(tmp_path: Path) -> None:
         "a step    communication        60 µs   60.0%   mostly ring\n"
         "          compute              30 µs   30.0%   mostly gemm<float>\n"
         "          launch overhead      10 µs   10.0%\n"
-        "helps     a larger batch per rank, --compress bf16, --sync-every; "
+        "helps     a larger batch per rank; fewer or smaller messages; "
         "echelon check --collectives tests the network\n"
     )
     path.write_text(path.read_text()[:-30])

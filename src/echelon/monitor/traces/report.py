@@ -29,11 +29,10 @@ LONGEST_NAME = 60
 LEAST_SHOWN = 0.0005
 DEVICES = {"cuda": "CUDA", "hip": "ROCm", "cpu": "CPU"}
 HELPS = {
-    INPUT: "more workers in the DataLoader (num_workers=), persistent_workers=True, less work per sample",
+    INPUT: "more workers of the DataLoader (num_workers=) if cores are idle, persistent_workers=True; less work each",
     COMPUTE: "lower precision (torch.autocast), torch.compile, or more ranks",
     OPTIMIZER: "fused=True or foreach=True in the optimizer; fewer, larger steps (gradient accumulation)",
-    COMMUNICATION: "a larger batch per rank, --compress bf16, --sync-every; "
-    "echelon check --collectives tests the network",
+    COMMUNICATION: "a larger batch per rank; fewer or smaller messages; echelon check --collectives tests the network",
     COPIES: "pin_memory=True in the DataLoader, .to(device, non_blocking=True), and fewer .item() and .cpu()",
     LAUNCH: "torch.compile (in mode reduce-overhead it uses CUDA graphs), or a larger batch: the operations are short",
     IDLE: "look at what Python does between operations: a profile with --tool py-spy shows it",

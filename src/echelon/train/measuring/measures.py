@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from .. import device as devices
 from ..exact.loading import Batches
@@ -31,6 +31,8 @@ class Measures:
         self._loader: Any = None
         self._has_begun = False
         self._memory_at = 0.0
+        self._last: Optional[Tuple[float, float]] = None
+        """When the last step ended, and how long this rank had waited for others until then."""
 
     def add(self, name: str, value: float) -> None:
         """Add to a sum."""
@@ -65,7 +67,11 @@ class Measures:
             return
         self.spans.settle()
         self._has_begun = True
-        now = time.monotonic()
+        now, waited = time.monotonic(), self._sums.get("communication_seconds", 0.0)
+        if self._last is not None:
+            own = now - self._last[0] - (waited - self._last[1])
+            self.add("own_squares", own * own)
+        self._last = now, waited
         self._note_loss(self.loss.step(now))
         if now - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = now

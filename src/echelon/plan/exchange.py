@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.scale_options import AUTO_FIT, MODEL_PARALLEL
+from echelon.scale_options import AUTO_FIT, MODEL_PARALLEL, ScaleOptions
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 """The defaults of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
@@ -37,6 +37,12 @@ _OF_SHARED_BATCHES = {
     "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
 }
 """Options that contradict a model that is split over ranks, each with the reason."""
+_NOT_EXACT = {
+    "per-device-batch": "the global batch would depend on the number of ranks",
+    "same-random": "each shard draws its own random numbers, from a key",
+    "sync-bn": "statistics over the batch need every shard, but echelon computes each shard separately",
+}
+"""Options that contradict `--exact`, each with the reason."""
 _WHOLE_GRADIENTS = {
     "exact": "an exact run adds up its gradients with its own binary tree, to the bit",
 }
@@ -44,6 +50,8 @@ _WHOLE_GRADIENTS = {
 
 def fields(values: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of ScaleOptions that the options set; raise UsageError where options contradict each other."""
+    if "exact" in values:
+        _refuse_together("exact", values, _NOT_EXACT)
     if "sync_every" not in values:
         _refuse_without_meetings(values)
         return {**_compression(values), **_buckets(values)}
@@ -64,6 +72,57 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
         chosen["outer_learning_rate"] = _rate(values.get("outer_lr", OUTER_LEARNING_RATE))
         chosen["outer_momentum"] = _momentum(values.get("outer_momentum", OUTER_MOMENTUM))
     return chosen
+
+
+def accepts(options: ScaleOptions | None, more: str, *, saves: bool = False) -> bool:
+    """Say whether a run with these options would take one more; None: the script is not scaled.
+
+    `saves` tells whether the run has --checkpoint-every.
+
+    >>> accepts(ScaleOptions(), "--compress bf16"), accepts(ScaleOptions(how="fsdp"), "--compress bf16")
+    (True, False)
+    """
+    if options is None or options.is_of_user:
+        return False
+    given = [*options.written(), *(["--checkpoint-every 10m"] if saves else [])]
+    values = {"scale": options.how, **_values(given)}
+    asked = _values([more])
+    return not asked.keys() & values.keys() and _are_possible({**values, **asked})
+
+
+def goes_with(options: ScaleOptions, how: str) -> bool:
+    """Say whether options that were given go with a way to scale."""
+    return _are_possible({**_values(options.written()), "scale": how})
+
+
+def _values(words: Sequence[str]) -> dict[str, str]:
+    """Return options as the command line's reader does: --sync-every 8 is {"sync_every": "8"}."""
+    parts = [option.removeprefix("--").partition(" ") for option in words]
+    return {name.replace("-", "_"): text for name, _, text in parts}
+
+
+def _are_possible(values: Mapping[str, str]) -> bool:
+    try:
+        refuse_with_splits(values)
+        fields(values)
+        refuse_with_checkpoints(values)
+    except UsageError:
+        return False
+    return True
+
+
+def refuse_with_checkpoints(values: Mapping[str, str]) -> None:
+    """Refuse checkpoints of a training whose state they lack: outer averages, gradients left over, a user's own."""
+    if "checkpoint_every" not in values:
+        return
+    asked = [f"--{name.replace('_', '-')} {values[name]}" for name in ("sync_every", "compress") if name in values]
+    if ScaleOptions(values.get("scale", "data")).is_of_user:
+        asked.insert(0, f"--scale {values['scale']}")
+    if asked:
+        raise UsageError(
+            f"--checkpoint-every cannot save a training with {' '.join(asked)}",
+            hint=f"remove {' '.join(asked)}, or let the script save itself, and remove --checkpoint-every",
+        )
 
 
 def refuse_with_splits(values: Mapping[str, str]) -> None:
