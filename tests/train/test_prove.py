@@ -427,6 +427,18 @@ def test_options_that_change_the_training(tmp_path: Path) -> None:
     assert figures(done)["verdict"] == "equal within rounding"
 
 
+@pytest.mark.parametrize(
+    ("options", "has_way_out"), [((), True), pytest.param(("--exact", "2"), False, marks=pytest.mark.tier("all"))]
+)
+def test_batch_norm_of_a_scaled_script(tmp_path: Path, options: tuple[str, ...], has_way_out: bool) -> None:
+    """BatchNorm is named as the cause; --sync-bn as the way out only where `echelon run` takes it."""
+    script = TRAIN.replace("LOSS", MEAN).replace("nn.ReLU(), nn.Dropout(0.1)", "nn.BatchNorm1d(32), nn.ReLU()")
+    done = prove(tmp_path, script, "-n", "2", "--steps", "3", *options)
+    assert done.returncode == 1, done.stdout
+    assert "is a BatchNorm that uses the statistics of each rank's own samples" in done.stdout
+    assert ("--sync-bn takes the statistics of the whole batch" in done.stdout) == has_way_out
+
+
 def test_every_option_that_changes_the_training_is_known() -> None:
     """Options that change the training are marked in the table of options, so `prove` takes them."""
     values = {"scale_lr": "linear", "outer_lr": "0.7", "outer_momentum": "0.9", "compress": "bf16"}

@@ -27,6 +27,7 @@ COMPARE_SECONDS = 3600.0
 MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
 FAILED = "FAILED"
+SYNC_BATCH_NORM = "--sync-bn"
 REORDERED = "reordered"
 """The folder of the record of one rank with its samples in another order."""
 Say = Callable[[str], None]
@@ -111,12 +112,26 @@ class _Prover:
         for scale in scales:
             try:
                 verdict = self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled")
+                verdict = self._with_way_out(verdict, scale)
                 verdicts.append(self._decided(verdict, functools.partial(_Prover.scaled, scales=(scale,))))
             except EchelonError as error:
                 if len(scales) == 1:
                     raise
                 verdicts.append({"verdict": FAILED, "is_wrong": True, "why": str(error), "hint": error.hint})
         return verdicts
+
+    def _with_way_out(self, verdict: dict[str, Any], scale: str) -> dict[str, Any]:
+        """Add --sync-bn to the cause of a difference, if it is a BatchNorm and `echelon run` takes the option here."""
+        if not verdict.get("is_of_batch_norm"):
+            return verdict
+        start = _Start(name="synced", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        words = [*self._options(start), SYNC_BATCH_NORM, *self._script()]
+        try:
+            own_runs.refuse_what_cannot_run(self._host, words, command="prove")
+        except UsageError:
+            return verdict
+        way_out = f"; {SYNC_BATCH_NORM} takes the statistics of the whole batch, as one device does"
+        return {**verdict, "meaning": verdict["meaning"] + way_out}
 
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
@@ -228,7 +243,8 @@ class _Prover:
 
     def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
         noise = ["noisy"] if _is_noisy(oracle, os.path.join(self._folder, REORDERED)) else []
-        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind, *noise])
+        synced = ["synced"] if SYNC_BATCH_NORM in self._asked.options_of_several else []
+        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind, *synced, *noise])
         if result["is_unknown"]:
             raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
         return {**result, "had": _read_about(other)}

@@ -25,6 +25,7 @@ class Case(NamedTuple):
     several: Recording
     num_ranks: int
     is_own: bool  # the script distributes itself
+    is_synced: bool = False  # BatchNorm takes its statistics from the samples of all ranks (--sync-bn)
     is_noisy: bool = False  # on one device a sample has other values at another place of its batch
 
     def rows(self, step: int) -> tuple[Row, Row]:

@@ -87,7 +87,7 @@ def _of_buffers(difference: Difference, case: Case) -> str:
     if not copies(label, now):
         return ""
     if any(label.startswith(BUFFER + name) for name in _batch_norms(case)):
-        return factors.BATCH_NORM % bare(label[len(BUFFER) :]).rpartition(".")[0]
+        return _of_batch_norm(bare(label[len(BUFFER) :]).rpartition(".")[0], case)
     stale = [rank for rank, tensors in enumerate(now) if label in tensors and difference.step > 1
              and is_same(tensors[label], before[rank].get(label))]  # fmt: skip
     if stale and INITIAL + bare(label) in case.oracle.tensors(1, "start")[0]:
@@ -102,7 +102,11 @@ def _differ(tensors: Sequence[Tensor]) -> bool:
 
 def _batch_norms(case: Case) -> list[str]:
     names: list[str] = case.several.facts[0].get("batch_norms", [])
-    return names
+    return [] if case.is_synced else names
+
+
+def _of_batch_norm(name: str, case: Case) -> str:
+    return factors.OF_BATCH_NORM % name + (factors.SYNCED_BY_SCRIPT if case.is_own else factors.OTHER_NORM)
 
 
 def _of_samples(difference: Difference, case: Case) -> str:
@@ -194,7 +198,7 @@ def _of_whole_batch(difference: Difference, case: Case) -> str:
         return _of_scale(difference, case)
     facts = case.several.facts[0]
     if _batch_norms(case):
-        return factors.BATCH_NORM % _batch_norms(case)[0]
+        return _of_batch_norm(_batch_norms(case)[0], case)
     if facts.get("gathers_without_gradient"):
         return factors.GATHER
     if difference.step == 1 and not exchange.shares_data(case) and difference.tensor.startswith(GRADIENT):

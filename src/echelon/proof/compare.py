@@ -1,5 +1,6 @@
-"""Compare recorded trainings: python -m echelon.proof.compare ORACLE REORDERED SEVERAL N [own] [noisy]; prints JSON.
+"""Compare recorded trainings: python -m echelon.proof.compare ORACLE REORDERED SEVERAL N [own] [synced] [noisy].
 
+It prints JSON.
 The oracle is one device. The second record is the oracle again, with the samples of every batch in another order. Its
 distance from the oracle is what rounding does to this script, and bounds the distance of the third record.
 """
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from echelon.proof import causes, findings, forward, prints, scope
+from echelon.proof import causes, factors, findings, forward, prints, scope
 from echelon.proof.case import HAS_SHAPE, NOT_THERE, Case, Difference, relative, times
 from echelon.proof.evidence import Recording, Row, copies
 from echelon.proof.tensors import Tensor, Tensors, apart, distance, multiple
@@ -35,7 +36,11 @@ def main(argv: list[str]) -> int:
     num_ranks = int(argv[3])
     oracle, reordered, several = Recording(argv[0], 1), Recording(argv[1], 1), Recording(argv[2], num_ranks)
     several.align(oracle.tensors(1, "start")[0])
-    case = Case(oracle, reordered, several, num_ranks, is_own="own" in argv[4:], is_noisy="noisy" in argv[4:])
+    words = argv[4:]
+    case = Case(
+        oracle, reordered, several, num_ranks, is_own="own" in words, is_synced="synced" in words,
+        is_noisy="noisy" in words,
+    )  # fmt: skip
     result = verdict(case)
     result["is_wrong"] = result["verdict"] == WRONG
     result["is_unknown"] = result["verdict"] == UNKNOWN
@@ -101,7 +106,8 @@ def _may_be_rounding(difference: Difference | None, case: Case) -> bool:
 
 def _told(difference: Difference) -> dict[str, Any]:
     return {"verdict": WRONG, "first_step": difference.step, "tensor": difference.tensor, "factor": difference.factor,
-            "why": difference.why, "meaning": difference.meaning}  # fmt: skip
+            "why": difference.why, "meaning": difference.meaning,
+            "is_of_batch_norm": difference.meaning.endswith(factors.OTHER_NORM)}  # fmt: skip
 
 
 def _explained(difference: Difference | None, case: Case) -> Difference | None:

@@ -118,9 +118,10 @@ DRAWN_TWICE = (
     "the two runs did not train on the same samples: several ranks draw %d of %d samples in one pass, and no rank "
     "draws others: each rank shuffles or splits the data at random; use the same seed on all ranks"
 )
-BATCH_NORM = (
-    "%s is a BatchNorm that uses the statistics of each rank's own samples: "
-    "SyncBatchNorm.convert_sync_batchnorm(model) uses those of all ranks, or use a norm that does not depend on the "
+OF_BATCH_NORM = "%s is a BatchNorm that uses the statistics of each rank's own samples"
+OTHER_NORM = ": a norm that does not depend on the batch, such as GroupNorm, needs none"
+SYNCED_BY_SCRIPT = (
+    ": SyncBatchNorm.convert_sync_batchnorm(model) uses those of all ranks, or use a norm that does not depend on the "
     "batch"
 )
 OWN_BUFFER = (

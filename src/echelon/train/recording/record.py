@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ... import records
-from .. import ending, patches
+from ...pytorch import internals
+from .. import ending, modules, patches
 from . import double_precision, names
 from .clock import Clock
 from .trained import Pairs, Trained, is_joined, trained, wholes
@@ -116,6 +117,7 @@ class Record:
         if self.step == 1:
             values = ((records.INITIAL + name, value) for one in self.trained for name, value in one.values())
             self._keep("start", values, self._sharded(records.INITIAL))
+            self.facts["batch_norms"] = self._batch_norms()
         if self._keeps(self.step):
             gradients = ((records.GRADIENT + name, value) for one in self.trained for name, value in one.gradients())
             self._keep("gradients", gradients, self._sharded(records.GRADIENT))
@@ -123,6 +125,12 @@ class Record:
         self.at_step()
         self.local = {}
         self.clock.go()
+
+    def _batch_norms(self) -> List[str]:
+        """Return the names of BatchNorms whose statistics come from this rank's batch alone."""
+        norms: Any = internals.BatchNormLayer
+        own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
+        return sorted(self.modules[id(one)] for one in own if one.training and id(one) in self.modules)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the results of an optimizer step; end the script after the last requested step."""

@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...pytorch import internals
 from ...records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
-from .. import modules, patches
+from .. import patches
 from ..gather import is_sharded
 from .activation_trace import ActivationTrace
 from .record import MOST_TEXT, Record
@@ -38,7 +37,6 @@ def begin(record: Record) -> "Draws":
         meetings.at_step()
         activation_trace.at_step()
         if record.step == 1:
-            record.facts["batch_norms"] = _batch_norms(record)
             record.facts["unowned"] = _unowned(record)
 
     record.at_step = at_step
@@ -196,13 +194,6 @@ class _Locks:
             self.num_held = max(0, self.num_held + (-1 if operation & fcntl.LOCK_UN else 1))
 
         patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
-
-
-def _batch_norms(record: Record) -> List[str]:
-    """Return the names of BatchNorms whose statistics come from this rank's batch alone."""
-    norms: Any = internals.BatchNormLayer
-    own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
-    return sorted(record.modules[id(one)] for one in own if one.training and id(one) in record.modules)
 
 
 def _unowned(record: Record) -> List[str]:
