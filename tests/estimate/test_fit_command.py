@@ -111,7 +111,7 @@ def test_script_of_one_step(folder: Path) -> None:
     answer = json.loads(done.stdout)
     first, *others = answer["devices"][0]["strategies"]
     assert first["parts"]["state"] >= 2 * WEIGHTS * 4
-    assert first["allocated_bytes"] == pytest.approx(5 * WEIGHTS * 4, rel=0.02)
+    assert first["peak_bytes"] == pytest.approx(5 * WEIGHTS * 4, rel=0.02)
     assert len(others) > 5
     assert answer["notes"] == ["after the traced step the script fails: FileNotFoundError at once.py:12: "
                                "[Errno 2] No such file or directory: 'absent.txt'"]  # fmt: skip

@@ -76,6 +76,7 @@ class Answer:
             "seconds": round(traced.seconds, 2),
             "flops": {"forward": log.forward_flops, "backward": log.backward_flops},
             "notes": log.notes,
+            "refused": traced.refusal,
             "devices": [self._device_data(judged) for judged in self._judged],
         }
 
@@ -125,11 +126,15 @@ class Answer:
     def _print_device(self, judged: _Judged) -> None:
         target, first = judged.target, judged.as_it_is
         print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
-        print_table(_table([_HEAD, *(_row(one, self._log.rows) for one in judged.verdicts)]))
+        print_table(_table([_HEAD, *(self._row(one) for one in judged.verdicts)]))
         print_table(self._fills(first))
         changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
         print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
         print_table(self._ways(judged))
+
+    def _row(self, judged: Verdict) -> tuple[str, ...]:
+        row = _row(judged, self._log.rows)
+        return (*row[:-1], "refused") if self._is_refused(judged.layout) else row
 
     def _fills(self, first: Verdict) -> str:
         """Say what fills the memory at the peak of the script as it is."""
@@ -166,8 +171,22 @@ class Answer:
         if chosen is not None:
             lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}")
             if chosen.chosen is not None:
-                lines.append(f"  {command(chosen.chosen.layout)}")
+                lines.append(f"  {self._command(chosen.chosen.layout)}")
         return "\n".join(lines)
+
+    def _command(self, layout: Layout) -> str:
+        """Return the command for a strategy, or why `echelon run` would refuse it."""
+        if not self._is_refused(layout):
+            return command(layout)
+        way_out = ""
+        if self._traced.is_own:
+            way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
+        return f"echelon run --scale {scaled.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
+
+    def _is_refused(self, layout: Layout) -> bool:
+        """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""
+        how = scaled.how(layout)
+        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in scaled.MODEL_PARALLEL)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
         if not self._log.rows:

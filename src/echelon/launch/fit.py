@@ -65,6 +65,10 @@ class Traced:
     uses_device: bool
     """Whether the script moves its training to a device; if not, all of it is counted as if it did."""
     seconds: float
+    refusal: str
+    """Why `echelon run` would not scale the script; empty: nothing is known against it."""
+    is_own: bool
+    """Whether the reason is that the script distributes itself."""
 
 
 def trace(question: Question, host: Host, tell: Callable[[str], None] = lambda _: None) -> Traced:
@@ -132,7 +136,7 @@ def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
     weights: dict[str, int] = {}
     for weight in data["weights"]:
         weights[weight["dtype"]] = weights.get(weight["dtype"], 0) + weight["bytes"]
-    traced = log.read(data)
+    traced, how = log.read(data), _own_distribution(question)
     return Traced(
         log=second_step.repeated(traced) if data["steps"] == 1 else traced,
         optimizers=tuple(dict.fromkeys(data["optimizers"])),
@@ -141,6 +145,8 @@ def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
         dtypes=tuple(sorted(weights, key=lambda name: -weights[name])),
         uses_device=data["uses_device"],
         seconds=seconds,
+        refusal=f"the script distributes itself: {how}" if how else data["unshared"],
+        is_own=bool(how),
     )
 
 

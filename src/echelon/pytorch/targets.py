@@ -162,6 +162,7 @@ torch.utils._device:DeviceContext.__torch_function__(self, func, types, args, kw
 torch._C._nn:_parse_to
 torch._C._functorch:is_functorch_wrapped_tensor torch._C._functorch:get_unwrapped
 torch.optim.optimizer:Optimizer.__init__(self, params, defaults)
+torch.utils.data.dataloader:_BaseDataLoaderIter.__next__(self)
 torch.optim.optimizer:_foreach_supported_types
 torch.optim.optimizer:_default_to_fused_or_foreach(params, differentiable, use_fused)
 torch.amp:GradScaler._maybe_opt_step

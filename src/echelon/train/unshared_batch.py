@@ -20,6 +20,13 @@ class Unshared(NamedTuple):
     """The batch sizes of the loaders whose loops were running."""
 
 
+def is_batch(tensor: torch.Tensor, batch_sizes: Set[int]) -> bool:
+    """Say whether the first dim of a model's argument is the batch: the running loaders decide, or else its kind."""
+    if batch_sizes:
+        return tensor.size(0) in batch_sizes
+    return tensor.dim() > 1 or not tensor.is_floating_point()
+
+
 def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, has_optimizers: bool) -> ScalingError:
     """Return the error for a loss to which all ranks would contribute equally."""
     if not has_optimizers:

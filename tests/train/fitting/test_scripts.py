@@ -150,6 +150,23 @@ HALF = """
         optimizer.zero_grad()
 """
 HALVES = {"half": HALF.format("", 0.0), "smoothed": HALF.format("ignore_index=1, ", 0.1)}
+CURVE = """
+    import torch
+    from torch import nn
+    class Curve(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Parameter(torch.randn(()))
+        def forward(self, x):
+            return self.a * x
+    x, model = torch.linspace(-3, 3, 2000), Curve()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for step in range(30):
+        loss = nn.functional.mse_loss(model(x), x.sin())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
 PHASES = {
     "in_backward": ("""
     optimizers = {weight: torch.optim.AdamW([weight]) for weight in model.parameters()}
@@ -261,7 +278,11 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     texts = {name: START + textwrap.indent(textwrap.dedent(piece), "    ") + STEP for name, piece in PIECES.items()}
     texts |= {name: text for name, (text, *_) in FAILING.items()}
     texts |= HALVES | {name: START + text for name, (text, _) in PHASES.items()}
-    texts |= {"stepless": START, "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP}
+    texts |= {
+        "curve": CURVE,
+        "stepless": START,
+        "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP,
+    }
     paths = {name: FOLDER / f"{name}.py" for name in NAMES}
     (folder / "texts").mkdir()
     for name, text in texts.items():
@@ -307,6 +328,17 @@ def test_parts_of_steps(results: dict[str, dict[str, Any]], name: str) -> None:
     read = second_step.repeated(read) if log["steps"] == 1 else read
     for layout in (*alternatives.of_one_device(read), *alternatives.of_several(read, 2, 2)):
         assert judge(read, layout, Device(chip="A100", memory_bytes=40 << 30)).high_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("curve", "with a tensor of shape (2000,): this is one sample, and 2 ranks cannot share it"),
+     ("no_module", "called no model"), ("one_step", ""), ("reads", ""), ("closure", "")],
+)  # fmt: skip
+def test_batch_that_ranks_cannot_share(results: dict[str, dict[str, Any]], name: str, said: str) -> None:
+    """The trace says what `echelon run --scale data` would say of the batch."""
+    assert said in results[name]["unshared"]
+    assert bool(said) == bool(results[name]["unshared"])
 
 
 def test_second_step_is_the_first_again(results: dict[str, dict[str, Any]]) -> None:

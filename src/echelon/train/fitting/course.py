@@ -24,6 +24,7 @@ from .ledger import (
     Ledger,
 )  # fmt: skip
 from .micro_batches import MicroBatches
+from .sharing import Sharing
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2
@@ -47,6 +48,7 @@ class Course:
         """The steps of the optimizer that took the most."""
         self._ledger = ledger
         self._micro_batches = MicroBatches(ledger)
+        self.sharing = Sharing()
         self._is_in_closure = False
         self._has_stepped = False
         """Whether an optimizer took a step within backward()."""
@@ -61,6 +63,7 @@ class Course:
 
     def install(self) -> None:
         """Hook modules, backward() and optimizers."""
+        self.sharing.install()
         hooks: Any = nn.modules.module
         patches.replace(nn.Module, "__call__", self._calling(nn.Module.__call__), why=_WHY)
         patches.hook(hooks.register_module_forward_pre_hook, self._enter, why=_WHY)
@@ -171,6 +174,7 @@ class Course:
             self._shapes.add(_sorted(weight.shape))
         for buffer in model.buffers():
             ledger.set_category(buffer, BUFFER)
+        self.sharing.called(model, _tensors(args))
         for tensor in _tensors(args):
             known = ledger.of(tensor)
             if known is not None and known.category not in (PARAMETER, BUFFER, ACTIVATION):
@@ -204,6 +208,8 @@ class Course:
             if ledger.phase == BACKWARD:  # torch.Tensor.backward calls the other
                 return original(*args, **kwargs)
             self._begin()
+            if original is not differentiate:
+                self.sharing.went_backward(args[0] if args else None)
             ledger.keep_activations()
             ledger.mark("backward")
             self._is_backward = True

@@ -183,6 +183,7 @@ class Tracer:
             "rows": course.rows,
             "steps": course.num_steps,
             "optimizers": course.optimizers,
+            "unshared": course.sharing.refusal,
             "flops": ledger.flops,
             "blocks": course.block_names,
             "weights": course.weights(),

@@ -15,7 +15,7 @@ from torch import nn
 from ...pytorch import internals
 from .. import batches, tracing
 from ..scaling_error import ScalingError
-from ..unshared_batch import Unshared
+from ..unshared_batch import Unshared, is_batch
 from . import aliases, doubts, exchange, outputs, parts, pieces, returned_numbers, script_hooks
 from .arguments import Entries
 from .model_calls import ModelCalls
@@ -183,12 +183,7 @@ class Calls(ModelCalls):
         return self._run.begins_training() and self._is_batch(first)
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
-        sizes = self._run.batch_sizes()
-        if getattr(tensor, "comes_from_batches", False):
-            return True
-        if sizes:
-            return tensor.size(0) in sizes
-        return tensor.dim() > 1 or not tensor.is_floating_point()
+        return getattr(tensor, "comes_from_batches", False) or is_batch(tensor, self._run.batch_sizes())
 
 
 def _first_of(args: Any, kwargs: Any) -> Optional[torch.Tensor]:

@@ -1,0 +1,50 @@
+"""Whether ranks could share the batches of a traced script, by the rule that `echelon run` follows."""
+
+from typing import Any, List, Optional
+
+import torch
+from torch import nn
+
+from ...pytorch import internals
+from .. import patches
+from ..unshared_batch import Unshared, is_batch, refusal
+
+NUM_RANKS = 2
+_WHY = "A batch of a loader is one that ranks can share."
+
+
+class Sharing:
+    """The calls of models before the first backward()."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        """What `echelon run --scale data` would say; empty: it would share the batches, or it is not known."""
+        self._last: Optional[Unshared] = None
+        self._is_shared = False
+        self._is_over = False
+
+    def install(self) -> None:
+        """Note whether batches come from a loader: then it is the run that knows them."""
+        original = internals.LoaderIterator.__next__
+
+        def following(loader: Any) -> Any:
+            self._is_shared = True
+            return original(loader)
+
+        patches.replace(internals.LoaderIterator, "__next__", following, why=_WHY)
+
+    def called(self, model: nn.Module, tensors: List[torch.Tensor]) -> None:
+        """Note the call of a model with tensors."""
+        first = next((tensor for tensor in tensors if tensor.dim()), None)
+        if self._is_over or next(model.parameters(), None) is None:
+            return
+        shape = None if first is None else tuple(first.shape)
+        self._last = Unshared(type(model).__name__, shape, set())
+        is_argument = first is not None and not isinstance(first, nn.Parameter)
+        self._is_shared = self._is_shared or (is_argument and is_batch(first, set()))  # type: ignore[arg-type]
+
+    def went_backward(self, loss: Any) -> None:
+        """Judge at the first loss."""
+        if not (self._is_over or self._is_shared) and isinstance(loss, torch.Tensor):
+            self.refusal = refusal(loss, self._last, NUM_RANKS, True).message
+        self._is_over = True
