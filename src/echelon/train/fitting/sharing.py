@@ -46,5 +46,7 @@ class Sharing:
     def went_backward(self, loss: Any) -> None:
         """Judge at the first loss."""
         if not (self._is_over or self._is_shared) and isinstance(loss, torch.Tensor):
-            self.refusal = refusal(loss, self._last, NUM_RANKS, True).message
+            error = refusal(loss, self._last, NUM_RANKS, True)
+            error.withdraw()  # it is told, not raised
+            self.refusal = str(error).partition("\n")[0]
         self._is_over = True
