@@ -166,6 +166,7 @@ class Course:
     def _begin_forward(self, model: nn.Module, args: Any) -> None:
         """Note a model when it is called from outside of every module."""
         ledger = self._ledger
+        self._micro_batches.before_model()
         self._begin()
         if not any(model is known_model for known_model in self.models) and any(True for _ in model.parameters()):
             self._add_model(model)

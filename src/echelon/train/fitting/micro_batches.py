@@ -58,8 +58,11 @@ class MicroBatches:
         self._taken = []
 
     def after_backward(self) -> None:
-        """Take the step of the optimizers, if one more micro-batch would show nothing new."""
+        """Measure the micro-batch that ends here."""
         self._taken.append(self._measure())
+
+    def before_model(self) -> None:
+        """Take the step of the optimizers, if one more micro-batch begins and would show nothing new."""
         if len(self._taken) < LEAST or self._taken[-1] != self._taken[-2]:
             return
         known = [optimizer for optimizer in (one() for one in self._optimizers) if optimizer is not None]
