@@ -177,6 +177,14 @@ def test_what_draws_otherwise_is_named(tmp_path: Path, model: str, what: str, fi
     assert done.stdout.count("loss") == 12
 
 
+def test_single_recurrent_layer(tmp_path: Path) -> None:
+    """Dropout is between the layers: a single layer has none, so nothing is said and all losses are equal."""
+    one_layer = RECURRENT.replace("num_layers=2", "num_layers=1")
+    done = run(tmp_path, one_layer, "-n", "2")
+    assert "random numbers" not in done.stderr
+    assert numbers(done) == pytest.approx(numbers(run(tmp_path, one_layer)), rel=1e-5, abs=1e-6)
+
+
 def test_rank_that_stops_by_itself(tmp_path: Path) -> None:
     """Where a single rank no longer draws as one device, the others learn it and draw for themselves too."""
     done = run(tmp_path, STOPS, "-n", "2")

@@ -245,7 +245,7 @@ def _attend(
 def _recurrent(draws: Draws, original: Function) -> Function:
     def compute(*args: Any, **kwargs: Any) -> Any:
         at = next((place for place, one in enumerate(args) if isinstance(one, float)), None)
-        if at is None or not (args[at] and args[at + 1]):  # the dropout probability, and the training mode
+        if at is None or not _drops(*args[at - 1 : at + 2]):
             return original(*args, **kwargs)
         if draws.is_inside and draws.is_compared:
             return original(*args[:at], 0.0, *args[at + 1 :], **kwargs)
@@ -253,6 +253,11 @@ def _recurrent(draws: Draws, original: Function) -> Function:
             return original(*args, **kwargs)
 
     return compute
+
+
+def _drops(num_layers: int, p: float, training: bool) -> bool:
+    """Say whether a recurrent layer drops anything: dropout is between its layers, so a single layer has none."""
+    return num_layers > 1 and bool(p) and training
 
 
 def _left_to_ranks(draws: Draws, original: Function) -> Function:
