@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from .. import records
+from .. import checkpoint_order, records
 from ..scale_options import DEFAULT, ScaleOptions
 from . import child_training
 from . import device as devices
@@ -97,9 +97,10 @@ class Run(Training):
         return choice.choose(self._setup())
 
     def _setup(self) -> Setup:
-        is_timed = self.is_hooked and self.record is None
+        is_repeatable = checkpoint_order.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
+        is_timed = self.is_hooked and self.record is None and not is_repeatable
         megabytes = self.options.bucket_megabytes or (0.0 if is_timed else DEFAULT_MEGABYTES)
-        return Setup(self.world, self.options, self.say, self.generators, megabytes)
+        return Setup(self.world, self.options, self.say, self.generators, is_repeatable, megabytes)
 
     # What a person calls
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests import warm
-from tests.tiers import some
+from tests.tiers import in_all, some
 
 from echelon import rehearsal_order
 from echelon.rehearsal_order import FILL_DISK, KILL_RANK, Fault, Rehearsal
@@ -154,6 +154,52 @@ def test_killed_between_an_epoch_and_its_print(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "continues after step 16" in done.stderr
     assert_same(done.stdout, folder.plain().stdout)
+
+
+SAME_SUMS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(7)
+x = torch.randn(240, 16)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(32, 1), nn.Linear(16, 32)  # gradients are ready in another order
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.first(x).relu()))
+
+
+model = Model()
+optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+step = 0
+for number, (a,) in enumerate(DataLoader(TensorDataset(x), batch_size=12, shuffle=True)):
+    loss = (model(a) - a.sin().sum(1, keepdim=True)).pow(2).mean() / 2
+    loss.backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"step {step} loss {loss.item():.9g}", flush=True)
+        step += 1
+print("mean", sum(p.double().sum().item() for p in model.parameters()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("num_ranks", [2, in_all(3)])
+def test_sums_have_the_same_order(tmp_path: Path, num_ranks: int) -> None:
+    """Gradients that are added up over two backwards, and over three ranks, have the bits of an undisturbed run."""
+    script = tmp_path / "same.py"
+    script.write_text(SAME_SUMS)
+    undisturbed, folder = Folder(tmp_path / "undisturbed", script), Folder(tmp_path / "run", script)
+    wanted = undisturbed.run(num_ranks, "--checkpoint-every", "3steps")
+    done = folder.run(num_ranks, "--checkpoint-every", "3steps", kind=KILL_RANK, rank=1, step=7)
+    assert done.returncode == 0, done.stderr
+    assert "continues after step" in done.stderr
+    assert numbers(done.stdout) == numbers(wanted.stdout)
 
 
 def test_error_of_the_script_twice_ends_the_run(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ class Setup(NamedTuple):
     say: Callable[[str], None]
     """Tell the person something, on rank 0."""
     generators: Generators
+    is_repeatable: bool = False
+    """Whether a run that goes on from a checkpoint sums gradients in the same order."""
     megabytes: float = 0.0
     """The size of the gradients that are sent together; 0: measurements choose the size."""
 
@@ -108,6 +110,13 @@ class Parallelism:
     def shown(self) -> ContextManager[None]:
         """Give every rank all weights, gradients and states, or its part of each, inside of a with block."""
         return nullcontext()
+
+    def learnt(self) -> Dict[str, Any]:
+        """Return what the steps so far have shown about the training, as plain data for a checkpoint."""
+        return {}
+
+    def go_on(self, learnt: Dict[str, Any]) -> None:
+        """Train on as the run did that has learnt this."""
 
     def become_alone(self) -> None:
         """Continue as one device."""

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ...pytorch import distributed as private
-from .. import patches
+from .. import messages, patches, ready_order
 from ..buckets import Buckets
 from ..compression import ONE_BUCKET_MEGABYTES, compress, described, is_of_matrices
 from ..global_tensors.model_calls import ModelCalls
@@ -50,9 +50,35 @@ class Replicated(SharedBatches):
         self._backwards_per_step = 1  # in the step before
         self._is_in_step = False
         self._accumulates = True
+        self._is_repeatable = setup.is_repeatable
+        self._order: List[int] = []
+        """Where sums are repeatable: the places of the parameters, in the order in which gradients are ready."""
 
     def headline(self) -> str:
         return super().headline() + described(self._options.compress)
+
+    def learnt(self) -> Dict[str, Any]:
+        if self._ddp is None:
+            return {}
+        return {
+            "parameters": len(self._parameters),
+            "sparse": [place for place, one in enumerate(self._parameters) if id(one) in self._sparse],
+            "finds_unused": self._finds_unused,
+            "backwards": [self._backwards_per_step, self._backwards],
+            "accumulates": self._accumulates,
+            "observers": self.observers.are_there,
+            "order": self._order,
+        }
+
+    def go_on(self, learnt: Dict[str, Any]) -> None:
+        """Exchange gradients at the same backwards as before, so that the sums have the same order."""
+        if self.world.size == 1 or learnt.get("parameters") != len(self._parameters):
+            return  # the first backward shows it again
+        self._sparse = {id(self._parameters[place]): self._parameters[place] for place in learnt["sparse"]}
+        self._backwards_per_step, self._backwards = learnt["backwards"]
+        self._accumulates, self._order = learnt["accumulates"], learnt["order"]
+        self.observers.are_there |= learnt["observers"]
+        self._wrap(finds_unused=learnt["finds_unused"])
 
     def become_alone(self) -> None:
         super().become_alone()
@@ -75,6 +101,8 @@ class Replicated(SharedBatches):
                     **_NO_SYNC,
                 )
             compress(self._ddp, self._options.compress)
+            if self._is_repeatable and not finds_unused and len(self._order) == len(self._parameters) == len(dense):
+                ready_order.sort_buckets(self._ddp, [self._parameters[place] for place in self._order])
 
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         self._branches = calls.branches.are_there
@@ -83,7 +111,7 @@ class Replicated(SharedBatches):
     def mean_gradients(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         self._backwards += not self._is_in_step
         if self._ddp is None:
-            run_backward(loss)
+            self._run_first(loss, run_backward)
             self._after_first()
         elif self._may_wait():
             with self._ddp.no_sync():  # a later backward before the step reduces these gradients too
@@ -96,6 +124,15 @@ class Replicated(SharedBatches):
             self._after_sync()
             if self._buckets.are_others_due():
                 self._wrap(finds_unused=self._finds_unused)
+
+    def _run_first(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
+        self._order = []
+        if self.world.size == 1 or not self._is_repeatable:
+            run_backward(loss)
+            return
+        with ready_order.noted(self._parameters, self._order):
+            run_backward(loss)
+        self._order = messages.broadcast(list(dict.fromkeys(self._order)), 0)
 
     def _may_be_multiplied(self, loss: torch.Tensor) -> bool:
         if self.observers.are_there:

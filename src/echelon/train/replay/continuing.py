@@ -207,6 +207,8 @@ class Continuing:
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
             "ranks": self._run.world.processes.size,
+            "learnt": self._run.parallelism.learnt(),
+            "draws": self._run.draws.progress(),
             **self._objects.rest(),
         }
 
@@ -309,6 +311,9 @@ class Continuing:
         is_as_before = facts.get("ranks") == self._run.world.processes.size
         # a process for one device could not compute with the parts that this rank has
         self._begin_training(was_checked=is_as_before or any(map(is_dtensor, tensors.values())))
+        with self._tape.left_out():
+            self._run.parallelism.go_on(facts.get("learnt", {}))
+        self._run.draws.go_on(facts.get("draws", ()))
         self._passes.go_on(facts["passes"])
         self._run.keys.go_on(facts["keys"])
         put_random_states(facts["generators"])

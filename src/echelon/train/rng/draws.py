@@ -111,6 +111,16 @@ class Draws:
             self.is_on = False
             self.say_other(why)
 
+    def progress(self) -> List[Any]:
+        """Return as plain data how far the ranks have come together, for a checkpoint."""
+        return [self.is_on, self._is_compared, self._num_steps] if self._world.size > 1 else []
+
+    def go_on(self, progress: Sequence[Any]) -> None:
+        """Draw as the run did that has come so far."""
+        if progress and self._world.size > 1:
+            is_on, is_compared, self._num_steps = progress
+            self.is_on, self._is_compared = self.is_on and is_on, self._is_compared and is_compared
+
     def become_alone(self) -> None:
         """Go on as one device."""
         self._world = World(0, 1, self._world.device)
