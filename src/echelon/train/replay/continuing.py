@@ -8,8 +8,9 @@ its loop with the journal (tape.py) up to this place, and takes the tensors from
 
 import atexit
 import os
+import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 
@@ -25,7 +26,7 @@ from ..gather import is_dtensor, whole
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
-from . import attributes, cycles, loads, output, reads, stubs
+from . import attributes, cycles, loads, output, reads, same_script, stubs
 from .backward_hooks import BackwardHooks
 from .carried import Carried, counts, cut_like, put_random_states, random_states
 from .left_draws import LeftDraws
@@ -33,6 +34,7 @@ from .masks import Masks
 from .passes import Passes
 from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, find
 from .rounds import Rounds
+from .same_script import CARRIED
 from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from .state import Objects, is_weight
 from .tape import OFF, PLAY, RECORD, Tape
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""
 _OWN = "rng/rank-%d"
-_CARRIED = "carried/"
-_OTHERS = (_CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
-"""What belongs to no model and no optimizer."""
 
 
 class Continuing:
@@ -70,6 +69,7 @@ class Continuing:
         self._first_counts: Optional[Dict[str, int]] = None
         self._rehearsal = course.asked(os.environ, needs_checkpoint=True)
         self._rounds = Rounds()
+        self._arguments = [str(one) for one in sys.argv[1:]]
         self._began = time.monotonic()
         self._is_checked = self._is_compared = False
 
@@ -91,6 +91,8 @@ class Continuing:
         self._tape.on_leave = self._leave
         log = os.path.join(self._order.folder, WRITTEN)
         if self._resumed is not None:
+            before = self._resumed.facts.get("arguments", self._arguments)
+            same_script.say_other_arguments(before, self._arguments, run.say)
             output.mute_streams(self._tape)
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
@@ -181,7 +183,7 @@ class Continuing:
             self._is_compared = True
             self._objects.refuse_different_attributes()
         tensors = self._objects.tensors()
-        carried = {_CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
+        carried = {CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
         split = [name for name, one in tensors.items() if is_dtensor(one) and is_weight(name)]
         cut = cut_like(carried, tensors)
         tensors.update(carried)
@@ -207,6 +209,7 @@ class Continuing:
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
             "ranks": self._run.world.processes.size,
+            "arguments": self._arguments,
             "learnt": self._run.parallelism.learnt(),
             "draws": self._run.draws.progress(),
             **self._objects.rest(),
@@ -276,7 +279,7 @@ class Continuing:
         if resumed is None:
             return
         facts = resumed.facts
-        _compare_counts(facts["counts"])
+        same_script.compare_counts(facts["counts"])
         self._tape.phase = OFF
         stubs.leave()
         self._run.calls.is_idle = False
@@ -285,11 +288,12 @@ class Continuing:
         self._objects.drop_gradients()
         self._run.parallelism.apply()  # before anything is loaded: a rank reads its part of each DTensor
         saved = tensors_file.read(resumed.found.path)
+        same_script.say_settings(self._objects.other_settings(facts), self._run.say)
         self._objects.prepare(facts, saved)
         tensors = self._objects.tensors()
-        _check_names(tensors, saved)
-        _refuse_whole_copies(tensors, facts.get("split", ()))
-        carried = resumed.empty(_CARRIED)
+        same_script.check_names(tensors, saved)
+        same_script.refuse_whole_copies(tensors, facts.get("split", ()))
+        carried = resumed.empty(CARRIED)
         for path, name in facts.get("cut", {}).items():
             if is_dtensor(tensors[name]):
                 carried[path] = torch.zeros_like(tensors[name], dtype=carried[path].dtype)
@@ -298,7 +302,7 @@ class Continuing:
         self._load({**tensors, **carried, **own, **kept, **cycled}, resumed.found.path)
         self._objects.put_attributes(kept)
         cycles.put(cycled, self._run.world)
-        missing = self._carried.put({path[len(_CARRIED) :]: value for path, value in carried.items()})
+        missing = self._carried.put({path[len(CARRIED) :]: value for path, value in carried.items()})
         if missing:
             raise ScalingError(
                 "the script has no variable for %s of the checkpoint" % ", ".join(missing[:5]),
@@ -338,40 +342,6 @@ class Continuing:
             shards.load(tensors, folder)
         except CheckpointError as error:
             raise ScalingError(error.message, error.hint or "start the script without --resume") from None
-
-
-def _check_names(tensors: Iterable[str], saved: Iterable[str]) -> None:
-    named, here = {name for name in saved if not name.startswith(_OTHERS)}, set(tensors)
-    for names, text in (
-        (named - here, "the checkpoint has %s, and the script has not"),
-        (here - named, "the script has %s, and the checkpoint has not"),
-    ):
-        if names:
-            raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
-
-
-def _refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Sequence[str]) -> None:
-    """Refuse a copy of a split model that is made in the loop: repeated, the loop copies a model that is not split."""
-    if not any(map(is_dtensor, tensors.values())):
-        return
-    for name in split:
-        if not is_dtensor(tensors[name]):
-            raise ScalingError(
-                "%s was a part on each rank when it was saved, and is whole now: a model that the loop has copied"
-                % name,
-                "echelon run --scale data --resume …, which has whole weights",
-            )
-
-
-def _compare_counts(saved: Dict[str, int]) -> None:
-    here = counts()
-    for path, value in saved.items():
-        if path in here and here[path] != value:
-            raise ScalingError(
-                "the script goes another way than before the checkpoint: %s is %d now, and was %d"
-                % (path.partition(":")[2], here[path], value),
-                "let the script decide by values that are the same in each start; or start it without --resume",
-            )
 
 
 def begin(order: checkpoint_order.Order, options: ScaleOptions, world: worlds.World) -> Continuing:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from .. import patches
 from ..rng import generators
 from ..scaling_error import ScalingError
-from . import cycles
+from . import cycles, same_script
 from . import generators as own_generators
 from .tape import BATCH, END, Tape
 
@@ -164,7 +164,16 @@ class Pass:
             "own_at_begin": self._own_at_begin,
             "at_first": self._at_first,
             "key": getattr(sampler, "key", 0),
+            "data": self._data(),
         }
+
+    def _data(self) -> Dict[str, Any]:
+        """Return what gives the position its meaning, where the loader says it."""
+        batch = getattr(self._loader, "batch_size", None) or getattr(self._loader.batch_sampler, "batch_size", None)
+        try:
+            return {"batch": batch, "samples": len(self._loader.dataset)}
+        except TypeError:
+            return {"batch": batch}  # a stream
 
     def go_on(self, saved: Any) -> None:
         """Begin the loader's own pass with the random numbers that it began with, behind the batches already taken."""
@@ -173,6 +182,7 @@ class Pass:
                 "the checkpoint has no pass %d over a loader with %d batches" % (self._number, self._taken),
                 "start the script without --resume",
             )
+        same_script.refuse_other_data(self._taken, saved.get("data", {}), self._data())
         self._at_begin, self._at_first = saved["at_begin"], saved["at_first"]
         self._own_at_begin = saved["own_at_begin"]
         run = self._passes.run

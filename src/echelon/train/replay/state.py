@@ -20,7 +20,7 @@ from ..global_tensors.tensors import map_tensors
 from ..model_parallel.absent_weights import AbsentWeight
 from ..scaling_error import ScalingError
 from ..strategies.blocks import plain_name
-from . import attributes
+from . import attributes, same_script
 
 _WHY = "A checkpoint names models and optimizers by the order in which the script makes them."
 _SLOT = "optimizer-%d/%d/%s"
@@ -133,6 +133,15 @@ class Objects:
         for optimizer in self.optimizers():
             for parameter in _parameters(optimizer):
                 parameter.grad = None
+
+    def other_settings(self, rest: Dict[str, Any]) -> List[str]:
+        """Return in words the settings of optimizers that the checkpoint has with other numbers."""
+        return [
+            text
+            for optimizer, told in zip(self.optimizers(), rest["optimizers"])  # noqa: B905
+            for group, saved in zip(optimizer.param_groups, told["groups"])  # noqa: B905
+            for text in same_script.other_settings(told["kind"], group, saved)
+        ]
 
     def prepare(self, rest: Dict[str, Any], saved: Mapping[str, SavedTensor]) -> None:
         """Make the states of optimizers that are saved, without values, and set everything that is no tensor."""

@@ -1,0 +1,95 @@
+"""Compare the script that continues with the one of the checkpoint: its arguments, settings, names and numbers."""
+
+import shlex
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
+
+import torch
+
+from ..gather import is_dtensor
+from ..scaling_error import ScalingError
+from . import attributes, cycles
+from .carried import counts
+
+CARRIED = "carried/"
+NOT_OF_OBJECTS = (CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
+"""What belongs to no model and no optimizer."""
+_MOST_NAMED = 3
+_DECIDED = (
+    "the checkpoint decides about weights, the settings of optimizers such as the learning rate, random numbers, and "
+    "the position in the data"
+)
+
+
+def say_other_arguments(before: Sequence[str], now: Sequence[str], say: Callable[[str], None]) -> None:
+    """Say how the arguments of the script differ from those of the checkpoint, and what that means."""
+    if list(before) != list(now):
+        words = tuple(shlex.join(arguments) or "none" for arguments in (before, now))
+        say("note: the arguments of the script were %s at the checkpoint, and are %s now; %s" % (*words, _DECIDED))
+
+
+def say_settings(settings: Sequence[str], say: Callable[[str], None]) -> None:
+    """Say which settings of optimizers are not those that the script has set."""
+    if settings:
+        say(
+            "note: %s; to change a setting, change it in the loop, behind the checkpoint"
+            % "; ".join(settings[:_MOST_NAMED])
+        )
+
+
+def other_settings(kind: str, group: Mapping[str, Any], saved: Mapping[str, Any]) -> List[str]:
+    """Return in words the settings of a group that the checkpoint has with another number.
+
+    >>> other_settings("SGD", {"lr": 0.1, "momentum": 0}, {"lr": 0.01, "momentum": 0})
+    ['SGD goes on with lr 0.01, as in the checkpoint, and not with 0.1, as the script sets it']
+    """
+    return [
+        "%s goes on with %s %s, as in the checkpoint, and not with %s, as the script sets it"
+        % (kind, name, value, group[name])
+        for name, value in saved.items()
+        if type(value) in (int, float, tuple) and type(group.get(name)) is type(value) and group[name] != value
+    ]
+
+
+def refuse_other_data(taken: int, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a loader with other batches, or other samples, than the loader of the checkpoint had."""
+    for name, text in (("batch", "batches of %s samples"), ("samples", "%s samples in its data set")):
+        if name in before and before[name] != now.get(name):
+            raise ScalingError(
+                "the checkpoint is behind %d batches of a DataLoader with %s, and this DataLoader has %s: the position "
+                "in the data has lost its meaning" % (taken, text % before[name], text % now.get(name)),
+                "start the script with the arguments and the data of the checkpoint; or start it without --resume",
+            )
+
+
+def check_names(tensors: Iterable[str], saved: Iterable[str]) -> None:
+    named, here = {name for name in saved if not name.startswith(NOT_OF_OBJECTS)}, set(tensors)
+    for names, text in (
+        (named - here, "the checkpoint has %s, and the script has not"),
+        (here - named, "the script has %s, and the checkpoint has not"),
+    ):
+        if names:
+            raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
+
+
+def refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Sequence[str]) -> None:
+    """Refuse a copy of a split model that is made in the loop: repeated, the loop copies a model that is not split."""
+    if not any(map(is_dtensor, tensors.values())):
+        return
+    for name in split:
+        if not is_dtensor(tensors[name]):
+            raise ScalingError(
+                "%s was a part on each rank when it was saved, and is whole now: a model that the loop has copied"
+                % name,
+                "echelon run --scale data --resume …, which has whole weights",
+            )
+
+
+def compare_counts(saved: Dict[str, int]) -> None:
+    here = counts()
+    for path, value in saved.items():
+        if path in here and here[path] != value:
+            raise ScalingError(
+                "the script goes another way than before the checkpoint: %s is %d now, and was %d"
+                % (path.partition(":")[2], here[path], value),
+                "let the script decide by values that are the same in each start; or start it without --resume",
+            )
