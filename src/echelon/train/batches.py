@@ -30,6 +30,11 @@ def twin_of(loader: Any, **changes: Any) -> Any:
     return twin
 
 
+def has_workers(loader: Any) -> bool:
+    """Say whether workers of an earlier pass wait for the next one."""
+    return loader.__dict__.get(internals.LOADER_ITERATOR) is not None
+
+
 def leave_workers() -> None:
     """Leave the loaders' workers to the parent process in a forked child: both share the workers' queues and events."""
     for instance in gc.get_objects():

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -36,9 +36,12 @@ class ShardedSampler:
         """The indices of all ranks' samples in the batches that wait in `rows`."""
         self.key = 0
         """The key of the pass, with --exact."""
+        self.first_worker = 0
+        """The worker that loads the first batch; those before it get a sample that nobody gets from them."""
         self._ahead: Deque[List[Any]] = deque()
         self._batches: Iterator[List[Any]] = iter(())
         self._indices: Optional[Iterator[Any]] = None
+        self._latest: List[Any] = []
         self._num_drawn = 0
 
     def __len__(self) -> int:
@@ -50,7 +53,13 @@ class ShardedSampler:
         self._ahead.clear()
         self._indices = None
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
-        return self._each()
+        return chain(self._passed_over(), self._each())
+
+    def _passed_over(self) -> Iterator[List[Any]]:
+        num_workers, self.first_worker = self.first_worker, 0
+        self.draw_ahead()
+        for _ in range(num_workers):
+            yield [(0, self._latest[:1])] if self.run.world.is_exact else self._latest[:1]
 
     def _each(self) -> Iterator[List[Any]]:
         while True:
@@ -98,6 +107,7 @@ class ShardedSampler:
         if not self._num_drawn and len(batch) < run.world.size:
             raise small_batch(len(batch), run.world)
         self._num_drawn += 1
+        self._latest = batch
         return batch
 
     def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
@@ -161,6 +171,7 @@ class Loop:
         self._has_own_collate = getattr(loader, "collate_fn", default_collate) is not default_collate
         self._loader = loader
         run.first_step.note_workers(getattr(loader, "num_workers", 0))
+        self._draws = None if run.workers_draws is None else run.workers_draws.get(loader)
         with run.generators.in_common():
             self._inner = self._begin(loader)
 
@@ -171,6 +182,7 @@ class Loop:
                     "--per-device-batch needs a dataset whose samples have an index, but the DataLoader reads a stream",
                     "remove --per-device-batch: the ranks then share each batch of the stream",
                 )
+            self._draws = None
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)
         if twin is None:
@@ -182,8 +194,13 @@ class Loop:
             if self.run.world.is_exact:
                 changes["dataset"] = loading.Dataset(loader.dataset)
                 changes["collate_fn"] = loading.Collate(loader.collate_fn)
+            if self._draws is not None:
+                changes = self._draws.around({"collate_fn": loader.collate_fn, **changes})
             twin = self.run.twins[loader] = batches.twin_of(loader, **changes)
         self._sampler = twin.batch_sampler
+        if self._draws is not None and not batches.has_workers(twin):
+            self._draws.begin()
+            self._sampler.first_worker = self._draws.first_worker
         return iterate(twin)
 
     def _refuse_small_batches(self, loader: Any) -> None:
@@ -207,7 +224,7 @@ class Loop:
             self._sampler.draw_ahead()
         try:
             with self.run.later.pace.part("load"), self._generators(is_whole):
-                batch = next(self._inner)
+                batch = next(self._inner) if self._draws is None else self._draws.next(self._inner)
         except StopIteration:
             self.close()
             raise

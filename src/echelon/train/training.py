@@ -3,7 +3,7 @@
 import os
 import sys
 import weakref
-from typing import Any, List, Optional, Protocol, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Set, Tuple
 
 import torch
 
@@ -29,6 +29,25 @@ class OpenLoop(Protocol):
 
     num_rows: int
     """Samples of the batch that is at hand, on all ranks."""
+
+
+class WorkersDraws(Protocol):
+    """The random numbers of one loader's workers."""
+
+    @property
+    def first_worker(self) -> int:
+        """The worker that loads the first batch of a pass."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Note that new workers begin now."""
+
+    def around(self, changes: Dict[str, Any]) -> Dict[str, Any]:
+        """Return changed parts of a loader, with which its workers tell what they draw."""
+        raise NotImplementedError
+
+    def next(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch of the workers."""
 
 
 class Training:
@@ -62,6 +81,9 @@ class Training:
     """Whether something was trained."""
     resumed_pass: Tuple[int, int] = (0, 0)
     """The number of batches that the next pass over a loader leaves out, and its key; a checkpoint had them."""
+
+    workers_draws: "Optional[Mapping[Any, WorkersDraws]]" = None
+    """What the workers of loaders draw, by loader; None where no checkpoint keeps it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()

@@ -1,14 +1,16 @@
 """One training over a loader in this process: recorded as each rank, and continued as each rank of another number."""
 
 import contextlib
+import random
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from echelon.train import loops
+from echelon.train import loops, plain_data
 from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.tensors import Sharded
 from echelon.train.replay import generators as own_generators
@@ -18,6 +20,7 @@ from echelon.train.rng import generators
 from echelon.train.world import World
 
 rules.install()
+_of_module = random.Random(5)
 SAMPLERS = (
     "in order",
     "shuffled",
@@ -81,6 +84,41 @@ class Case:
         return [[batch.tolist() for batch in loader] for _ in range(3)]
 
 
+class Noisy:
+    """Samples with numbers that are drawn while they are loaded, from each generator that a script may use."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._own = random.Random(7)
+        self._transform = lambda value: value + _of_module.random()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return torch.tensor(
+            [place, torch.rand(()), random.random(), numpy.random.rand(), self._transform(self._own.random())]
+        )
+
+
+class NoisyCase:
+    """A loader whose workers draw numbers, and the moment of the checkpoint."""
+
+    def __init__(self, taken: int, *, workers: int, is_persistent: bool) -> None:
+        self.taken, self.workers, self.is_persistent = taken, workers, is_persistent
+
+    def loader(self) -> "DataLoader[Any]":
+        """Return the loader as the top of a script makes it."""
+        torch.manual_seed(3)
+        options: dict[str, Any] = {"num_workers": self.workers, "persistent_workers": self.is_persistent}
+        return DataLoader(Noisy(22), 4, shuffle=True, worker_init_fn=_seed_numpy, **options)  # type: ignore[arg-type]
+
+
+def _seed_numpy(worker: int) -> None:
+    numpy.random.seed(worker)
+    random.seed(worker)
+
+
 class Rank:
     """What a pass over a loader needs of the training of one rank."""
 
@@ -111,13 +149,13 @@ class Rank:
 class Script:
     """A loop over three epochs, as `for batch in loader` runs it on one rank."""
 
-    def __init__(self, case: Case, rank: Rank, tape: Tape) -> None:
+    def __init__(self, case: Any, rank: Rank, tape: Tape) -> None:
         self.rank, self.tape = rank, tape
         self.loader = case.loader()
         self.passes = Passes(tape, rank, lambda: None)  # type: ignore[arg-type]
         self._begun = 0
 
-    def batches(self) -> Iterator[tuple[int, list[int]]]:
+    def batches(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield the number of the epoch, and this rank's samples of a batch; none where it is repeated."""
         for epoch in range(3):
             self._begun += 1
@@ -128,13 +166,13 @@ class Script:
                 yield epoch, [] if self.tape.is_playing else own_rows(batch)
 
 
-def own_rows(batch: Any) -> list[int]:
+def own_rows(batch: Any) -> list[Any]:
     """Return this rank's samples of a batch."""
-    rows: list[int] = (batch.counted if isinstance(batch, Sharded) else batch).tolist()
+    rows: list[Any] = (batch.counted if isinstance(batch, Sharded) else batch).tolist()
     return rows
 
 
-def recorded(case: Case, size: int) -> tuple[list[list[tuple[int, list[int]]]], dict[str, Any]]:
+def recorded(case: Any, size: int) -> tuple[list[list[tuple[int, list[int]]]], dict[str, Any]]:
     """Return each rank's samples up to the moment, and the checkpoint of rank 0."""
     dealt, saved = [], {}
     for rank in range(size):
@@ -143,17 +181,20 @@ def recorded(case: Case, size: int) -> tuple[list[list[tuple[int, list[int]]]], 
         script = Script(case, Rank(rank, size), tape)
         loop = script.batches()
         dealt.append([next(loop) for _ in range(case.taken)])
+        draws = plain_data.encode(script.passes.draws_of_workers())
         if rank == 0:
             saved = {
+                "draws": [],
                 "journal": tape.content(),
                 "passes": script.passes.positions(),
                 "random": generators.portable_state(),
                 "own": [own_generators.state_of(one) for one in own_generators.of_loader(script.loader)],
             }
+        saved["draws"].append(draws)
     return dealt, saved
 
 
-def continued(case: Case, size: int, saved: dict[str, Any]) -> list[list[tuple[int, list[int]]]]:
+def continued(case: Any, size: int, saved: dict[str, Any]) -> list[list[tuple[int, list[int]]]]:
     """Return each rank's samples after the moment, on another number of ranks."""
     dealt = []
     for rank in range(size):
@@ -165,7 +206,8 @@ def continued(case: Case, size: int, saved: dict[str, Any]) -> list[list[tuple[i
         for _ in range(case.taken):
             next(loop)
         tape.go_on()
-        script.passes.go_on(saved["passes"])
+        draws = plain_data.decode(saved["draws"][rank]) if size == len(saved["draws"]) else {}
+        script.passes.go_on(saved["passes"], draws)
         for one, state in zip(own_generators.of_loader(script.loader), saved["own"], strict=True):
             own_generators.put_state(one, state)
         generators.put_portable_state(saved["random"])

@@ -6,10 +6,12 @@
 import random
 
 import pytest
-from tests.tiers import pick
+from tests.tiers import pick, some
+
+from echelon.train.scaling_error import ScalingError
 
 from . import positions
-from .positions import SAMPLERS, Case
+from .positions import SAMPLERS, Case, NoisyCase
 
 NUM_CASES = pick(100, all=500, soak=10_000)
 NUM_WITH_WORKERS = pick(2, all=6, soak=300)
@@ -52,3 +54,28 @@ def test_every_sample_once(group: int) -> None:
 def test_every_sample_once_with_workers(seed: int) -> None:
     """The same with processes that load."""
     assert_dealt_once(*case_of(random.Random(1_000_000 + seed), 1 + seed % 3))
+
+
+@pytest.mark.parametrize(("size", "batch", "text"), [(20, 5, "batches of 4 samples"), (21, 4, "20 samples")])
+def test_other_batches_or_samples_have_no_such_place(size: int, batch: int, text: str) -> None:
+    """A position among batches means nothing for a loader with other batches, or with another data set."""
+    case = Case("shuffled", 20, 4, 2)
+    _, saved = positions.recorded(case, 1)
+    case.size, case.batch = size, batch
+    with pytest.raises(ScalingError, match=text):
+        positions.continued(case, 1, saved)
+
+
+MOMENTS = [(5, 2, False), (9, 3, True), (6, 2, True), (6, 3, False), (3, 1, False), (13, 2, True)]
+"""Batches taken of three epochs with six each, and the workers; the sixth is at the end of an epoch."""
+
+
+@pytest.mark.parametrize(("taken", "workers", "is_persistent"), some(MOMENTS, 3))
+def test_workers_draw_on(taken: int, workers: int, is_persistent: bool) -> None:
+    """The noise of samples goes on where it was, from each generator, for each worker and rank."""
+    case = NoisyCase(18, workers=workers, is_persistent=is_persistent)
+    wanted, _ = positions.recorded(case, 2)
+    case.taken = taken
+    first, saved = positions.recorded(case, 2)
+    second = positions.continued(case, 2, saved)
+    assert [[*one, *other] for one, other in zip(first, second, strict=True)] == wanted

@@ -19,6 +19,7 @@ from ..scaling_error import ScalingError
 from .generators import is_generator, of_loader, put_state, state_of
 from .hollow import Hollow
 from .tape import is_ours_frame
+from .workers_draws import generators_of
 
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000
@@ -186,7 +187,7 @@ def _within(value: Any, place: Tuple[Any, Any], path: str, seen: Set[int], depth
         return
     if isinstance(value, torch.utils.data.DataLoader):
         seen.add(id(value))
-        for number, generator in enumerate(of_loader(value)):
+        for number, generator in enumerate([*of_loader(value), *generators_of(value.dataset)]):
             yield from _within(generator, (None, None), "%s.generator-%d" % (path, number), seen, depth)
         return
     if depth > _MOST_DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:

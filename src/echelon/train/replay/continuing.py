@@ -22,6 +22,7 @@ from ...scale_options import ScaleOptions
 from .. import patches, plain_data
 from .. import world as worlds
 from ..checkpoints import agreement, in_memory
+from ..checkpoints.byte_tensors import as_bytes, from_bytes
 from ..gather import is_dtensor, whole
 from ..rehearsal import course
 from ..rng import generators, own_states
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""
 _OWN = "rng/rank-%d"
+_DRAWN = "rng/drawn-by-rank-%d"
+"""The states of the workers of a rank's loaders, and of the generators that the script has made."""
 
 
 class Continuing:
@@ -189,10 +192,15 @@ class Continuing:
         tensors.update(carried)
         tensors.update(self._objects.attributes())
         tensors.update(cycles.tensors())
-        tensors[_OWN % self._run.world.processes.rank] = own_states.as_tensor(self._run.generators)
+        rank, generators_of_script = self._run.world.processes.rank, random_states()
+        tensors[_OWN % rank] = own_states.as_tensor(self._run.generators)
+        drawn = {"workers": self._passes.draws_of_workers(), "generators": generators_of_script}
+        tensors[_DRAWN % rank] = as_bytes(drawn)
         documents = {
             JOURNAL: self._tape.content(),
-            FACTS: plain_data.encode({**self._facts(kind), "cut": cut, "split": split}),
+            FACTS: plain_data.encode(
+                {**self._facts(kind), "generators": generators_of_script, "cut": cut, "split": split}
+            ),
         }
         return saver.State(tensors, documents, {"kind": kind})
 
@@ -204,7 +212,6 @@ class Continuing:
             "random": generators.portable_state(),
             "passes": self._passes.positions(),
             "counts": self._changed_counts(),
-            "generators": random_states(),
             "files": self._run.files.sizes(),
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
@@ -297,9 +304,12 @@ class Continuing:
         for path, name in facts.get("cut", {}).items():
             if is_dtensor(tensors[name]):
                 carried[path] = torch.zeros_like(tensors[name], dtype=carried[path].dtype)
-        own = resumed.empty(_OWN % self._run.world.processes.rank, is_whole_name=True)
+        is_as_before = facts.get("ranks") == self._run.world.processes.size
+        rank = self._run.world.processes.rank
+        own = resumed.empty(_OWN % rank, is_whole_name=True)
+        drawn = resumed.empty(_DRAWN % (rank if is_as_before else 0), is_whole_name=True)
         kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
-        self._load({**tensors, **carried, **own, **kept, **cycled}, resumed.found.path)
+        self._load({**tensors, **carried, **own, **drawn, **kept, **cycled}, resumed.found.path)
         self._objects.put_attributes(kept)
         cycles.put(cycled, self._run.world)
         missing = self._carried.put({path[len(CARRIED) :]: value for path, value in carried.items()})
@@ -312,15 +322,14 @@ class Continuing:
         self._tape.go_on()
         self._masks.draws.go_on()
         self._left_draws.go_on()
-        is_as_before = facts.get("ranks") == self._run.world.processes.size
         # a process for one device could not compute with the parts that this rank has
         self._begin_training(was_checked=is_as_before or any(map(is_dtensor, tensors.values())))
         with self._tape.left_out():
             self._run.parallelism.go_on(facts.get("learnt", {}))
         self._run.draws.go_on(facts.get("draws", ()))
-        self._passes.go_on(facts["passes"])
+        drawn_by_rank = [from_bytes(one) for one in drawn.values()] or [{"workers": {}, "generators": {}}]
+        self._go_on_loading(facts, drawn_by_rank[0], is_as_before=is_as_before)
         self._run.keys.go_on(facts["keys"])
-        put_random_states(facts["generators"])
         for states in own.values():
             own_states.put(self._run.generators, states)
         generators.put_portable_state(facts["random"])
@@ -329,6 +338,17 @@ class Continuing:
             "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
             % (self._num_steps, in_memory.place_in_words(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
         )
+
+    def _go_on_loading(self, facts: Dict[str, Any], drawn: Dict[str, Any], *, is_as_before: bool) -> None:
+        """Go on in the passes over loaders, with the random numbers of their workers where ranks are as before."""
+        are_same = self._passes.go_on(facts["passes"], drawn["workers"] if is_as_before else {})
+        has_draws = any(states for _, workers in drawn["workers"].values() for states in workers.values())
+        if has_draws and not are_same:
+            self._run.say(
+                "note: the workers of a DataLoader draw other random numbers from here on: the checkpoint has those of "
+                "%s ranks, or of another number of workers" % facts.get("ranks")
+            )
+        put_random_states({**facts["generators"], **(drawn["generators"] if is_as_before else {})})
 
     def _begin_training(self, *, was_checked: bool) -> None:
         """Train from here on; the first step of another number of ranks is compared with that of one device."""

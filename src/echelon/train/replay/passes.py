@@ -14,6 +14,7 @@ from ..scaling_error import ScalingError
 from . import cycles, same_script
 from . import generators as own_generators
 from .tape import BATCH, END, Tape
+from .workers_draws import WorkersDraws
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -32,8 +33,12 @@ class Passes:
         """Is called when a loop asks for a batch to train on, before it gets the batch."""
         self._num_begun = 0
         self._open: "weakref.WeakValueDictionary[int, Pass]" = weakref.WeakValueDictionary()
-        self.begun: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        """The loaders of which a pass has begun."""
+        self.begun: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        """The loaders of which a pass has begun, each with the number of its latest pass."""
+        self.started: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        """The loaders that have loaded in this process."""
+        self.workers_draws: "weakref.WeakKeyDictionary[Any, WorkersDraws]" = weakref.WeakKeyDictionary()
+        run.workers_draws = self.workers_draws
 
     def install(self) -> None:
         """Hook the loop over a DataLoader."""
@@ -63,10 +68,32 @@ class Passes:
         """Return the position of each open pass, and what it began with."""
         return {str(number): one.position_now() for number, one in sorted(self._open.items())}
 
-    def go_on(self, saved: Dict[str, Any]) -> None:
-        """Continue the open passes where the checkpoint left them."""
+    def draws_of_workers(self) -> Dict[str, Any]:
+        """Return what the workers of this rank have drawn: of open passes, and of workers that live on."""
+        return {
+            str(number): [draws.num_workers, draws.states]
+            for loader, number in self.begun.items()
+            if (draws := self.workers_draws.get(loader)) is not None
+            and (number in self._open or getattr(loader, "persistent_workers", False))
+        }
+
+    def go_on(self, saved: Dict[str, Any], draws: Dict[str, Any]) -> bool:
+        """Continue the open passes where the checkpoint left them; return whether all workers draw as they would."""
+        are_same = [self._go_on_with_draws(loader, number, draws) for loader, number in list(self.begun.items())]
         for number, one in sorted(self._open.items()):
             one.go_on(saved.get(str(number)))
+            are_same.append(one.has_same_workers)
+        return all(are_same)
+
+    def _go_on_with_draws(self, loader: Any, number: int, saved: Dict[str, Any]) -> bool:
+        is_open, lives_on = number in self._open, getattr(loader, "persistent_workers", False)
+        draws = self.workers_draws.get(loader)
+        if draws is None or not (is_open or lives_on):
+            return True
+        num_workers, states = saved.get(str(number), (0, {}))
+        if num_workers == draws.num_workers:
+            draws.go_on(states, self._open[number].num_taken if is_open else 0)
+        return bool(num_workers == draws.num_workers)
 
     def form_of(self, batch: Any) -> List[Any]:
         """Return an entry for a batch."""
@@ -90,8 +117,12 @@ class Pass:
         self._taken = 0
         self.trains = False
         """Whether its latest batch was for training."""
-        self._has_workers = loader in passes.begun and getattr(loader, "persistent_workers", False)
-        passes.begun.add(loader)
+        is_known = loader in passes.begun and loader not in passes.started
+        self._has_workers = is_known and getattr(loader, "persistent_workers", False)
+        """Whether workers of an earlier process were there before this pass."""
+        passes.begun[loader] = number
+        if getattr(loader, "num_workers", 0) and loader not in passes.workers_draws:
+            passes.workers_draws[loader] = WorkersDraws(loader.num_workers)
         self._at_begin: List[Any] = _NO_STATE
         self._own_at_begin: List[Any] = []
         """The states of the loader's own generators."""
@@ -100,8 +131,19 @@ class Pass:
         if passes.tape.is_recording:
             self._at_begin = generators.portable_state()
             self._own_at_begin = [own_generators.state_of(one) for one in own_generators.of_loader(loader)]
-            with passes.tape.left_out():
+            passes.started.add(loader)
+            with passes.tape.left_out(), self._seed_of_workers_apart():
                 self._inner = begin()
+
+    @property
+    def has_same_workers(self) -> bool:
+        """Whether workers have the states of those of an earlier process; a stream's workers begin anew."""
+        return not self._has_workers or getattr(self._inner, "sampler", None) is not None
+
+    @property
+    def num_taken(self) -> int:
+        """The number of batches that the loop has got."""
+        return self._taken
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -186,6 +228,7 @@ class Pass:
         self._at_begin, self._at_first = saved["at_begin"], saved["at_first"]
         self._own_at_begin = saved["own_at_begin"]
         run = self._passes.run
+        self._passes.started.add(self._loader)
         with self._passes.tape.left_out():
             generators.put_portable_state(self._at_begin)
             for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin):  # noqa: B905
