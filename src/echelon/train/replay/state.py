@@ -91,6 +91,7 @@ class Objects:
     def rest(self) -> Dict[str, Any]:
         """Return everything else: the options of optimizers, states that are no tensors, and the scalers."""
         optimizers = []
+        names = self._names_of_weights()
         for optimizer in self.optimizers():
             groups = [{key: one for key, one in group.items() if key != "params"} for group in optimizer.param_groups]
             slots = [
@@ -99,7 +100,9 @@ class Objects:
             ]
             if any(map(_is_absent, _parameters(optimizer))):
                 _refuse_values(optimizer, slots)
-            optimizers.append({"kind": type(optimizer).__name__, "groups": groups, "slots": slots})
+            weights = [names.get(id(one), "") for one in _parameters(optimizer)]
+            told = {"kind": type(optimizer).__name__, "groups": groups, "slots": slots, "weights": weights}
+            optimizers.append(told)
         scalers = [scaler.state_dict() for scaler in _living(self._scalers)]
         return {
             "optimizers": optimizers,
@@ -122,6 +125,13 @@ class Objects:
                     % name[len(attributes.PREFIX) :],
                     "keep it outside of the model, or in a buffer; or echelon run --scale data …",
                 )
+
+    def _names_of_weights(self) -> Dict[int, str]:
+        return {
+            id(weight): "model-%d/%s" % (number, plain_name(name))
+            for number, model in enumerate(self.models())
+            for name, weight in model.named_parameters()
+        }
 
     def _modules_by_name(self) -> Iterator[Tuple[str, nn.Module]]:
         for number, model in enumerate(self.models()):
@@ -154,7 +164,9 @@ class Objects:
                 % tuple(", ".join(names) or "none" for names in kinds),
                 "start the script without --resume",
             )
+        names = self._names_of_weights()
         for optimizer, told in zip(optimizers, rest["optimizers"]):  # noqa: B905
+            _order_as(optimizer, told.get("weights", []), names)
             for group, options in zip(optimizer.param_groups, told["groups"]):  # noqa: B905
                 group.update(options)
             for parameter, slot in zip(_parameters(optimizer), told["slots"]):  # noqa: B905
@@ -211,6 +223,17 @@ def _living(known: "List[weakref.ref[Any]]") -> List[Any]:
             seen.add(id(one))
             objects.append(one)
     return objects
+
+
+def _order_as(optimizer: Any, saved: Sequence[str], names: Mapping[int, str]) -> None:
+    """Give the weights of each group the order in which they were saved: a set has another one in each process."""
+    begin = 0
+    for group in optimizer.param_groups:
+        wanted = saved[begin : begin + len(group["params"])]
+        begin += len(wanted)
+        known = {names.get(id(one), ""): one for one in group["params"]}
+        if len(known) == len(wanted) and set(known) == set(wanted):
+            group["params"][:] = [known[name] for name in wanted]
 
 
 def _parameters(optimizer: Any) -> List[Any]:
