@@ -155,6 +155,11 @@ def wrapper_of(cls: Any, shape: Any, **settings: Any) -> Any:
     return torch.Tensor._make_wrapper_subclass(cls, shape, **settings)
 
 
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    """Say whether a function is called with the gradients of a tensor."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
 def version(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed in place."""
     return tensor._version

@@ -12,6 +12,8 @@ from torch import nn
 from torch.autograd import backward  # itself, before it is replaced
 from torch.nn.parallel import DistributedDataParallel
 
+from ..pytorch import internals
+
 _watch: Any = torch.Tensor.register_post_accumulate_grad_hook
 
 
@@ -36,7 +38,7 @@ def noted(parameters: Sequence[nn.Parameter], order: List[int]) -> Iterator[None
 
 def sort_buckets(ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter]) -> None:
     """Let DDP sort its buckets for these parameters, which are in the order of their gradients; gradients stay."""
-    if any(one._backward_hooks or getattr(one, "_post_accumulate_grad_hooks", None) for one in parameters):
+    if any(map(internals.has_gradient_hooks, parameters)):
         return  # a hook of the script would see gradients of no training
     gradients = [one.grad for one in parameters]
     for one in parameters:

@@ -97,10 +97,9 @@ class Run(Training):
         return choice.choose(self._setup())
 
     def _setup(self) -> Setup:
-        is_repeatable = checkpoint_order.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
-        is_timed = self.is_hooked and self.record is None and not is_repeatable
-        megabytes = self.options.bucket_megabytes or (0.0 if is_timed else DEFAULT_MEGABYTES)
-        return Setup(self.world, self.options, self.say, self.generators, is_repeatable, megabytes)
+        is_saved = checkpoint_order.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
+        megabytes = 0.0 if self.is_hooked and self.record is None and not is_saved else DEFAULT_MEGABYTES
+        return Setup(self.world, self.options, self.say, self.generators, is_saved, megabytes)
 
     # What a person calls
 

@@ -31,7 +31,7 @@ class Setup(NamedTuple):
     is_repeatable: bool = False
     """Whether a run that goes on from a checkpoint sums gradients in the same order."""
     megabytes: float = 0.0
-    """The size of the gradients that are sent together; 0: measurements choose the size."""
+    """The size of the gradients that are sent together, if no option says it; 0: measurements choose it."""
 
 
 class Parallelism:

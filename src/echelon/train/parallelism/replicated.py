@@ -41,7 +41,8 @@ class Replicated(SharedBatches):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        megabytes = ONE_BUCKET_MEGABYTES if is_of_matrices(setup.options.compress) else setup.megabytes
+        asked = setup.options.bucket_megabytes or setup.megabytes
+        megabytes = ONE_BUCKET_MEGABYTES if is_of_matrices(setup.options.compress) else asked
         self._buckets = Buckets(setup.world, megabytes=megabytes, say=setup.say)
         self._ddp: Optional[DistributedDataParallel] = None
         self._finds_unused = True
