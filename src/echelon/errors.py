@@ -7,7 +7,12 @@ EchelonError                 something failed that is not the user's input (exit
 
 
 class EchelonError(Exception):
-    """A failure in one line; `hint` is a repair to paste, `details` are lines of facts."""
+    """A failure in one line; `hint` is a repair to paste, `details` are lines of facts.
+
+    >>> print(EchelonError("the job has no nodes", hint="salloc --nodes=2", details="slurmctld: draining"))
+    the job has no nodes
+    slurmctld: draining
+    """
 
     exit_code = 1
 

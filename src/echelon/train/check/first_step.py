@@ -150,7 +150,7 @@ class FirstStep:
         place = parallelism.place_of(optimizer)
         if place not in self._stepped:
             self._stepped.add(place)
-            parameters = modules.in_order(parallelism.parameters_of(optimizer))  # a set has another order elsewhere
+            parameters = parallelism.parameters_of(optimizer)
             self._seen.update(map(id, parameters))
             if self.is_oracle:
                 self._report(place, parameters, was_drawn=was_drawn)
@@ -165,7 +165,8 @@ class FirstStep:
         gradients = [None if one.grad is None else one.grad.detach().cpu() for one in parameters]
         buffers = {key: one.detach().cpu() for key, (_, one) in compare.buffers(parameters, self._known).items()}
         why_not = DRAWS if was_drawn else self._why_of_batch_norm()
-        self._oracle.report({"place": place, "why_not": why_not, "gradients": gradients, "buffers": buffers})
+        report = {"place": place, "why_not": why_not, "gradients": gradients, "buffers": buffers}
+        self._oracle.report({**report, "marks": modules.marks(parameters)})
 
     def _why_of_batch_norm(self) -> str:
         norms = (internals.BatchNormLayer,)
@@ -205,7 +206,7 @@ class FirstStep:
     def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
         slack = 1.0 if self._num_steps == 1 else compare.LATER
         norm = compare.norm_of(report["gradients"])
-        for place, theirs in enumerate(report["gradients"]):
+        for place, theirs in enumerate(_in_order_of(modules.marks(parameters), report)):
             bound = compare.bound_of(parameters[place].dtype, self.num_samples, norm, is_half=self.is_half, slack=slack)
             self._worst = max(self._worst, compare.difference(parameters[place], gradients[place], theirs, bound))
         if self.compares_buffers:
@@ -234,3 +235,12 @@ class FirstStep:
             return "%s, for each of %d optimizers" % (equal, num_all)
         why = self._why_not or "the optimizer did not step in the first %d steps" % self._num_steps
         return "%s, for %d of %d optimizers; echelon did not compare the rest: %s" % (equal, num_compared, num_all, why)
+
+
+def _in_order_of(marks: List[str], report: Any) -> List[Any]:
+    """Return the gradients of a report in the order of these weights: a set has another one in each process."""
+    known = dict(zip(report["marks"], report["gradients"]))  # noqa: B905
+    if len(known) == len(marks) and set(known) == set(marks):
+        return [known[mark] for mark in marks]
+    gradients: List[Any] = report["gradients"]
+    return gradients

@@ -188,24 +188,24 @@ class Parallelism:
 def _order_alike(optimizer: torch.optim.Optimizer) -> None:
     """Give an optimizer's weights the same order on all ranks: a script may have taken them from a set."""
     known = modules.places()
-
-    def order() -> List[List[Any]]:
-        return [[known.get(id(one), tuple(one.shape)) for one in group["params"]] for group in optimizer.param_groups]
-
-    if _is_alike(order()):
+    groups = [group["params"] for group in optimizer.param_groups]
+    places = [[known.get(id(one), ()) for one in group] for group in groups]
+    shapes = [[tuple(one.shape) for one in group] for group in groups]
+    marks = messages.gather([_digest(places), _digest(list(map(sorted, places))), _digest(shapes)])
+    is_order_alike, are_places_alike, are_shapes_alike = (len(set(marks_of)) == 1 for marks_of in zip(*marks))  # noqa: B905
+    if is_order_alike or (are_shapes_alike and not are_places_alike):  # or some module is on one rank alone
         return
-    for group in optimizer.param_groups:
-        group["params"][:] = modules.in_order(group["params"])
-    if not _is_alike(order()):
+    if not are_places_alike or any(len(set(one)) < len(one) for one in places):
         raise ScalingError(
             "the ranks have the weights of %s in different orders" % type(optimizer).__name__,
             "give the optimizer lists of weights, for example list(model.parameters()), and no set",
         )
+    for group in groups:
+        group[:] = modules.in_order(group)
 
 
-def _is_alike(order: List[List[Any]]) -> bool:
-    digests = messages.gather(hashlib.sha256(repr(order).encode()).hexdigest())
-    return len(set(digests)) == 1
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
