@@ -174,9 +174,9 @@ class Record:
 
     def _meet(self, parameters: List[nn.Parameter]) -> None:
         self.trained = trained(parameters)
+        other_tensors = names.others(parameters)
+        self.modules = other_tensors.modules
         if self.is_watched:
-            other_tensors = names.others(parameters)
-            self.modules = other_tensors.modules
             size = sum(tensor.numel() * tensor.element_size() for tensor in other_tensors.tensors.values())
             self._others = other_tensors.tensors if size <= MOST_OF_OTHERS else {}
 
