@@ -1,5 +1,6 @@
 """What reading a script says about its imports."""
 
+import ast
 import os
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.tiers import some
 
 from echelon.script import distributes
+from echelon.script.branches import Certainty, running
 from echelon.script.find import Script, resolve
 from echelon.script.imports import Imports, read_imports
 
@@ -282,3 +284,10 @@ def test_other_arrays_beside_a_loop_of_pytorch(tmp_path: Path, text: str, how: s
     """TensorFlow and JAX read data and write summaries there; without such a loop they train, and distribute."""
     helper = "def of(x):\n    import jax\n    return jax.numpy.asarray(x)\n"
     assert distributes.how(read(tmp_path, text, {"helper.py": helper})) == how
+
+
+def test_only_the_first_statement_of_a_try_is_certain() -> None:
+    """It may fail, and then the others do not run, and a handler does."""
+    tree = ast.parse("try:\n    a\n    b\nexcept E:\n    c\n")
+    found = {ast.unparse(node): certainty for node, certainty in running(tree.body, as_main=True)}
+    assert [found[name] for name in "abc"] == [Certainty.CERTAIN, Certainty.LIKELY, Certainty.SELDOM]
