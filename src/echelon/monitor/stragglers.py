@@ -15,7 +15,7 @@ from echelon.units import step_time
 
 LEAST_STEPS = 20
 LEAST_EXCESS = 0.05
-"""The part by which a rank's own time must exceed that of the others; it must also exceed what one step varies by."""
+"""The part by which a rank's own time must exceed that of the others; also by the standard deviation of one step."""
 NOISES = 5.0
 """So many standard deviations of the ranks' own times are chance."""
 _DEVIATION = 1.4826  # the standard deviation of a normal distribution, in its median absolute deviations

@@ -84,8 +84,8 @@ def accepts(options: ScaleOptions | None, more: str, *, saves: bool = False) -> 
     """
     if options is None or options.is_of_user:
         return False
-    given = [*options.written(), *(["--checkpoint-every 10m"] if saves else [])]
-    values = {"scale": options.how, **_values(given)}
+    words = [*options.written(), *(["--checkpoint-every 10m"] if saves else [])]
+    values = {"scale": options.how, **_values(words)}
     asked = _values([more])
     return not asked.keys() & values.keys() and _are_possible({**values, **asked})
 

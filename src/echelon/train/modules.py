@@ -23,7 +23,7 @@ def places() -> Dict[int, Place]:
     """
     every = living()
     inner = {id(child) for module in every for child in module.children()}
-    found: Dict[int, Place] = {}
+    place_of: Dict[int, Place] = {}
     for module in (one for one in every if id(one) not in inner):
         named = dict(module.named_parameters())
         if any(OF_OPTIMIZERS in name for name in named):
@@ -32,14 +32,8 @@ def places() -> Dict[int, Place]:
         described = (kind, tuple((tuple(one.shape), str(one.dtype)) for one in named.values()))
         for number, weight in enumerate(named.values()):
             place = (*described, number)
-            found[id(weight)] = min(place, found.get(id(weight), place))
-    return found
-
-
-def in_order(weights: Iterable[nn.Parameter]) -> List[nn.Parameter]:
-    """Return weights by their places in modules; those without a place come last, in their own order."""
-    known = places()
-    return sorted(weights, key=lambda one: (id(one) not in known, known.get(id(one), ())))
+            place_of[id(weight)] = min(place, place_of.get(id(weight), place))
+    return place_of
 
 
 def marks(weights: Iterable[nn.Parameter]) -> List[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import judged
-from echelon.lint.program import Program, constant, keyword
+from echelon.lint.program import FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
 
 SHARING = re.compile(
@@ -30,6 +30,8 @@ CUT = re.compile(r"\[\s*(?:\w*\.)?(?:\w*rank\w*)\s*::|\brank\s*\*|%\s*(?:\w*\.)?
 METRIC = re.compile(
     r"acc|correct|f1|recall|precision|val_loss|test_loss|eval_loss|bleu|perplexity|ppl\b", re.IGNORECASE
 )
+SAME_END = frozenset({"Join", "join", "islice", "cycle", "repeat", "with_epoch", "steps_per_epoch", "max_steps"})
+"""Words of scripts in which all ranks end a loop together, or may."""
 
 
 def no_set_epoch(program: Program) -> Iterator[Hit]:
@@ -265,6 +267,46 @@ def length_of_all(program: Program) -> Iterator[Hit]:
             yield program.hit(node, message, "all_reduce the count first, or divide by len(loader.sampler)")
 
 
+def uneven_stream(program: Program) -> Iterator[Hit]:
+    """Find a training over a stream that each rank reads in part, without an end that all ranks share."""
+    wrapped = {"DistributedDataParallel", "DDP", "fully_shard", "FullyShardedDataParallel"} & program.words
+    used = {tail(node) for node in program.nodes if isinstance(node, (ast.Name, ast.Attribute))}
+    if not program.is_distributed or not wrapped or SAME_END & used:
+        return
+    streams = {node.name for node in program.nodes if isinstance(node, ast.ClassDef) and _deals_out(program, node)}
+    loaders = {
+        ast.unparse(target)
+        for node in program.nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and tail(node.value.func) == "DataLoader"
+        if streams & {tail(each.func) for each in ast.walk(node.value) if isinstance(each, ast.Call)}
+        for target in node.targets
+    }
+    for loop in (node for node in program.nodes if isinstance(node, ast.For)):
+        read = {ast.unparse(each) for each in ast.walk(loop.iter)}
+        inside = [each for statement in loop.body for each in ast.walk(statement)]
+        calls = {tail(each.func) for each in inside if isinstance(each, ast.Call)}
+        if loaders & read and "backward" in calls and not any(isinstance(each, ast.Break) for each in inside):
+            name = min(loaders & read)
+            message = (
+                f"each rank reads its own part of {name}: a rank with more batches waits in backward for the others"
+            )
+            is_ddp = bool(wrapped & {"DistributedDataParallel", "DDP"})
+            shared = "with torch.distributed.algorithms.join.Join([model]):   around the loop"
+            yield program.hit(
+                loop.iter, message, shared if is_ddp else "end the loop in the step in which a rank has no batch"
+            )
+            return
+
+
+def _deals_out(program: Program, kind: ast.ClassDef) -> bool:
+    """Say whether a class is a stream whose __iter__ depends on the rank."""
+    if "IterableDataset" not in {tail(base) for base in kind.bases}:
+        return False
+    return any(
+        isinstance(node, FUNCTIONS) and node.name == "__iter__" and program.speaks_of_rank(node) for node in kind.body
+    )
+
+
 RULES = (
     Rule(code="ECH501", find=no_set_epoch),
     Rule(code="ECH502", find=shuffle_and_sampler),
@@ -272,4 +314,5 @@ RULES = (
     Rule(code="ECH504", find=unseeded_split),
     Rule(code="ECH505", find=metric_of_a_part),
     Rule(code="ECH506", find=length_of_all),
+    Rule(code="ECH530", find=uneven_stream),
 )

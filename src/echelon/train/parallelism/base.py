@@ -201,7 +201,7 @@ def _order_alike(optimizer: torch.optim.Optimizer) -> None:
             "give the optimizer lists of weights, for example list(model.parameters()), and no set",
         )
     for group in groups:
-        group[:] = modules.in_order(group)
+        group.sort(key=lambda one: known.get(id(one), ()))
 
 
 def _digest(value: Any) -> str:

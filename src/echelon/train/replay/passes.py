@@ -34,7 +34,7 @@ class Passes:
         self._num_begun = 0
         self._open: "weakref.WeakValueDictionary[int, Pass]" = weakref.WeakValueDictionary()
         self.begun: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-        """The loaders of which a pass has begun, each with the number of its latest pass."""
+        """Each loader whose pass has begun, with the number of its latest pass."""
         self.started: "weakref.WeakSet[Any]" = weakref.WeakSet()
         """The loaders that have loaded in this process."""
         self.workers_draws: "weakref.WeakKeyDictionary[Any, WorkersDraws]" = weakref.WeakKeyDictionary()

@@ -41,7 +41,7 @@ class WorkersDraws:
     # In the process that trains
 
     def go_on(self, states: Dict[int, States], num_taken: int) -> None:
-        """Let the next workers go on with these states, in a pass of which some batches are taken."""
+        """Start the next workers from these states; the loop has already got some batches of the pass."""
         self.states, self.first_worker, self._is_resumed = dict(states), num_taken % self.num_workers, True
 
     def begin(self) -> None:
