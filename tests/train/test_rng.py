@@ -164,10 +164,8 @@ def test_what_costs_more(tmp_path: Path) -> None:
             "models, because torch.compile has compiled the functions that draw them",
             "equals that of one device",
         ),
-        (BY_SAMPLE, "", "not compared with one device: the model draws numbers with Python's random or numpy"),
-        (GUESSED, "", "not compared with one device: the model draws numbers for a tensor of shape (3, 6)"),
     ],
-    ids=["kernel", "selects", "costs more", "compiled", "by sample", "guessed"],
+    ids=["kernel", "selects", "costs more", "compiled"],
 )
 def test_what_draws_otherwise_is_named(tmp_path: Path, model: str, what: str, first_step: str) -> None:
     """Where a rank draws for itself a line says what for, once, and the training goes on."""
@@ -175,6 +173,17 @@ def test_what_draws_otherwise_is_named(tmp_path: Path, model: str, what: str, fi
     assert done.stderr.count("random numbers: each rank draws its own for " + what) == (1 if what else 0)
     assert "first step: " + first_step in done.stderr
     assert done.stdout.count("loss") == 12
+
+
+@pytest.mark.parametrize("model", [BY_SAMPLE, GUESSED], ids=["by sample", "guessed"])
+def test_what_cannot_be_cut_is_refused(tmp_path: Path, model: str) -> None:
+    """Numbers for each sample that no rule cuts are refused with their line, with the check and without."""
+    (tmp_path / "train.py").write_text(START + model + LOOP)
+    line = next(at for at, one in enumerate((START + model).splitlines(), 1) if "kept =" in one or "noise =" in one)
+    for options in ([], ["--no-check"]):
+        done = warm.run(["-m", "echelon", "run", "-n", "2", *options, "train.py"], cwd=tmp_path, timeout=150)
+        assert done.returncode == 2
+        assert f"Model draws numbers for each of its samples at train.py:{line}" in done.stderr
 
 
 def test_single_recurrent_layer(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def _hook_backward(run: Run) -> None:
 
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if within or run.calls.is_inside:
+            run.trials.at_backward(self)
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
             return
         if args or kwargs.keys() - {"retain_graph"}:
@@ -71,6 +72,8 @@ def _hook_backward(run: Run) -> None:
 
     def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         if within or run.calls.is_inside or not (run.has_begun or run.world.is_alone):
+            if run.trials.is_open:
+                run.trials.at_backward(_weighted_sum(tensors, grad_tensors))
             engine(tensors, grad_tensors, *args, **kwargs)
             return
         if run.world.is_alone:

@@ -19,6 +19,7 @@ from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
 from .check.pace import Pace
+from .check.row_trial import RowTrials
 from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
@@ -32,7 +33,6 @@ from .parallelism.base import Parallelism, Setup
 from .recording import record
 from .rng.draws import Draws
 from .rng.generators import Generators
-from .scaling_error import ScalingError
 from .training import Training
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Run(Training):
         cuts_draws = world.size > 1 and self.parallelism.cuts_draws
         self.draws = Draws(world, self.generators, self.say, is_on=cuts_draws, takes_all=options.draws_all)
         self.calls = self.parallelism.kind_of_calls(self)
+        self.trials = RowTrials(self)
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.parallelism)
         self.ignore_index = IgnoreIndex()
@@ -328,6 +329,7 @@ class Run(Training):
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the gradients whole before an optimizer uses them, and compare the first ones."""
+        self.trials.at_step()
         if not self.is_at_home and not self.world.is_alone:
             child_training.meet(self._pid)
             return
@@ -344,13 +346,7 @@ class Run(Training):
             with self.parallelism.shown():
                 self.first_step.guesses = self.draws.guesses
                 self.first_step.num_samples = self.calls.num_samples
-                try:
-                    self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.generators.was_drawn)
-                except ScalingError as error:
-                    if self.calls.doubt is None:
-                        raise
-                    error.withdraw()
-                    raise ScalingError(*self.calls.doubt) from error
+                self.first_step.before_step(self.parallelism, optimizer, was_drawn=self.generators.was_drawn)
         self.draws.is_compared &= self.first_step.is_open
         self.later.before_step(optimizer)
 

@@ -11,6 +11,7 @@ from ..scale_options import ScaleOptions
 from .batches import rows_of
 from .caught_errors import Raised
 from .check.first_step import FirstStep
+from .check.row_trial import RowTrials
 from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
@@ -63,6 +64,7 @@ class Training:
     calls: ModelCalls
     first_step: FirstStep
     later: StepObserver
+    trials: RowTrials
     raised: Raised
     late_hooks: LateHooks
     keys: Keys

@@ -56,6 +56,11 @@ def difference_of_gradients(
     )
 
 
+def differs(own: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Say whether a tensor differs from another by more than rounding."""
+    return bool(_how_tensors(own, expected))
+
+
 def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
     if isinstance(value, (torch.Tensor, bool, int, float)):
         yield name, value

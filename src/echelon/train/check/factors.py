@@ -1,6 +1,6 @@
 """Explain a gradient of several ranks that is a multiple of the gradient of one device."""
 
-WHOLE_BATCH = "a part of the script uses the whole batch (BatchNorm, pairs within a batch), or draws its own data"
+UNKNOWN = "echelon has found no operation of a model that mixes samples, so the cause is not known"
 
 
 def meaning(factor: float, num_ranks: int) -> str:
@@ -15,4 +15,4 @@ def meaning(factor: float, num_ranks: int) -> str:
             "that is the number of ranks, %d: the script sums gradients over the ranks instead of taking their mean"
             % num_ranks
         )
-    return WHOLE_BATCH
+    return UNKNOWN

@@ -2,9 +2,9 @@
 
 import io
 from collections import OrderedDict
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import wraps
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Tuple
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from ...pytorch import internals
 from .. import patches
 from ..gather import is_sharded
+from ..global_tensors.tensors import GlobalTensor
 from . import dropouts
 
 
@@ -77,6 +78,25 @@ def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
         stack.enter_context(redirect_stderr(io.StringIO()))
         yield
         torch.clear_autocast_cache()
+
+
+def uncompiled(is_compiled: bool) -> ContextManager[Any]:
+    """Return a context in which compiled code is computed by Python."""
+    return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor without the graph that it comes from."""
+    if isinstance(tensor, (GlobalTensor, nn.Parameter)):
+        return tensor
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def fresh(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that a model may change; it is a leaf that requires a gradient if its tensor does."""
+    if isinstance(tensor, nn.Parameter):
+        return tensor
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,10 +31,13 @@ def of_script() -> Line:
 
 def of_frame(frame: FrameType) -> Line:
     """Return the script's line from which a frame was called."""
-    while frame.f_back is not None:
-        path = frame.f_code.co_filename
-        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if top not in _INSIDE and os.path.dirname(path) != _LIBRARY and not path.startswith("<"):
-            break
+    while frame.f_back is not None and not is_of_script(frame):
         frame = frame.f_back
     return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def is_of_script(frame: FrameType) -> bool:
+    """Say whether a frame belongs neither to echelon, nor to PyTorch, nor to Python's library."""
+    path = frame.f_code.co_filename
+    top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return top not in _INSIDE and os.path.dirname(path) != _LIBRARY and not path.startswith("<")

@@ -21,12 +21,12 @@ from ..global_tensors import exchange, returned_numbers
 from ..global_tensors import outputs as model_outputs
 from ..global_tensors.arguments import Entries
 from ..global_tensors.pieces import Pieces
-from ..global_tensors.tensors import GlobalTensor, Partial, Sharded, map_tensors, plain, tensors_of
+from ..global_tensors.tensors import Partial, Sharded, map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
 from ..single_rank import alone
 from . import lines, rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
-from .isolation import Copies, without_chance
+from .isolation import Copies, detached, fresh, uncompiled, without_chance
 from .pace import Times
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ class _Call:
         try:
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905
                 run.calls.note_rows(rows[0])
-                entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), _detached))
-                results.append(self._compute(map_tensors(entered, _fresh), rows[0]))
+                entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), detached))
+                results.append(self._compute(map_tensors(entered, fresh), rows[0]))
         except Exception:  # noqa: BLE001  (the script's own call raises it again)
             return None
         finally:
@@ -193,7 +193,7 @@ class _Call:
             was_drawn = stack.enter_context(self._run.generators.kept())
             stack.enter_context(without_chance(are_statistics_whole=is_whole))
             stack.enter_context(self._copies.in_place())
-            stack.enter_context(_uncompiled(self._run.calls.is_compiled))
+            stack.enter_context(uncompiled(self._run.calls.is_compiled))
             stack.enter_context(self._run.calls.once_more(lead))
             if self._copies.is_spread:
                 stack.enter_context(torch.no_grad())
@@ -306,13 +306,9 @@ def _of_outputs(difference: Difference, name: str) -> str:
     )  # fmt: skip
 
 
-def _uncompiled(is_compiled: bool) -> ContextManager[Any]:
-    return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
-
-
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     whole: torch.Tensor = plain(tensor)
-    return _fresh(whole).requires_grad_(tensor.requires_grad and whole.is_floating_point())
+    return fresh(whole).requires_grad_(tensor.requires_grad and whole.is_floating_point())
 
 
 def _fits(value: Any) -> bool:
@@ -370,14 +366,3 @@ def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tens
     if gradient is None:
         return torch.zeros_like(weight)
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, GlobalTensor) else tensor.detach()
-
-
-def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that a model may change; it is a leaf that requires a gradient if its tensor does."""
-    if isinstance(tensor, nn.Parameter):
-        return tensor
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)

@@ -1,13 +1,13 @@
 """The arguments that a rank gives to a model: its rows of each tensor of samples, and other tensors whole."""
 
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import nn
 
 from ..scaling_error import ScalingError
-from . import exchange
+from . import exchange, lists
 from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
 
 _Place = Tuple[Any, ...]
@@ -36,6 +36,10 @@ class Entries:
         self._changeable: List[_Entry] = []
         self._dims: Dict[int, Optional[int]] = {}
         """The dim of the rows of each tensor that the model gets, by the tensor's identity."""
+        self._num_rows = lead.local.size(lead.dim_of_rows)
+        self._kept: List[torch.Tensor] = []
+        self._lists: List[Any] = []
+        """The lists and arrays among the arguments that have an entry for each sample."""
         self._guessed: Optional[torch.Tensor] = None
         """A tensor beside the batch that was taken for samples because it is as long as the batch."""
         if first is not None:
@@ -48,7 +52,7 @@ class Entries:
 
     def some(self, value: Any, first: int, count: int) -> Any:
         """Return `count` of this rank's samples, from `first` on, of arguments that `enter` returned."""
-        num_rows = self._lead.local.size(self._lead.dim_of_rows)
+        num_rows = self._num_rows
 
         def cut(tensor: torch.Tensor) -> torch.Tensor:
             dim = self._dims.get(id(tensor))
@@ -57,11 +61,58 @@ class Entries:
             ratio = tensor.size(dim) // num_rows  # rows of tokens, say
             return tensor.detach().narrow(dim, first * ratio, count * ratio).clone()
 
-        return map_tensors(value, cut)
+        return self._changed(value, cut, lambda one: one[first : first + count])
+
+    def doubled(self, value: Any) -> Any:
+        """Return arguments that `enter` returned with a second row, where this rank has one: an altered copy."""
+
+        def double(tensor: torch.Tensor) -> torch.Tensor:
+            dim = self._dims.get(id(tensor))
+            if dim is None:
+                return tensor
+            both = torch.cat([tensor, _altered(tensor)], dim).detach()
+            self._dims[id(both)] = dim
+            self._kept.append(both)
+            return both
+
+        both = self._changed(value, double, lists.doubled)
+        self._num_rows = 2
+        return both
 
     def _argument(self, name: Any, value: Any) -> Any:
+        value = lists.hide(value, self._own_list)
         numbers = iter(range(len(tensors_of(value))))
-        return _cut_lists(map_tensors(value, lambda tensor: self._own(tensor, (name, next(numbers)))), self._lead)
+        return self._shown(map_tensors(value, lambda tensor: self._own(tensor, (name, next(numbers)))))
+
+    def _own_list(self, value: Any) -> Any:
+        """Return this rank's part of a list or array that has an entry for each sample; None for any other."""
+        rows = self._lead.rows
+        is_of_samples = lists.is_array(value) or lists.is_of_samples(value) or not tensors_of(value)
+        if len(value) != sum(rows) or not is_of_samples:
+            return None
+        first = sum(rows[: self._lead.world.rank])
+        return value[first : first + max(1, rows[self._lead.world.rank])]
+
+    def _shown(self, value: Any) -> Any:
+        """Return a value with its hidden lists, which are noted as lists of samples."""
+
+        def note(one: Any) -> None:
+            if isinstance(one, lists.Hidden):
+                self._lists.append(one.content)
+            elif isinstance(one, (tuple, list, dict)):
+                for entry in one.values() if isinstance(one, dict) else one:
+                    note(entry)
+
+        note(value)
+        return lists.show(value)
+
+    def _changed(
+        self, value: Any, change: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]
+    ) -> Any:
+        """Return arguments with changed tensors and lists of samples."""
+        known = {id(one) for one in self._lists}
+        hidden = lists.hide(value, lambda one: of_list(one) if id(one) in known else None)
+        return self._shown(map_tensors(hidden, change))
 
     def _own(self, tensor: torch.Tensor, place: _Place) -> torch.Tensor:
         if isinstance(tensor, Sharded):
@@ -139,6 +190,13 @@ class Entries:
                 owner.copy_(whole)
 
 
+def _altered(tensor: torch.Tensor) -> torch.Tensor:
+    """Return other samples of the same kind."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.detach() * 0.75 + 0.125
+    return tensor.flip(-1) if tensor.dim() > 1 else torch.zeros_like(tensor)
+
+
 def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> Optional[int]:
     """Return the dim of a plain tensor that is as long as the batch: the first, or the second as in an RNN's state."""
     num_rows = sum(lead.rows)
@@ -167,15 +225,3 @@ def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
         "use another batch size, or make the tensor a buffer of the model if its rows are not samples, or "
         "start one rank: echelon run -n 1 …",
     )
-
-
-def _cut_lists(value: Any, lead: Sharded) -> Any:
-    """Cut lists without tensors, such as strings, that have one entry for each sample."""
-    if isinstance(value, (list, tuple)) and len(value) == sum(lead.rows) and not tensors_of(value):
-        first = sum(lead.rows[: lead.world.rank])
-        return value[first : first + max(1, lead.rows[lead.world.rank])]
-    if type(value) in (list, tuple):
-        return type(value)(_cut_lists(one, lead) for one in value)
-    if type(value) is dict:
-        return {key: _cut_lists(one, lead) for key, one in value.items()}
-    return value

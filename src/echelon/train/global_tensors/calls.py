@@ -5,9 +5,10 @@ without parameters follows `rules`, like the script's own functions. Inside of a
 """
 
 import os
+import weakref
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Optional
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from ...pytorch import internals
 from .. import batches, tracing
 from ..scaling_error import ScalingError
 from ..unshared_batch import Unshared, is_batch
-from . import aliases, doubts, exchange, outputs, parts, pieces, returned_numbers, script_hooks
+from . import aliases, doubts, exchange, lists, outputs, parts, pieces, returned_numbers, script_hooks
 from .arguments import Entries
 from .model_calls import ModelCalls
 from .tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
@@ -36,6 +37,8 @@ class Calls(ModelCalls):
         super().__init__(run)
         self._run = run
         self._has_told_hook = False
+        self._scripts: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+        """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
@@ -44,7 +47,7 @@ class Calls(ModelCalls):
                 self._run.begin_training()  # the oracle was forked before training began
             with self._inside(None):
                 return original(module, *args, **kwargs)
-        if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not has_parameters(module):
+        if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not self._is_model(module):
             return original(module, *args, **kwargs)
         aliases.settle()
         was_alone = self._run.world.size == 1
@@ -70,18 +73,18 @@ class Calls(ModelCalls):
         self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
-        self.doubt = self.doubt or doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         first = _first_of(args, kwargs)
+        doubt = doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
-            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first)
+            return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first, doubt)
         except (RuntimeError, IndexError, ValueError) as error:
             if "out of memory" in str(error):
                 raise
             if not self._run.parallelism.calls_need_all_ranks:
                 self._refuse_own_error(original, module, args, kwargs)
-            if self.doubt is not None:
-                raise ScalingError(*self.doubt) from error
+            if doubt is not None:
+                raise ScalingError(*doubt) from error
             raise ScalingError(
                 "%s fails on the rows that this rank has of its input (%d of %d): %s"
                 % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
@@ -100,17 +103,31 @@ class Calls(ModelCalls):
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = _first_of(args, kwargs)
         shape = None if first is None else tuple(first.shape)
-        with self.unhooked() if internals.uncompiled(module) is not module else nullcontext():
+        with self._as_a_whole(module, args, kwargs):
             result = original(module, *args, **kwargs)
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 
+    def _as_a_whole(self, module: nn.Module, args: Any, kwargs: Any) -> ContextManager[Any]:
+        """Return the context of a call with arguments that ranks cannot share; its modules may share theirs.
+
+        They may not where the model got a batch with too few samples: what they get would be steps of time, say.
+        """
+        sizes = [one.size(0) for one in tensors_of(args, kwargs) if one.dim()]
+        if sizes and max(sizes) < self._run.world.size and self._is_for_training(_first_of(args, kwargs)):
+            return self.once_more()
+        return self.unhooked() if internals.uncompiled(module) is not module else nullcontext()
+
     def _compute(
         self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
-        first: Optional[torch.Tensor] = None,
+        first: Optional[torch.Tensor] = None, doubt: Optional[doubts.Doubt] = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
+        tried = self._run.trials.at_call(original, module, every[0], leads[0][0], first, doubt)
+        if tried.trains:
+            self._scripts.add(module)
+            return original(module, *arguments[0], **arguments[1])
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
@@ -141,9 +158,12 @@ class Calls(ModelCalls):
                 GlobalTensor.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        call = parts.Call(module, rows[0], compute, self._run.say)
+        call = parts.Call(module, rows[0], compute, self._run.say, tried.fits)
         result = outputs.leave(module, results, leads, call, is_trained_alone=self._run.parallelism.trains_alone)
         return result if self._run.world.is_exact else returned_numbers.of_all(result, results[0], call)
+
+    def _is_model(self, module: nn.Module) -> bool:
+        return has_parameters(module) and module not in self._scripts
 
     def _note_hooks(self, module: nn.Module) -> None:
         """Say, once, that a hook of the script sees a part of the batch."""
@@ -187,7 +207,7 @@ class Calls(ModelCalls):
 
 
 def _first_of(args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    return next((one for one in tensors_of(args, kwargs) if one.dim()), None)
+    return lists.leading((args, kwargs))
 
 
 def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:

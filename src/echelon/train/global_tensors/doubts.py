@@ -9,27 +9,37 @@ Doubt = Tuple[str, str]
 """The reason and the way out of a refusal that holds only if something goes wrong."""
 
 
+TIME_FIRST = (nn.RNNBase, nn.MultiheadAttention)
+"""Layers that expect time in the first dim, unless they have batch_first=True."""
+
+
 def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
     """Return why the rows of a model's first tensor may be no samples; None where there is no reason to doubt."""
-    return _of_time(module, tensors[0], num_rows) or _of_graph(module, tensors, num_rows)
+    if not tensors:
+        return None
+    return _of_time(module, tensors[0], num_rows) or of_graph(module, tensors, num_rows)
 
 
 def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Doubt]:
     """Doubt the rows of a model with a layer that expects time in the first dim and samples in the second."""
-    kinds = (nn.RNNBase, nn.MultiheadAttention)
-    layer = next((one for one in module.modules() if isinstance(one, kinds) and not one.batch_first), None)
+    layer = next((one for one in module.modules() if isinstance(one, TIME_FIRST) and not one.batch_first), None)
     if layer is None or first.dim() < 2:
         return None
+    return of_layer(module, tuple(first.shape), num_rows, type(layer).__name__)
+
+
+def of_layer(module: nn.Module, shape: Tuple[int, ...], num_rows: int, layer: str) -> Doubt:
+    """Return the refusal of a batch that came into a layer with its samples in the first dim, which is time there."""
     return (
         "the script called %s with a tensor of shape %s, and its batch dimension is dim 1: %s has "
         "batch_first=False; the ranks shared dim 0, which has %d time steps"
-        % (type(module).__name__, tuple(first.shape), type(layer).__name__, num_rows),
+        % (type(module).__name__, shape, layer, num_rows),
         "use %s(…, batch_first=True), and batches with the samples in dim 0: x.transpose(0, 1); or start one "
-        "rank: echelon run -n 1 …" % type(layer).__name__,
+        "rank: echelon run -n 1 …" % layer,
     )
 
 
-def _of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
+def of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
     """Doubt rows that may be the nodes of one graph: each node uses other nodes."""
     edges = next((one for one in tensors[1:] if _connects(one, tensors[0], num_rows)), None)
     if edges is None:

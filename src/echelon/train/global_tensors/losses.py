@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 from torch import nn
 
-from .. import patches
+from .. import patches, single_rank
 from ..exact import tree
 from ..scaling_error import ScalingError
 from . import exchange, ignore_index
@@ -131,6 +131,9 @@ def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
     arguments = values.arguments
     if arguments["reduction"] != "mean" or arguments["size_average"] is not None or arguments["reduce"] is not None:
         return original(*args, **kwargs)
+    if single_rank.is_alone():  # the trial of a model: the true divisor, which all ranks count, is not of these rows
+        arguments["reduction"] = "sum"
+        return original(**arguments) / max(1, arguments["target"].numel())
     count = (
         count_of_targets(arguments["target"], arguments["weight"], arguments["ignore_index"], arguments["input"])
         * calls.has_rows

@@ -8,7 +8,6 @@ from torch import nn
 
 from ..rng.draws import Draws
 from ..unshared_batch import Unshared
-from . import doubts
 from .branches import Branches
 from .tensors import GlobalTensor, Sharded
 
@@ -44,8 +43,6 @@ class ModelCalls:
         """The number of calls with the whole batch on every rank, while a tool counts the work of one device."""
         self.unshared: Optional[Unshared] = None
         """The last call whose arguments the ranks could not share."""
-        self.doubt: Optional[doubts.Doubt] = None
-        """Why shared rows may be no samples: the refusal if the model fails, or if its gradients differ."""
 
     def become_alone(self) -> None:
         """Go on in this process, which is a fork of the process that called models before."""

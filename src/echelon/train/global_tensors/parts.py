@@ -1,7 +1,7 @@
 """Two parts of this rank's rows, computed by a copy of the model: they show how its outputs follow from its samples."""
 
 import copy
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ class Call(NamedTuple):
     compute: Callable[[nn.Module, int, int], Any]
     """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
     say: Callable[[str], None]
+    fits: Optional[Dict[int, Set[str]]] = None
+    """What the trial of this call has shown of the numbers among its outputs, by their place."""
 
     @property
     def num_rows(self) -> int:

@@ -26,11 +26,12 @@ _known: "weakref.WeakKeyDictionary[nn.Module, Dict[int, str]]" = weakref.WeakKey
 
 def of_all(result: Any, local: Any, call: Call) -> Any:
     """Return a model's result with the numbers of one device; `local` is the result that this rank has computed."""
-    leaves, own = _leaves(result), _leaves(local)
+    leaves, own = leaves_of(result), leaves_of(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
     places = [place for place, one in enumerate(leaves) if _is_number(one)]
-    if (not places and len(means) < 2) or len(leaves) != len(own):
-        return result  # a loss alone is a mean: the check of the first step's gradients shows if it is not
+    is_known = bool(call.fits) or call.module in _known
+    if (not places and len(means) < 2 and not is_known) or len(leaves) != len(own):
+        return result  # a loss alone is a mean, unless the trial of the model has shown a sum
     kinds = _kinds({place: own[place] for place in sorted(places + means)}, set(means), call)
     changed = iter([_whole(leaf, own[place], kinds.get(place, ""), call.lead) for place, leaf in enumerate(leaves)])
     return _with_leaves(result, changed)
@@ -38,7 +39,7 @@ def of_all(result: Any, local: Any, call: Call) -> Any:
 
 def as_known(result: Any, local: Any, module: nn.Module, lead: Sharded) -> Any:
     """Return a model's result with the numbers of one device, by the kinds that earlier calls have shown."""
-    kinds, leaves, own = _known.get(module, {}), _leaves(result), _leaves(local)
+    kinds, leaves, own = _known.get(module, {}), leaves_of(result), leaves_of(local)
     if not kinds or len(leaves) != len(own):
         return result
     changed = iter([_whole(leaf, own[place], kinds.get(place, ""), lead) for place, leaf in enumerate(leaves)])
@@ -105,10 +106,12 @@ def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
 
 def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
     """Return the possible kinds of each number, by two parts of this rank's samples; all kinds for too few samples."""
+    if call.fits:
+        return {place: set(call.fits.get(place, ())) for place in numbers}
     if call.num_rows < 2:
         return {place: {_SAME, _SUM, _MEAN} for place in numbers}
     both = parts.of_two(call)
-    leaves = [_leaves(part) for part in both] if both is not None else []
+    leaves = [leaves_of(part) for part in both] if both is not None else []
     fitting: Dict[int, Set[str]] = {}
     for place, number in numbers.items():
         fitting[place] = set()
@@ -136,10 +139,10 @@ def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call)
     return agreed
 
 
-def _leaves(value: Any) -> List[Any]:
+def leaves_of(value: Any) -> List[Any]:
     """Return the entries of nested tuples, lists and dicts, in order."""
     if isinstance(value, (tuple, list, dict)):
-        return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(one)]
+        return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in leaves_of(one)]
     return [value]
 
 

@@ -47,6 +47,8 @@ def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
         global_tensor = next(part for part in global_tensor.parts if part.world.rank == lead.world.rank)
     if not isinstance(global_tensor, Sharded):
         return exchange.enter(global_tensor.whole(), lead.world)
+    if lead.cut_from is not None and global_tensor.rows == lead.cut_from[0].rows:
+        return global_tensor.local.narrow(global_tensor.dim_of_rows, *lead.cut_from[1:])
     if global_tensor.rows != lead.rows:
         raise ScalingError(
             "the model gets %d samples, but uses a shared tensor of %d rows that is not an argument of the "

@@ -69,6 +69,8 @@ class Sharded(GlobalTensor):
     """The `ignore_index.Sign` of its elements, if there is one."""
     origin: Optional[Tuple[torch.Tensor, float]]
     """For a gradient: the gradient of the part, and its factor; an in-place change is copied to that gradient."""
+    cut_from: Optional[Tuple["Sharded", int, int]]
+    """For some of a rank's rows, with which a model is tried: all its rows, the first of them and their number."""
 
     @staticmethod
     def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
@@ -78,7 +80,7 @@ class Sharded(GlobalTensor):
         self: Sharded = GlobalTensor._make(cls, local, world, shape)
         self.rows = tuple(rows)
         self.dim_of_rows = dim
-        self.known_sign = self.origin = None
+        self.known_sign = self.origin = self.cut_from = None
         return self
 
     @property

@@ -3,7 +3,7 @@
 import json
 import random
 import sys
-from typing import Any, List
+from typing import Any, List, Tuple
 
 import torch
 
@@ -12,7 +12,14 @@ _NUMPY = "numpy"
 
 def is_generator(value: Any) -> bool:
     """Say whether a value draws random numbers from a state of its own."""
-    return isinstance(value, (torch.Generator, random.Random)) or _is_of_numpy(value)
+    return isinstance(value, kinds())
+
+
+def kinds() -> Tuple[type, ...]:
+    """Return the classes of generators; those of numpy only if it is imported."""
+    numpy = sys.modules.get(_NUMPY)
+    of_numpy = () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
+    return (torch.Generator, random.Random, *of_numpy)
 
 
 def state_of(generator: Any) -> List[Any]:
@@ -51,8 +58,3 @@ def of_loader(loader: Any) -> List[Any]:
     samplers.append(getattr(samplers[1], "sampler", None))
     found = [getattr(one, "generator", None) for one in (loader, *samplers)]
     return list({id(one): one for one in found if one is not None and is_generator(one)}.values())
-
-
-def _is_of_numpy(value: Any) -> bool:
-    numpy = sys.modules.get(_NUMPY)
-    return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))

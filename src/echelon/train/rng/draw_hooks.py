@@ -11,6 +11,7 @@ from ...pytorch import internals
 from .. import device as devices
 from .. import patches
 from ..global_tensors import exchange
+from ..scaling_error import ScalingError
 from ..tracing import one_frame_up
 from .draws import Draws, Place
 
@@ -113,11 +114,34 @@ def _bernoulli(draws: Draws, original: Function) -> Function:
 
 def _multinomial(draws: Draws, original: Function) -> Function:
     def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        is_of_rows = draws.leads and type(input) is torch.Tensor and input.dim() == 2
-        place = draws.place(input.shape) if is_of_rows else None
+        is_plain = draws.leads and type(input) is torch.Tensor
+        if is_plain and input.dim() == 1:  # one distribution, from which so many numbers are drawn
+            size = kwargs.pop("num_samples", None)
+            size, args = (args[0], args[1:]) if size is None else (size, args)
+            place = draws.place((size,), is_made=True)
+            if place is None:
+                return original(input, size, *args, **kwargs)
+            return place.cut(original(input, sum(place.rows), *args, **kwargs))
+        place = draws.place(input.shape) if is_plain and input.dim() == 2 else None
         if place is None or place.dim:
             return original(input, *args, **kwargs)
         return place.cut(original(place.put(input, draws.like_whole(input, place).fill_(1.0)), *args, **kwargs))
+
+    return draw
+
+
+def _permuted(draws: Draws, original: Function) -> Function:
+    """Refuse an order of the rows: on one device a row would take the place of another rank's row."""
+
+    def draw(n: int, *args: Any, **kwargs: Any) -> Any:
+        place = draws.place((n,), is_made=True) if draws.leads else None
+        if place is not None and not draws.sites.is_listening:
+            raise ScalingError(
+                "the model puts the samples of its batch in another order, by torch.randperm(), and each rank has "
+                "only its own samples",
+                "draw the order outside of the model, where the batch is whole; or start one rank: echelon run -n 1 …",
+            )
+        return original(n, *args, **kwargs)
 
     return draw
 
@@ -291,6 +315,7 @@ TABLE: Tuple[Row, ...] = (
     Row("torch", ("normal",), BY_DEFAULT, _normal),
     Row("torch", ("bernoulli", "Tensor.bernoulli"), BY_DEFAULT, _bernoulli),
     Row("torch", ("multinomial", "Tensor.multinomial"), BY_DEFAULT, _multinomial),
+    Row("torch", ("randperm",), BY_DEFAULT, _permuted),
     Row("torch.nn.functional", ("scaled_dot_product_attention",), BY_DEFAULT, _attention),
     Row("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, partial(_gathered, finish=_drawn)),
     Row("torch", (internals.GAMMA,), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ..world import World
 from . import states as random_states
+from .draw_sites import DrawSites, Kind
 from .generators import Generators
 
 MOST_NUMBERS = 500_000_000
@@ -29,6 +30,8 @@ class Place(NamedTuple):
     rows: Tuple[int, ...]
     """The number of rows of each rank."""
     dim: int = 0
+    for_each: int = 1
+    """The number of rows for each sample."""
 
     @property
     def num_own(self) -> int:
@@ -46,7 +49,7 @@ class Place(NamedTuple):
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
         """Return a copy of this rank's rows of a whole tensor."""
         first = sum(self.rows[: self.world.rank]) if self.num_own else 0
-        return whole.narrow(self.dim, first, self.num_own or 1).clone()
+        return whole.narrow(self.dim, first, self.num_own or self.for_each).clone()
 
     def put(self, own: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
         """Copy this rank's rows into a whole tensor, and return that tensor."""
@@ -80,6 +83,9 @@ class Draws:
         """A context manager that puts PyTorch's own functions back for a while."""
         self.is_compared = False
         """Whether this step is compared with one device: then kernels with their own draws drop nothing."""
+        self.sites = DrawSites()
+        self.num_otherwise = 0
+        """How often numbers were drawn that cannot be those of one device."""
         self._memory: Dict[Any, torch.Tensor] = {}
         self._num_steps = 0
 
@@ -99,6 +105,17 @@ class Draws:
                     yield
         finally:
             self._leads, self.is_inside = before
+
+    @contextmanager
+    def tried(self, leads: List[Any]) -> Iterator[None]:
+        """Compute a model once more for these rows; whoever calls this restores the generators."""
+        before = (self._leads, self.is_inside, self.is_compared)
+        if self.is_on:
+            self._leads, self.is_inside, self.is_compared = leads, True, True
+        try:
+            yield
+        finally:
+            self._leads, self.is_inside, self.is_compared = before
 
     @property
     def leads(self) -> Optional[List[Any]]:
@@ -138,6 +155,7 @@ class Draws:
             yield
             return
         self.say_other(purpose)
+        self.num_otherwise += 1
         with self._generators.in_own():
             yield
 
@@ -146,9 +164,16 @@ class Draws:
 
         `is_made`: a new tensor has this shape, so it has no rows of tokens. `is_sure`: a computed tensor has it.
         """
-        places = list(dict.fromkeys(one for lead in self.leads or () for one in _places(lead, shape, is_made=is_made)))
-        is_certain = len(places) == 1 and (is_sure or places[0].is_whole_of(self.leads or ()))
-        if self.leads and not is_certain and max(shape, default=0) > 1:
+        leads = self.leads or ()
+        kind = self.sites.kind_of(shape) if leads else None
+        if kind is not None and not kind.for_each:
+            return None
+        places = list(dict.fromkeys(one for lead in leads for one in _places(lead, shape, is_made=is_made)))
+        known = _place_by_kind(kind, self.leads, shape) if kind is not None else None
+        if known is not None:
+            places = [known]
+        is_certain = len(places) == 1 and (is_sure or known is not None or places[0].is_whole_of(leads))
+        if leads and not is_certain and max(shape, default=0) > 1 and not self.sites.is_listening:
             self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
         if places and math.prod(places[0].whole(shape)) > MOST_NUMBERS:
             self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
@@ -204,6 +229,14 @@ def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
         is_time_first = dims[0] == 1 and shape[0] in lead.local.shape[1:]
         places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), dims[0]))
     return places
+
+
+def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> Optional[Place]:
+    """Return the place that a line's earlier draws have shown; None for a shape of another kind."""
+    lead = leads[0]
+    if shape[kind.dim] != max(lead.rows[lead.world.rank], 1) * kind.for_each:
+        return None
+    return Place(lead.world, tuple(size * kind.for_each for size in lead.rows), kind.dim, kind.for_each)
 
 
 def _order(tensor: torch.Tensor, place: Place) -> List[int]:

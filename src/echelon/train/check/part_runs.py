@@ -1,0 +1,177 @@
+"""One call of a model, computed for all rows of this rank and for two parts of them, without side effects.
+
+All three draw the numbers that one device draws for these rows, from the same states of all generators. A rank with a
+single row gets a second one, which is an altered copy.
+"""
+
+import gc
+import random
+import sys
+import warnings
+import zlib
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+import torch
+from torch import nn
+
+from ...pytorch import internals
+from .. import gradient_observers
+from ..global_tensors.arguments import Entries
+from ..global_tensors.returned_numbers import leaves_of
+from ..global_tensors.tensors import Sharded, map_tensors
+from ..replay import generators as own_generators
+from ..single_rank import alone
+from .isolation import Copies, detached, fresh, uncompiled, without_chance
+from .row_fits import Sizes
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+_ACT = "the trial of a model's rows"
+
+
+class TrainsItselfError(BaseException):
+    """A model that is tried trains: it is a part of the script's loop, and no model."""
+
+
+class Computed(NamedTuple):
+    """What one computation of a call left."""
+
+    outputs: Any
+    """Its outputs, detached."""
+    buffers: Dict[str, torch.Tensor]
+    """The buffers that it changed."""
+    states: List[int]
+    """Checksums of the states of all generators after it."""
+
+
+class PartRuns:
+    """The three computations of one call."""
+
+    def __init__(self, run: "Training", original: Callable[..., Any], module: nn.Module) -> None:
+        self._run, self._original, self._module = run, original, module
+        self._copies = Copies(module)
+        self._inputs: List[Tuple[Any, Sharded]] = []
+        self._generators: List[Any] = []
+        self.sizes = Sizes(1, 1)
+        self.need_gradients: Set[int] = set()
+        """The places of the outputs that have a gradient."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether a weight is divided among ranks, so that one rank cannot compute alone."""
+        return self._copies.is_spread
+
+    def take(self, value: Tuple[Any, Any], lead: Sharded, first: Optional[torch.Tensor]) -> None:
+        """Take the arguments of a call; other ranks may have parts of them, so all ranks must call this."""
+        entries = Entries(self._module, lead, first)
+        own = entries.enter(*map_tensors(value, detached))
+        num_rows = lead.rows[lead.world.rank]
+        if num_rows < 2:
+            own, lead, num_rows = entries.doubled(own), _doubled_lead(lead), 2
+        self.sizes = Sizes(max(1, num_rows // 3), num_rows - max(1, num_rows // 3))
+        parts = ((0, num_rows), (0, self.sizes.first), (self.sizes.first, self.sizes.rest))
+        self._inputs = [
+            (own if size == num_rows else entries.some(own, at, size), _lead_of_part(lead, at, size))
+            for at, size in parts
+        ]
+        self._generators = _of_script(self._module)
+
+    def compute(self, place: int, mode: Optional[ContextManager[Any]] = None) -> Computed:
+        """Compute all rows (0) or one of the parts (1, 2)."""
+        value, lead = self._inputs[place]
+        args, kwargs = map_tensors(value, fresh)
+        run = self._run
+        with ExitStack() as stack:
+            stack.enter_context(alone(_ACT))
+            stack.enter_context(run.generators.kept())
+            stack.enter_context(_put_back(self._generators))
+            stack.enter_context(warnings.catch_warnings())
+            stack.enter_context(without_chance(are_statistics_whole=False))
+            stack.enter_context(self._copies.in_place())
+            stack.enter_context(uncompiled(run.calls.is_compiled))
+            stack.enter_context(run.calls.once_more(lead))
+            stack.enter_context(run.draws.tried([lead]))
+            warnings.simplefilter("ignore")
+            versions = {name: internals.version(one) for name, one in _buffers(self._module).items()}
+            with mode or nullcontext():
+                outputs = self._original(self._module, *args, **kwargs)
+            buffers = {
+                name: one.detach().clone()
+                for name, one in _buffers(self._module).items()
+                if versions.get(name) != internals.version(one)
+            }
+            states = self.states()
+        if not place:
+            self.need_gradients = {
+                at for at, one in enumerate(leaves_of(outputs)) if isinstance(one, torch.Tensor) and one.requires_grad
+            }
+        return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states)
+
+    def states(self) -> List[int]:
+        """Return checksums of the states of all generators."""
+        return [self._run.generators.digest(), *states_of(self._generators)]
+
+    def refuse_training(self, loss: torch.Tensor) -> None:
+        """End the trial where backward() comes to the weights of the model."""
+        copies = {id(one) for one in self._copies.weights.values()}
+        if any(id(leaf) in copies for leaf in gradient_observers.leaves_of(loss)):
+            raise TrainsItselfError
+
+
+def _lead_of_part(lead: Sharded, at: int, size: int) -> Sharded:
+    """Return the leading rows of a part, as if a rank more had the rows before it."""
+    rank, own = lead.world.rank, lead.rows[lead.world.rank]
+    rows = (*lead.rows[:rank], at, size, own - at - size, *lead.rows[rank + 1 :])
+    local = lead.local.narrow(lead.dim_of_rows, at, size)
+    world = lead.world._replace(rank=rank + 1, size=len(rows), hosted=1, graph_cuts=None)
+    part = Sharded(local, world, rows, lead.dim_of_rows)
+    part.cut_from = lead, at, size
+    return part
+
+
+def _doubled_lead(lead: Sharded) -> Sharded:
+    world = lead.world._replace(rank=0, size=1, hosted=1, graph_cuts=None)
+    first = lead.local.narrow(lead.dim_of_rows, 0, 1)
+    return Sharded(torch.cat([first, first], lead.dim_of_rows), world, (2,), lead.dim_of_rows)
+
+
+def _of_script(module: nn.Module) -> List[Any]:
+    """Return the generators that the script has made; those of torch only where the script or a module names them."""
+    named = vars(sys.modules.get("__main__", sys)).values()
+    held = [one for part in module.modules() for one in vars(part).values()]
+    every = (*gc.get_objects(), *named, *held)
+    # by type(): isinstance() asks proxies for their class, which warn
+    found = [one for one in every if issubclass(type(one), own_generators.kinds())]
+    return list({id(one): one for one in found if not isinstance(one, random.SystemRandom)}.values())
+
+
+def states_of(generators: List[Any]) -> List[int]:
+    """Return checksums of the states of generators."""
+    return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@contextmanager
+def _put_back(generators: List[Any]) -> Iterator[None]:
+    states = [own_generators.state_of(one) for one in generators]
+    try:
+        yield
+    finally:
+        for one, state in zip(generators, states):  # noqa: B905
+            own_generators.put_state(one, state)
+
+
+def _buffers(module: nn.Module) -> Dict[str, torch.Tensor]:
+    """Return a model's buffers by name, but for running statistics, which have options of their own."""
+    return {
+        "%s.%s" % (type(part).__name__, name): one
+        for part in module.modules()
+        if not isinstance(part, internals.NormLayer)
+        for name, one in part.named_buffers(recurse=False)
+        if type(one) is torch.Tensor and one.layout == torch.strided
+    }

@@ -1,0 +1,250 @@
+"""Try, in the first calls of a model, whether it treats each row of its batch by itself: `--no-check` changes nothing.
+
+Each rank computes the model for all of its rows, and for two parts of them (`part_runs`). Rows must be equal; a total
+must be a sum or a mean over samples. What mixes rows is refused, with its line. A model that trains inside of its
+forward() turns out to be a part of the script's loop, and is called as such.
+"""
+
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+
+import torch
+from torch import nn
+
+from .. import messages
+from ..gather import is_sharded
+from ..global_tensors import doubts
+from ..global_tensors.returned_numbers import leaves_of
+from ..global_tensors.tensors import Sharded, tensors_of
+from ..scaling_error import ScalingError
+from . import first_mixing
+from .closeness import differs
+from .part_runs import Computed, PartRuns, TrainsItselfError
+from .row_fits import MEAN, ROWS, SAME, fits
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+DUE = (1, 10, 100, 1000)
+"""The calls of a model that are tried, counted for each way in which the script calls it."""
+TRAINS, UNKNOWN, REFUSED = "trains", "unknown", "refused"
+WAY_OUT = (
+    "do this outside of the model, where the batch is whole: let the model return a row for each sample; "
+    "or start one rank: echelon run -n 1 …"
+)
+
+
+class Verdict(NamedTuple):
+    """What a trial has shown."""
+
+    kind: str = ""
+    reason: str = ""
+    fits: Optional[Dict[int, Set[str]]] = None
+    """The ways in which each number among the outputs follows from parts of the batch."""
+
+    layer: str = ""
+    """The layer that mixes rows because it expects time in the first dim."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the model trains inside of its forward()."""
+        return self.kind == TRAINS
+
+
+class RowTrials:
+    """Decides which calls are tried, and refuses a model that mixes rows."""
+
+    def __init__(self, run: "Training") -> None:
+        self._run = run
+        self._counts: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, int]]" = weakref.WeakKeyDictionary()
+        self._verified: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+        self._now: Optional[PartRuns] = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a model is tried now."""
+        return self._now is not None
+
+    def at_backward(self, loss: torch.Tensor) -> None:
+        """Notice a backward() inside of a model."""
+        if self._now is not None:
+            self._now.refuse_training(loss)
+
+    def at_step(self) -> None:
+        """Notice a step of an optimizer."""
+        if self._now is not None:
+            raise TrainsItselfError
+
+    def at_call(
+        self, original: Callable[..., Any], module: nn.Module, value: Tuple[Any, Any], lead: Sharded,
+        first: Optional[torch.Tensor], doubt: Optional[doubts.Doubt],
+    ) -> Verdict:  # fmt: skip
+        """Try a call that is about to be computed; raise ScalingError, on all ranks, if it mixes rows.
+
+        A doubt is the reason and the way out of a refusal of rows that are no samples, if these rows are not.
+        """
+        if not self._is_due(module, value):
+            return Verdict()
+        mine = self._try(PartRuns(self._run, original, module), value, lead, first)
+        every = [mine] if self._run.parallelism.trains_alone else self._of_all(mine)
+        refusal = next((one for one in every if one.kind == REFUSED), None)
+        if refusal is not None:
+            raise ScalingError(*_refusal(module, refusal, tensors_of(value), sum(lead.rows)))
+        trains = next((one for one in every if one.trains), None)
+        if trains is not None:
+            return trains
+        unknown = next((one for one in every if one.kind == UNKNOWN), None)
+        if unknown is None:
+            self._verified.add(module)
+            return mine if len(every) == self._run.world.processes.size else Verdict()  # ranks alone agree on nothing
+        self._tell_unknown(module, unknown.reason, doubt)
+        return Verdict(UNKNOWN)
+
+    def _tell_unknown(self, module: nn.Module, reason: str, doubt: Optional[doubts.Doubt]) -> None:
+        """Refuse a model that no trial could verify, where there is a doubt; else say so if nothing else compares."""
+        if not reason or module in self._verified:
+            return
+        if doubt is not None:
+            raise ScalingError(*doubt)
+        if not self._run.options.checks_first_step:
+            self._run.say(_UNTRIED % (type(module).__name__, reason))
+
+    def _of_all(self, mine: Verdict) -> List[Verdict]:
+        told = messages.gather([mine.kind, mine.reason, mine.layer])
+        return [Verdict(kind, reason, layer=layer) for kind, reason, layer in told]
+
+    def _is_due(self, module: nn.Module, value: Tuple[Any, Any]) -> bool:
+        counts = self._counts.setdefault(module, {})
+        key = (module.training, torch.is_grad_enabled(), _signature(value))
+        counts[key] = counts.get(key, 0) + 1
+        can = not torch.is_inference_mode_enabled() and not any(_is_elsewhere(one) for one in module.parameters())
+        return counts[key] in DUE and can and self._now is None
+
+    def _try(self, runs: PartRuns, value: Tuple[Any, Any], lead: Sharded, first: Optional[torch.Tensor]) -> Verdict:
+        self._now = runs
+        self._run.draws.num_otherwise = 0
+        try:
+            runs.take(value, lead, first)
+            results = self._computed(runs)
+            return results if isinstance(results, Verdict) else self._judge(runs, results)
+        except TrainsItselfError:
+            return Verdict(TRAINS)
+        except ScalingError as refusal:
+            refusal.withdraw()
+            return Verdict(UNKNOWN)
+        finally:
+            self._now = None
+
+    def _computed(self, runs: PartRuns) -> Union[Verdict, List[Computed]]:
+        """Return the results for all rows and for two parts; a verdict where there are none."""
+        sites = self._run.draws.sites
+        heard: List[Any] = []
+        results = self._results(runs, heard)
+        if isinstance(results, Verdict) or not any(heard):
+            return results
+        unruly = sites.learn(heard, (runs.sizes.all_rows, *runs.sizes))
+        if unruly is not None:
+            return Verdict(REFUSED, _DRAWS % str(unruly.line))
+        return self._results(runs, [])
+
+    def _results(self, runs: PartRuns, heard: List[Any]) -> Union[Verdict, List[Computed]]:
+        """Compute all rows and both parts, and hear what they draw."""
+        sites = self._run.draws.sites
+        results: List[Computed] = []
+        try:
+            for place in range(3):
+                sites.listen()
+                results.append(runs.compute(place))
+                heard.append(sites.heard())
+        except Exception as error:  # noqa: BLE001  (a model may raise anything; if all rows fail, its own call raises it)
+            return Verdict(UNKNOWN, str(error).partition("\n")[0] if results else "")
+        finally:
+            sites.heard()
+        return results
+
+    def _judge(self, runs: PartRuns, results: List[Computed]) -> Verdict:
+        """Compare the results of a call with those of its two parts."""
+        if self._run.draws.num_otherwise:
+            return Verdict(UNKNOWN)  # each rank draws for itself, and a line says so
+        whole, first, rest = results
+        if first.states != whole.states or rest.states != whole.states:
+            if not self._run.draws.is_on:
+                return Verdict(UNKNOWN)
+            return Verdict(REFUSED, _DRAWS % first_mixing.drawn(runs))
+        changed = _changed_buffer(results)
+        if changed:
+            return Verdict(REFUSED, _BUFFER % changed)
+        every = [leaves_of(one.outputs) for one in results]
+        if len(set(map(len, every))) > 1:
+            return Verdict(UNKNOWN)
+        found: Dict[int, Set[str]] = {}
+        for place, three in enumerate(zip(*every)):  # noqa: B905
+            possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
+            if possible is not None and not _is_fine(possible, three[0], needs_gradient=place in runs.need_gradients):
+                return self._mixes(runs, whole)
+            if possible is not None and ROWS not in possible and _is_single(three[0]):
+                found[place] = possible
+        return Verdict("", "", found)
+
+    def _mixes(self, runs: PartRuns, before: Computed) -> Verdict:
+        """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""
+        again = runs.compute(0)
+        both = zip(leaves_of(before.outputs), leaves_of(again.outputs))  # noqa: B905
+        tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
+        if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
+            return Verdict(UNKNOWN, "it gives other numbers each time")
+        mixing = first_mixing.found(runs)
+        return Verdict(REFUSED, mixing.what, layer=mixing.layer)
+
+
+_UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself, for it fails with some of them: %s"
+_DRAWS = "draws numbers for each of its samples at %s, and each rank has only its own samples"
+_BUFFER = "changes its buffer %s with the samples that it gets, and each rank gets different samples"
+
+
+def _is_single(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or value.numel() == 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
+
+
+def _refusal(module: nn.Module, verdict: Verdict, tensors: List[torch.Tensor], num_rows: int) -> doubts.Doubt:
+    if verdict.layer and tensors:
+        return doubts.of_layer(module, tuple(tensors[0].shape), num_rows, verdict.layer)
+    graph = doubts.of_graph(module, tensors, num_rows) if tensors else None
+    return graph or ("%s %s" % (type(module).__name__, verdict.reason), WAY_OUT)
+
+
+def _is_fine(possible: Set[str], output: Any, *, needs_gradient: bool) -> bool:
+    """Say whether ranks can put an output together from their parts."""
+    if isinstance(output, torch.Tensor) and output.numel() > 1:
+        wanted = {ROWS, SAME, MEAN} if output.is_floating_point() or output.is_complex() else {ROWS, SAME}
+        return bool(possible & wanted)
+    return bool(possible) or not needs_gradient  # `returned_numbers` looks at a number that nothing is trained with
+
+
+def _changed_buffer(results: List[Computed]) -> str:
+    whole, *parts = (one.buffers for one in results)
+    for name, buffer in whole.items():
+        others = [part.get(name) for part in parts]
+        if any(one is None or one.shape != buffer.shape or differs(one, buffer) for one in others):
+            return name
+    return ""
+
+
+def _is_elsewhere(weight: torch.Tensor) -> bool:
+    """Say whether this process cannot compute with a weight alone."""
+    return is_sharded(weight) or weight.is_meta or isinstance(weight, nn.parameter.UninitializedParameter)
+
+
+def _signature(value: Any) -> Any:
+    """Return the way in which a model is called: the kinds of its arguments, and the values of flags."""
+    if isinstance(value, torch.Tensor):
+        return value.dim()
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_signature, value[:8]))
+    if isinstance(value, dict):
+        return tuple((str(key), _signature(one)) for key, one in value.items())
+    return value if isinstance(value, (bool, str, type(None))) else type(value).__name__

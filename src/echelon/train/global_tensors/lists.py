@@ -1,0 +1,82 @@
+"""Lists and arrays with an entry for each sample, such as graphs, strings or numpy rows: a rank's part is a slice."""
+
+import sys
+from typing import Any, Callable, List, Optional
+
+import torch
+from torch import nn
+
+from .tensors import map_entries, tensors_of
+
+
+class Hidden:
+    """A list that `map_tensors` leaves alone: its entries are samples, and their tensors have no rows of samples."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+def is_array(value: Any) -> bool:
+    """Say whether a value is an array of numpy with at least one dim."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
+
+
+def leading(value: Any) -> Optional[torch.Tensor]:
+    """Return the first tensor of a call's arguments; or one that stands for the first array or list of samples."""
+    if is_array(value) or is_of_samples(value):
+        return torch.empty(len(value), 1)
+    if isinstance(value, (tuple, list, dict)):
+        entries = value.values() if isinstance(value, dict) else value
+        return next((one for one in map(leading, entries) if one is not None), None)
+    return next((one for one in tensors_of(value) if one.dim()), None)
+
+
+def is_of_samples(value: Any) -> bool:
+    """Say whether a list holds samples, rather than arguments: several of one kind, each with its own size."""
+    if type(value) not in (list, tuple) or len(value) < 2 or len({type(one) for one in value}) > 1:
+        return False
+    first = value[0]
+    if isinstance(first, torch.Tensor) or is_array(first):
+        return len({tuple(one.shape) for one in value}) > 1 or len(first.shape) == 1
+    if isinstance(first, (list, tuple)):
+        return not any(isinstance(one, torch.Tensor) and one.dim() > 1 for one in first)
+    return isinstance(first, (str, bytes, dict)) or (_is_object(first) and bool(tensors_of(first) or vars(first)))
+
+
+def _is_object(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value)
+
+
+def hide(value: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return a value with the result of `replace`, hidden, in place of each list or array for which there is one."""
+    if isinstance(value, (tuple, list)) or is_array(value):
+        changed = replace(value)
+        if changed is not None:
+            return Hidden(changed)
+    if isinstance(value, (tuple, list)):
+        return map_entries(value, [hide(one, replace) for one in value])
+    if isinstance(value, dict):
+        return map_entries(value, [hide(one, replace) for one in value.values()])
+    return value
+
+
+def show(value: Any) -> Any:
+    """Return a value with the lists that `hide` has hidden."""
+    if isinstance(value, Hidden):
+        return value.content
+    if isinstance(value, (tuple, list)):
+        return map_entries(value, [show(one) for one in value])
+    if isinstance(value, dict):
+        return map_entries(value, [show(one) for one in value.values()])
+    return value
+
+
+def doubled(value: Any) -> Any:
+    """Return a list or array of one sample with this sample twice."""
+    if is_array(value):
+        return sys.modules["numpy"].concatenate([value, value])
+    entries: List[Any] = [*value, *value]
+    return type(value)(entries)
