@@ -10,25 +10,42 @@ import sys
 import warnings
 import zlib
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Protocol, Set, Tuple
 
 import torch
 from torch import nn
 
 from ...pytorch import internals
+from ...scale_options import ScaleOptions
 from .. import gradient_observers
 from ..global_tensors.arguments import Entries
+from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, map_tensors
+from ..parallelism.base import Parallelism
 from ..replay import generators as own_generators
+from ..rng.draws import Draws
+from ..rng.generators import Generators
 from ..single_rank import alone
+from ..world import World
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
 from .row_fits import Sizes
 
-if TYPE_CHECKING:
-    from ..training import Training
-
 _ACT = "the trial of a model's rows"
+
+
+class Tried(Protocol):
+    """The training whose models are tried."""
+
+    world: World
+    options: ScaleOptions
+    parallelism: Parallelism
+    generators: Generators
+    draws: Draws
+    calls: ModelCalls
+
+    def say(self, text: str) -> None:
+        """Talk to the person."""
 
 
 class TrainsItselfError(BaseException):
@@ -49,7 +66,7 @@ class Computed(NamedTuple):
 class PartRuns:
     """The three computations of one call."""
 
-    def __init__(self, run: "Training", original: Callable[..., Any], module: nn.Module) -> None:
+    def __init__(self, run: Tried, original: Callable[..., Any], module: nn.Module) -> None:
         self._run, self._original, self._module = run, original, module
         self._copies = Copies(module)
         self._inputs: List[Tuple[Any, Sharded]] = []

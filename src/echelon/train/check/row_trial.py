@@ -6,7 +6,7 @@ forward() turns out to be a part of the script's loop, and is called as such.
 """
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
 from torch import nn
@@ -19,11 +19,8 @@ from ..global_tensors.tensors import Sharded, tensors_of
 from ..scaling_error import ScalingError
 from . import first_mixing
 from .closeness import differs
-from .part_runs import Computed, PartRuns, TrainsItselfError
+from .part_runs import Computed, PartRuns, TrainsItselfError, Tried
 from .row_fits import MEAN, ROWS, SAME, fits
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -54,7 +51,7 @@ class Verdict(NamedTuple):
 class RowTrials:
     """Decides which calls are tried, and refuses a model that mixes rows."""
 
-    def __init__(self, run: "Training") -> None:
+    def __init__(self, run: Tried) -> None:
         self._run = run
         self._counts: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, int]]" = weakref.WeakKeyDictionary()
         self._verified: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
