@@ -41,7 +41,7 @@ REFUSED: dict[str, str] = {
     "full_graph": "the script called Net with one graph: 90 nodes in a tensor of shape (90, 5)",
     "hidden_process_group": "the script distributes itself: it calls torch.distributed.init_process_group()",
     "mentions_ddp": "distributes itself: it mentions torch.nn.parallel.DistributedDataParallel",
-    "negatives_in_model": "Pairs mixes the samples of its batch in mm(), at train.py:",
+    "negatives_in_model": "Pairs mixes the samples of its batch in mm(), at ",
     "one_by_one": "the script's batch has 1 sample, but 2 ranks share it",
     "own_process_group": "distributes itself: it mentions torch.distributed",
     "model_by_hand": "no optimizer of torch.optim has the weights",

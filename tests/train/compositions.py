@@ -8,10 +8,12 @@ does: it trains compositions as they come, until there are no more.
 import faulthandler
 import os
 import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -94,6 +96,92 @@ class Rows(nn.Module):
         for _ in range(2):
             h = torch.tanh(self.second(h) + x)
         return h
+
+
+class Sample:
+    """A sample that is an object of the script's own."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+class Odd(nn.Module):
+    """A model that draws by itself, trains inside of itself, or takes lists and arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.own = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.cell, self.attention = nn.GRU(WIDTH, WIDTH), nn.MultiheadAttention(WIDTH, 2)
+        self.optimizer = torch.optim.SGD(self.own.parameters(), lr=0.1)
+
+    def forward(self, x: Any, how: str) -> Any:
+        """Return rows."""
+        return torch.tanh(getattr(self, how)(x))
+
+    def one_distribution(self, x: Any) -> Any:
+        """Draw several numbers for each row from one distribution."""
+        chosen = torch.multinomial(torch.arange(1.0, WIDTH + 1), len(x) * 2, replacement=True).view(-1, 2)
+        return self.first(x) + self.second(x).gather(1, chosen).sum(1, keepdim=True)
+
+    def indices(self, x: Any) -> Any:
+        """Draw one vector that has all indices."""
+        return self.first(x).gather(1, torch.randint(0, WIDTH, (len(x) * WIDTH,)).view(-1, WIDTH))
+
+    def features(self, x: Any) -> Any:
+        """Draw as much for any batch."""
+        return self.first(x)[:, torch.randperm(WIDTH)] + torch.rand(3).sum() + torch.randn(2, WIDTH).sum(0)
+
+    def coins(self, x: Any) -> Any:
+        """Draw with numpy and Python."""
+        h = self.first(x) * float(np.random.rand())
+        return self.second(h) if random.random() < 0.5 else h
+
+    def numpy_rows(self, x: Any) -> Any:
+        """Draw a row for each sample with numpy."""
+        return self.first(x) + torch.as_tensor(np.random.randn(len(x), WIDTH))
+
+    def shuffled(self, x: Any) -> Any:
+        """Put the rows in another order."""
+        return self.first(x) + x[torch.randperm(len(x))]
+
+    def time_first(self, x: Any) -> Any:
+        """Compute layers that expect time first."""
+        h = torch.stack([x, self.first(x)])
+        return self.cell(h)[0][-1] + self.attention(h, h, h, need_weights=False)[0][0]
+
+    def wrong_time(self, x: Any) -> Any:
+        """Take the rows for steps of time."""
+        return self.cell(x[:, None])[0][:, 0]
+
+    def inner_step(self, x: Any) -> Any:
+        """Train a part of the model."""
+        loss = self.own(x.detach()).pow(2).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return self.first(x) + self.own(x).detach()
+
+    def fast(self, x: Any) -> Any:
+        """Go one step with weights that are not kept."""
+        weights = list(self.first.parameters())
+        gradients = torch.autograd.grad(self.first(x).pow(2).mean(), weights, create_graph=True)
+        return F.linear(x, *[weight - 0.1 * one for weight, one in zip(weights, gradients, strict=True)])
+
+    def array(self, x: Any) -> Any:
+        """Take an array."""
+        return self.first(torch.as_tensor(x))
+
+    def listed(self, x: Any) -> Any:
+        """Take a list of rows."""
+        return self.first(torch.stack(x))
+
+    def objects(self, x: Any) -> Any:
+        """Take a list of objects."""
+        return self.first(torch.stack([one.x for one in x]))
+
+    def numbers(self, x: Any) -> Any:
+        """Take a list of lists of numbers."""
+        return self.first(torch.tensor(x))
 
 
 class WritesInput(nn.Module):
@@ -189,7 +277,10 @@ class Script:
 
     def __init__(self, num_samples: int) -> None:
         torch.manual_seed(3)
+        np.random.seed(3)
+        random.seed(3)
         self.a, self.b, self.c, self.writes = Rows(), Rows(), Rows(), WritesInput()
+        self.odd = Odd()
         self.matrix = nn.Parameter(torch.randn(WIDTH, WIDTH) * 0.5)
         self.vector = nn.Parameter(torch.randn(WIDTH))
         self.whole = torch.randn(num_samples, WIDTH)
@@ -201,7 +292,9 @@ class Script:
 
     def parameters(self) -> list[list[nn.Parameter]]:
         """Return the weights of two optimizers."""
-        second = [*self.b.parameters(), *self.c.parameters(), self.vector]
+        own = {id(one) for one in self.odd.own.parameters()}  # which the model trains by itself
+        odd = [one for one in self.odd.parameters() if id(one) not in own]
+        second = [*self.b.parameters(), *self.c.parameters(), *odd, self.vector]
         return [[*self.a.parameters(), *self.writes.parameters(), self.matrix, self.table], second]
 
     def rows(self, x: Any) -> Any:
@@ -379,6 +472,16 @@ MODELS: dict[str, Operation] = {
     "of a slice": lambda s, x, z: x + s.a(x[: (len(x) + 1) // 2]).sum(0),
     "of each": lambda s, x, z: torch.stack([s.b(one[None])[0] for one in x]),
 }
+ODD: dict[str, Operation] = {
+    **{how.replace("_", " "): (lambda s, x, z, how=how: s.odd(x, how)) for how in (
+        "one_distribution", "indices", "features", "coins", "numpy_rows", "shuffled", "time_first", "wrong_time",
+        "inner_step", "fast")},
+    "array": lambda s, x, z: x + s.odd(x.detach().numpy(), "array"),
+    "listed": lambda s, x, z: x + s.odd(list(x.detach()), "listed"),
+    "objects": lambda s, x, z: x + s.odd([Sample(one) for one in x.detach()], "objects"),
+    "numbers": lambda s, x, z: x + s.odd(x.detach().tolist(), "numbers"),
+}  # fmt: skip
+"""Models that are refused more often than others."""
 FREE: dict[str, Operation] = {
     "sum": lambda s, x, z: x + z,
     "product": lambda s, x, z: torch.tanh(x * z),
@@ -446,7 +549,7 @@ FREE: dict[str, Operation] = {
     "normalized": lambda s, x, z: F.layer_norm(x, (WIDTH,), s.vector),
     "normalized over the batch": lambda s, x, z: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1).sqrt(),
 }
-OPERATIONS: dict[str, Operation] = {**MODELS, **FREE}
+OPERATIONS: dict[str, Operation] = {**MODELS, **ODD, **FREE}
 LOSSES: dict[str, Operation] = {
     "mean": lambda s, x, z: x.pow(2).mean(),
     "sum": lambda s, x, z: 0.1 * x.sin().sum(),
@@ -611,7 +714,7 @@ def _trained(run: Any, composition: Composition) -> tuple[str, Any]:
     run.parallelism = run.new_parallelism()
     run.calls = run.parallelism.kind_of_calls(run)
     run._loops.clear()
-    run.has_begun = True
+    run.has_begun = run.draws.is_on = True
     try:
         return "computed", train(composition)
     except ScalingError as refusal:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import pick
 from tests.train import compositions
-from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, Composition
+from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, ODD, Composition
 from tests.train.strategies import ranks
 
 SIZES = (2, 3)
@@ -25,13 +25,17 @@ TOLERANCE = 1e-7
 
 places = st.integers(0, 3)
 models = st.tuples(st.sampled_from(sorted(MODELS)), places, places)
+odd = st.tuples(st.sampled_from(sorted(ODD)), places, places)
 free = st.tuples(st.sampled_from(sorted(FREE)), places, places)
 any_composition = st.builds(
     Composition,
     num_samples=st.integers(1, 9),
     is_loaded=st.booleans(),
     operations=st.builds(
-        lambda first, others, last: (first, *others, last), models, st.lists(models | free, max_size=5), models | free
+        lambda first, others, last: (first, *others, last),
+        models,
+        st.lists(models | free | odd, max_size=5),
+        models | free,
     ),
     losses=st.lists(st.tuples(st.sampled_from(sorted(LOSSES)), places, places), min_size=1, max_size=3).map(tuple),
     ending=st.sampled_from(sorted(ENDINGS)),

@@ -35,14 +35,14 @@ class Mixed(torch.autograd.Function):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.last, self.num_calls = nn.Linear(6, 16), nn.Linear(16, 3), 0
+        self.first, self.last, self.num_calls = nn.Linear(6, 16), nn.Linear(16, 3), 0  # the tenth is tried by itself
 
     def forward(self, x):
         self.num_calls += 1
         h = self.first(x).tanh()
-        if fault == "forward" and self.num_calls > 7:
+        if fault == "forward" and self.num_calls > 10:
             h = h - h.mean(0)
-        if fault == "backward" and self.num_calls > 7:
+        if fault == "backward" and self.num_calls > 10:
             h = Mixed.apply(h)
         return self.last(h)
 
@@ -205,8 +205,8 @@ def test_later_difference_is_refused(tmp_path: Path, fault: str, num_ranks: int)
 
 
 def test_check_can_be_left_out(tmp_path: Path) -> None:
-    """With --no-check nobody looks."""
-    done = run(tmp_path, FAULTY, "-n", "2", "--no-check", "train.py", "forward")
+    """With --no-check nobody compares the steps."""
+    done = run(tmp_path, FAULTY, "-n", "2", "--no-check", "train.py", "rates")
     assert done.returncode == 0, done.stderr
 
 

@@ -84,7 +84,7 @@ def test_tensor_of_the_whole_batch_beside_a_single_sample(tmp_path: Path) -> Non
     parts = {"RETURN": "return self.head(h) + shift", "HOOK": "shift = torch.ones(2, 2)"}
     done = run(tmp_path, 2, **parts, **{"batch_size=12": "batch_size=2"})
     assert done.returncode == 2, done.stderr
-    assert "Model returns 2 rows on a rank that has 1 of 2 samples" in done.stderr
+    assert "Model mixes the samples of its batch in add(), at train.py:12" in done.stderr
 
 
 def test_model_of_fewer_samples_than_ranks(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_error_that_is_its_own_cause(tmp_path: Path) -> None:
 
 
 def test_doubt_about_a_number_is_told_once(tmp_path: Path) -> None:
-    """Beside it stands a number that is 0 in each step, whose kind no call shows."""
-    output = "return nn.functional.dropout(self.head(h), 0.5).pow(2).mean(), self.head(h).mean() * 0"
+    """Each rank draws its own numbers, and beside it stands a number that is 0 in each step: no call shows a kind."""
+    output = "y = self.head(h); return (y * torch.poisson(torch.ones_like(y))).pow(2).mean(), y.mean() * 0"
     done = run(tmp_path, 2, RETURN=output, LOSS="out[0] + out[1]")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Model returns a number (output 0); echelon cannot tell") == 1

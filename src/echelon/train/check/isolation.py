@@ -4,7 +4,7 @@ import io
 from collections import OrderedDict
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import wraps
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from .. import patches
 from ..gather import is_sharded
 from ..global_tensors.tensors import GlobalTensor
 from . import dropouts
+from .kept import Kept
 
 
 class Copies:
@@ -29,17 +30,13 @@ class Copies:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model copies for the duration of a block, and then undo every change that it made to itself."""
-        kept = [(one, dict(one.__dict__), _containers(one)) for one in self._modules]
+        kept = Kept(self._modules)
         self.weights = {}
         self._put_copies()
         try:
             yield
         finally:
-            for module, attributes, containers in kept:
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-                for container, content in containers:
-                    _fill(container, content)
+            kept.put_back()
 
     @torch.no_grad()
     def _put_copies(self) -> None:
@@ -129,20 +126,6 @@ def _norm_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _clone(tensor: Any) -> Any:
     return None if tensor is None else tensor.detach().clone()
-
-
-def _containers(module: nn.Module) -> List[Tuple[Any, Any]]:
-    """Return the lists, dicts and sets that a module holds, each with a copy of its content."""
-    kinds = (list, dict, set)
-    return [(one, one.copy()) for one in module.__dict__.values() if isinstance(one, kinds)]
-
-
-def _fill(container: Any, content: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(content)
-    else:
-        container.update(content)
 
 
 def _is_of_torch(hook: Any) -> bool:

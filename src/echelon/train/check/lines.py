@@ -3,11 +3,17 @@
 import linecache
 import os
 import sys
+import sysconfig
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 _INSIDE = ("echelon", "_echelon", "torch")
 _LIBRARY = os.path.dirname(linecache.__file__)
+_LIBRARIES = (
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(__file__).parents[2]) + os.sep,
+)
 
 
 class Line(NamedTuple):
@@ -41,3 +47,8 @@ def is_of_script(frame: FrameType) -> bool:
     path = frame.f_code.co_filename
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return top not in _INSIDE and os.path.dirname(path) != _LIBRARY and not path.startswith("<")
+
+
+def is_file_of_script(path: str) -> bool:
+    """Say whether a file is the script or is imported by it, and belongs to no library that is installed."""
+    return not os.path.abspath(path).startswith(_LIBRARIES)

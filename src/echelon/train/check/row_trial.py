@@ -83,8 +83,9 @@ class RowTrials:
         if not self._is_due(module, value):
             return Verdict()
         mine = self._try(PartRuns(self._run, original, module), value, lead, first)
-        every = [mine] if self._run.parallelism.trains_alone else self._of_all(mine)
-        refusal = next((one for one in every if one.kind == REFUSED), None)
+        is_alone = self._run.parallelism.trains_alone
+        every = [mine] if is_alone else self._of_all(mine)
+        refusal = next((one for one in every if one.kind == REFUSED and (one.layer or not is_alone)), None)
         if refusal is not None:
             raise ScalingError(*_refusal(module, refusal, tensors_of(value), sum(lead.rows)))
         trains = next((one for one in every if one.trains), None)

@@ -2,9 +2,9 @@
 
 import os
 import sys
-import sysconfig
 from typing import Any, Callable
 
+from ..check import lines
 from ..patches import Hooks
 from .sharing import Files
 
@@ -25,7 +25,6 @@ _ENDS = (
     ("concurrent.futures.process", "ProcessPoolExecutor.shutdown"),
     ("concurrent.futures.thread", "ThreadPoolExecutor.shutdown"),
 )
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def install(files: Files, hooks: Hooks) -> None:
@@ -70,5 +69,4 @@ def is_of_script(frame: Any) -> bool:
     """Say whether a frame belongs to the script and to no library; a `with` block calls `__exit__` in between."""
     if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
         frame = frame.f_back
-    file = os.path.abspath(str(frame.f_globals.get("__file__", "")))
-    return not file.startswith(_LIBRARIES)
+    return lines.is_file_of_script(str(frame.f_globals.get("__file__", "")))

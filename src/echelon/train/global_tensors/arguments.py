@@ -90,7 +90,7 @@ class Entries:
         is_of_samples = lists.is_array(value) or lists.is_of_samples(value) or not tensors_of(value)
         if len(value) != sum(rows) or not is_of_samples:
             return None
-        first = sum(rows[: self._lead.world.rank])
+        first = min(sum(rows[: self._lead.world.rank]), len(value) - 1)  # a rank without samples computes a placeholder
         return value[first : first + max(1, rows[self._lead.world.rank])]
 
     def _shown(self, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Lists and arrays with an entry for each sample, such as graphs, strings or numpy rows: a rank's part is a slice."""
 
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -24,13 +24,17 @@ def is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
 
 
-def leading(value: Any) -> Optional[torch.Tensor]:
+def leading(args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     """Return the first tensor of a call's arguments; or one that stands for the first array or list of samples."""
+    return next((one for one in map(_leading, (*args, *kwargs.values())) if one is not None), None)
+
+
+def _leading(value: Any) -> Optional[torch.Tensor]:
     if is_array(value) or is_of_samples(value):
         return torch.empty(len(value), 1)
     if isinstance(value, (tuple, list, dict)):
         entries = value.values() if isinstance(value, dict) else value
-        return next((one for one in map(leading, entries) if one is not None), None)
+        return next((one for one in map(_leading, entries) if one is not None), None)
     return next((one for one in tensors_of(value) if one.dim()), None)
 
 
@@ -40,10 +44,18 @@ def is_of_samples(value: Any) -> bool:
         return False
     first = value[0]
     if isinstance(first, torch.Tensor) or is_array(first):
-        return len({tuple(one.shape) for one in value}) > 1 or len(first.shape) == 1
+        return _are_samples([tuple(one.shape) for one in value])
     if isinstance(first, (list, tuple)):
         return not any(isinstance(one, torch.Tensor) and one.dim() > 1 for one in first)
     return isinstance(first, (str, bytes, dict)) or (_is_object(first) and bool(tensors_of(first) or vars(first)))
+
+
+def _are_samples(shapes: List[Tuple[int, ...]]) -> bool:
+    """Say whether tensors of these shapes are samples of a list, and not x and y of a batch, with as many rows."""
+    if len({len(one) for one in shapes}) > 1 or not shapes[0]:
+        return False
+    are_alike = len({one[0] for one in shapes}) == 1
+    return len(shapes[0]) == 1 or (len(set(shapes)) > 1 and not (are_alike and shapes[0][0] > len(shapes)))
 
 
 def _is_object(value: Any) -> bool:

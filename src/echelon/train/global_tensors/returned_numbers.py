@@ -57,6 +57,8 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
     fraction = lead.rows[lead.world.rank] / sum(lead.rows)
     if kind in ("", _SAME) or (isinstance(leaf, Partial) and kind == _MEAN):
         return leaf
+    if isinstance(leaf, Sharded):
+        return leaf  # an earlier call gave a number in this place
     if isinstance(own, torch.Tensor) and kind == _SUM:
         counts = own if fraction else own * 0  # a placeholder in place of samples counts for nothing
         return Partial(counts, lead.world, fraction)

@@ -3,7 +3,7 @@
 import hashlib
 import weakref
 from contextlib import nullcontext
-from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Set, Type
 
 import torch
 import torch.distributed as dist
@@ -62,8 +62,14 @@ class Parallelism:
         self.world = setup.world
         self._options = setup.options
         self._say = setup.say
-        self._optimizers: "List[weakref.ref[torch.optim.Optimizer]]" = []  # in the order in which all ranks made them
+        self._optimizers: List[
+            Callable[[], Optional[torch.optim.Optimizer]]
+        ] = []  # in the order in which they are made
         self._parameters: List[nn.Parameter] = []
+        self._agreed: Dict[int, List[nn.Parameter]] = {}
+        """The weights of each optimizer, by its place, when the ranks last agreed on the optimizers."""
+        self._shared: Set[int] = set()
+        """The identities of the weights that have the values of rank 0."""
         self.num_steps = 0
         self.observers = GradientObservers()
 
@@ -140,10 +146,15 @@ class Parallelism:
 
     def parameters(self) -> List[nn.Parameter]:
         """Return the trained parameters, each once, in the order of the optimizers' groups."""
-        parameters: Dict[int, nn.Parameter] = {}
-        for optimizer in self.known_optimizers():
-            parameters.update((id(parameter), parameter) for parameter in self.parameters_of(optimizer))
-        return list(parameters.values())
+        every = [one for place in range(len(self._optimizers)) for one in self._parameters_at(place)]
+        return list({id(parameter): parameter for parameter in every if parameter.requires_grad}.values())
+
+    def _parameters_at(self, place: int) -> List[nn.Parameter]:
+        """Return the weights of the optimizer at a place; if this rank has freed it, those that it had."""
+        optimizer = self._optimizers[place]()
+        if optimizer is None:
+            return self._agreed.get(place, [])
+        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
         """Return the parameters that one optimizer trains."""
@@ -168,21 +179,43 @@ class Parallelism:
         parameters = self.parameters()
         if self.world.size == 1 or not parameters:
             return
-        known = {id(parameter) for parameter in self._parameters}
-        if {id(parameter) for parameter in parameters} == known:
+        new = [parameter for parameter in parameters if id(parameter) not in self._shared]
+        is_new = bool(new) or any(place not in self._agreed for place in range(len(self._optimizers)))
+        if not is_new and {id(one) for one in parameters} == {id(one) for one in self._parameters}:
             return
         refuse_several_devices(parameters)
+        if is_new:
+            self._drop_freed()
         for optimizer in self.known_optimizers():
-            _order_alike(optimizer)
-        parameters = self.parameters()
-        for parameter in parameters:
-            if id(parameter) not in known and not is_sharded(parameter):
+            if any(id(parameter) not in self._shared for parameter in self.parameters_of(optimizer)):
+                _order_alike(optimizer)
+        for parameter in self.parameters():
+            if id(parameter) not in self._shared and not is_sharded(parameter):
                 dist.broadcast(parameter.data, 0)  # .data: a graph that waits for its backward() does not notice
-        self._parameters = parameters
+        self._remember()
         self._forget_parameters()
+
+    def _drop_freed(self) -> None:
+        """Forget the optimizers that some rank has freed: Python frees those in a cycle at any time."""
+        existing = messages.gather([place for place, known in enumerate(self._optimizers) if known() is not None])
+        for place in range(len(self._optimizers)):
+            if any(place not in of_rank for of_rank in existing):
+                self._optimizers[place] = _freed
+                self._agreed[place] = []
+
+    def _remember(self) -> None:
+        """Remember the weights on which the ranks agree."""
+        self._parameters = self.parameters()
+        self._agreed = {place: self._parameters_at(place) for place in range(len(self._optimizers))}
+        held = {id(parameter) for of_place in self._agreed.values() for parameter in of_place}
+        self._shared = (self._shared & held) | {id(parameter) for parameter in self._parameters}
 
     def _forget_parameters(self) -> None:
         """Drop the objects that were made from the former parameters."""
+
+
+def _freed() -> None:
+    """Stand for an optimizer that some rank has freed."""
 
 
 def _order_alike(optimizer: torch.optim.Optimizer) -> None:

@@ -37,7 +37,7 @@ class FullySharded(SharedBatches):
         self.prepare()
         if not all(is_sharded(parameter) for parameter in self._parameters):
             self._shards.apply(self.known_optimizers(), self._parameters)
-            self._parameters = self.parameters()
+            self._remember()
 
     def mean_gradients(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         run_backward(loss)  # fully_shard takes the mean of gradients as it scatters them

@@ -136,7 +136,7 @@ class ModelParallel(Parallelism):
         self.prepare()
         if any(id(parameter) not in self._settled for parameter in self._parameters):
             self._split_roots()
-            self._parameters = self.parameters()
+            self._remember()
             self._settled = {id(parameter) for parameter in self._parameters}
 
     def _split_roots(self) -> None:

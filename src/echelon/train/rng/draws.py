@@ -85,7 +85,8 @@ class Draws:
         """Whether this step is compared with one device: then kernels with their own draws drop nothing."""
         self.sites = DrawSites()
         self.num_otherwise = 0
-        """How often numbers were drawn that cannot be those of one device."""
+        """How often a model that is tried drew numbers that cannot be those of one device."""
+        self._is_tried = False
         self._memory: Dict[Any, torch.Tensor] = {}
         self._num_steps = 0
 
@@ -110,11 +111,13 @@ class Draws:
     def tried(self, leads: List[Any]) -> Iterator[None]:
         """Compute a model once more for these rows; whoever calls this restores the generators."""
         before = (self._leads, self.is_inside, self.is_compared)
+        self._is_tried = True
         if self.is_on:
             self._leads, self.is_inside, self.is_compared = leads, True, True
         try:
             yield
         finally:
+            self._is_tried = False
             self._leads, self.is_inside, self.is_compared = before
 
     @property
@@ -154,8 +157,10 @@ class Draws:
         if not self.is_on or not self.is_inside:
             yield
             return
-        self.say_other(purpose)
-        self.num_otherwise += 1
+        if self._is_tried:
+            self.num_otherwise += 1
+        else:
+            self.say_other(purpose)
         with self._generators.in_own():
             yield
 
