@@ -29,7 +29,7 @@ for fold in range(3):
         optimizer.step()
     print(f"{loss.item():.6f}")
 """
-"""Models and optimizers in a cycle, which Python frees at any time: here one rank frees them, and the other does not."""
+"""Models and optimizers in cycles, which Python frees at any time: here one rank frees them, the other does not."""
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from torch import nn
@@ -11,7 +11,8 @@ from . import lines
 
 MOST_KEPT, MOST_ENTRIES = 10_000, 1_000
 """The most objects whose contents are kept, and the most entries of each that are looked at."""
-_CONTAINERS = (list, dict, set, deque)
+_CONTAINERS = (list, OrderedDict, dict, set, deque)
+"""The classes whose own methods copy and fill; an OrderedDict has an order beside that of dict."""
 
 
 class Kept:

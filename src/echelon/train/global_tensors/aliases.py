@@ -5,12 +5,14 @@ gathered. So echelon copies a change of the row to the batch before the batch is
 batch while the script keeps such a row.
 """
 
+import gc
 from contextlib import contextmanager
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import torch
 
 from ...pytorch import internals
+from .. import messages, single_rank
 from ..scaling_error import ScalingError
 from .tensors import GlobalTensor, tensors_of, version_of
 
@@ -24,7 +26,10 @@ class _Alias(NamedTuple):
     """The versions of this process's part of the global tensor at that time."""
 
 
+MOST_NEW, MOST_NEW_BYTES = 16, 64 * 1024**2
+"""How many wholes more are remembered, used or not, until the ranks agree on those that a script still uses."""
 _known: List[_Alias] = []
+_num_agreed = [0]
 
 
 def note(tensor: GlobalTensor, whole: torch.Tensor, result: Any) -> None:
@@ -49,7 +54,8 @@ def settle() -> None:
         return
     pending, _known[:] = list(_known), []
     for tensor, whole, version, own_versions in pending:
-        if tensor.versions() != own_versions and _is_kept(whole):
+        is_changed = tensor.versions() != own_versions
+        if is_changed and _is_kept_by_script(whole):
             raise ScalingError(
                 "the script changes a batch of shape %s in place, and keeps a view of its elements, such as a "
                 "row; the ranks share the batch, so the view would not change" % (tuple(tensor.shape),),
@@ -58,8 +64,20 @@ def settle() -> None:
         if version_of(whole) != version:
             with _mode_of(whole):
                 tensor.put_whole(whole)
-        if _is_kept(whole):
+        if not is_changed:
             _known.append(_Alias(tensor, whole, version_of(whole), tensor.versions()))
+    _forget_unused()
+
+
+def _forget_unused() -> None:
+    """Forget the wholes that no rank uses: a rank that has forgotten a whole would wait for others that have not."""
+    _num_agreed[0] = min(_num_agreed[0], len(_known))
+    new = [known.whole for known in _known[_num_agreed[0] :]]
+    if single_rank.is_alone() or (len(new) < MOST_NEW and sum(one.nbytes for one in new) < MOST_NEW_BYTES):
+        return
+    every = messages.gather([_is_kept(known.whole) for known in _known])
+    _known[:] = [known for known, uses in zip(_known, zip(*every)) if any(uses)]  # noqa: B905
+    _num_agreed[0] = len(_known)
 
 
 @contextmanager
@@ -71,6 +89,13 @@ def _mode_of(whole: torch.Tensor) -> Iterator[None]:
 
 def _is_kept(whole: torch.Tensor) -> bool:
     return internals.num_storage_users(whole) > 2  # more than this tensor, and the storage
+
+
+def _is_kept_by_script(whole: torch.Tensor) -> bool:
+    """Say whether the script keeps a view of a whole; garbage in a cycle may keep one for a while."""
+    if _is_kept(whole):
+        gc.collect()
+    return _is_kept(whole)
 
 
 def _storage_of(tensor: torch.Tensor) -> int:
