@@ -2,7 +2,7 @@
 
 import copy
 import gc
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from ..pytorch import internals
 from . import messages
-from .global_tensors import pieces
+from .global_tensors import lists, pieces
 from .global_tensors.pieces import Pieces
 from .global_tensors.tensors import Sharded, map_tensors, own_part, tensors_of
 from .world import World
@@ -62,17 +62,19 @@ def has_rows(batch: Any, size: int) -> bool:
     return bool(tensors) and all(one.dim() and one.size(0) == size for one in tensors)
 
 
-def of_whole(batch: Any, world: World, rows: Tuple[int, ...]) -> Any:
-    """Return the global tensors of a batch that every rank has whole."""
+def of_whole(
+    batch: Any, world: World, rows: Tuple[int, ...], of_lists: FrozenSet[lists.Path] = frozenset()
+) -> Any:  # fmt: skip
+    """Return the global tensors of a batch that every rank has whole; the lists of samples at some paths stay lists."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim():
+        if not tensor.dim() or (of_lists and tensor.size(0) != sum(rows)):
             return tensor
         if world.is_exact:  # each part in memory of its own: its alignment may change the bits
             return Pieces([Sharded(own_part(tensor, one.rank, rows).clone(), one, rows) for one in world.shards()])
         return Sharded(own_part(tensor, world.rank, rows), world, rows)
 
-    return map_tensors(batch, change)
+    return lists.show(map_tensors(lists.hide_at(batch, of_lists), change))
 
 
 def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:

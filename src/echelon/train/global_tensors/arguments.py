@@ -87,7 +87,7 @@ class Entries:
     def _own_list(self, value: Any) -> Any:
         """Return this rank's part of a list or array that has an entry for each sample; None for any other."""
         rows = self._lead.rows
-        is_of_samples = lists.is_array(value) or lists.is_of_samples(value) or not tensors_of(value)
+        is_of_samples = lists.is_array(value) or lists.is_of_samples(value, {sum(rows)}) or not tensors_of(value)
         if len(value) != sum(rows) or not is_of_samples:
             return None
         first = min(sum(rows[: self._lead.world.rank]), len(value) - 1)  # a rank without samples computes a placeholder

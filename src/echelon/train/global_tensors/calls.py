@@ -43,7 +43,7 @@ class Calls(ModelCalls):
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module."""
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
-            if self._is_for_training(lists.leading(args, kwargs)):
+            if self._is_for_training(self._leading(args, kwargs)):
                 self._run.begin_training()  # the oracle was forked before training began
             with self._inside(None):
                 return original(module, *args, **kwargs)
@@ -73,7 +73,7 @@ class Calls(ModelCalls):
         self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
-        first = lists.leading(args, kwargs)
+        first = self._leading(args, kwargs)
         doubt = doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
@@ -101,7 +101,7 @@ class Calls(ModelCalls):
 
     def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
-        first = lists.leading(args, kwargs)
+        first = self._leading(args, kwargs)
         shape = None if first is None else tuple(first.shape)
         with self._as_a_whole(module, args, kwargs):
             result = original(module, *args, **kwargs)
@@ -114,7 +114,7 @@ class Calls(ModelCalls):
         They may not where the model got a batch with too few samples: what they get would be steps of time, say.
         """
         sizes = [one.size(0) for one in tensors_of(args, kwargs) if one.dim()]
-        if sizes and max(sizes) < self._run.world.size and self._is_for_training(lists.leading(args, kwargs)):
+        if sizes and max(sizes) < self._run.world.size and self._is_for_training(self._leading(args, kwargs)):
             return self.once_more()
         return self.unhooked() if internals.uncompiled(module) is not module else nullcontext()
 
@@ -183,7 +183,7 @@ class Calls(ModelCalls):
         Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
         """
         run = self._run
-        first = lists.leading(args, kwargs)
+        first = self._leading(args, kwargs)
         if run.world.size == 1 or first is None or not self._is_for_training(first):
             return None
         run.begin_training()
@@ -201,6 +201,9 @@ class Calls(ModelCalls):
         if first is None or isinstance(first, nn.Parameter):
             return False
         return self._run.begins_training() and self._is_batch(first)
+
+    def _leading(self, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+        return lists.leading(args, kwargs, self._run.batch_sizes())
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "comes_from_batches", False) or is_batch(tensor, self._run.batch_sizes())

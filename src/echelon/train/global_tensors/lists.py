@@ -1,12 +1,15 @@
 """Lists and arrays with an entry for each sample, such as graphs, strings or numpy rows: a rank's part is a slice."""
 
 import sys
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Collection, FrozenSet, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
 
 from .tensors import map_entries, tensors_of
+
+Path = Tuple[Any, ...]
+"""The keys and places that lead to a value among nested dicts, lists and tuples."""
 
 
 class Hidden:
@@ -24,27 +27,33 @@ def is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
 
 
-def leading(args: Any, kwargs: Any) -> Optional[torch.Tensor]:
-    """Return the first tensor of a call's arguments; or one that stands for the first array or list of samples."""
-    return next((one for one in map(_leading, (*args, *kwargs.values())) if one is not None), None)
+def leading(args: Any, kwargs: Any, sizes: Collection[int]) -> Optional[torch.Tensor]:
+    """Return the first tensor of a call's arguments; or one that stands for the first array or list of samples.
+
+    `sizes` are the known numbers of samples of batches.
+    """
+    return next((one for value in (*args, *kwargs.values()) if (one := _leading(value, sizes)) is not None), None)
 
 
-def _leading(value: Any) -> Optional[torch.Tensor]:
-    if is_array(value) or is_of_samples(value):
+def _leading(value: Any, sizes: Collection[int]) -> Optional[torch.Tensor]:
+    if is_array(value) or is_of_samples(value, sizes):
         return torch.empty(len(value), 1)
     if isinstance(value, (tuple, list, dict)):
-        entries = value.values() if isinstance(value, dict) else value
-        return next((one for one in map(_leading, entries) if one is not None), None)
+        return leading(value.values() if isinstance(value, dict) else value, {}, sizes)
     return next((one for one in tensors_of(value) if one.dim()), None)
 
 
-def is_of_samples(value: Any) -> bool:
-    """Say whether a list holds samples, rather than arguments: several of one kind, each with its own size."""
+def is_of_samples(value: Any, sizes: Collection[int]) -> bool:
+    """Say whether a list holds samples, rather than arguments: several of one kind, each with its own size.
+
+    A list as long as a batch holds samples too, if its tensors are not as long as a batch.
+    """
     if type(value) not in (list, tuple) or len(value) < 2 or len({type(one) for one in value}) > 1:
         return False
     first = value[0]
     if isinstance(first, torch.Tensor) or is_array(first):
-        return _are_samples([tuple(one.shape) for one in value])
+        shapes = [tuple(one.shape) for one in value]
+        return _are_samples(shapes) or (len(value) in sizes and all(one and one[0] not in sizes for one in shapes))
     if isinstance(first, (list, tuple)):
         return not any(isinstance(one, torch.Tensor) and one.dim() > 1 for one in first)
     return isinstance(first, (str, bytes, dict)) or (_is_object(first) and bool(tensors_of(first) or vars(first)))
@@ -92,3 +101,33 @@ def doubled(value: Any) -> Any:
         return sys.modules["numpy"].concatenate([value, value])
     entries: List[Any] = [*value, *value]
     return type(value)(entries)
+
+
+def paths(value: Any, size: int) -> FrozenSet[Path]:
+    """Return the paths of all lists in a value that have `size` entries, and tensors in them."""
+    return frozenset(path for path, one in _nested(value) if len(one) == size and tensors_of(one))
+
+
+def _nested(value: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
+    if isinstance(value, (list, tuple)):
+        yield path, value
+    if isinstance(value, (list, tuple, dict)):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _nested(entry, (*path, key))
+
+
+def length(value: Any, of_lists: FrozenSet[Path]) -> int:
+    """Return the number of entries of the lists at these paths; 0 if they differ."""
+    lengths = {len(one) for path, one in _nested(value) if path in of_lists}
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+def hide_at(value: Any, of_lists: FrozenSet[Path], path: Path = ()) -> Any:
+    """Return a value with its lists at these paths hidden."""
+    if path in of_lists:
+        return Hidden(value)
+    if isinstance(value, dict):
+        return map_entries(value, [hide_at(entry, of_lists, (*path, key)) for key, entry in value.items()])
+    if isinstance(value, (list, tuple)):
+        return map_entries(value, [hide_at(entry, of_lists, (*path, at)) for at, entry in enumerate(value)])
+    return value

@@ -5,7 +5,7 @@ other function computes with the whole tensor, on every rank alike: slower, and 
 """
 
 from functools import partial
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -28,6 +28,11 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return func(*map_tensors(args, _own_inside), **map_tensors(kwargs, _own_inside))
     if name in ("__get__", "__set__"):
         return _attribute(func, name, args)
+    if name in ("to", "type_as"):
+        args, kwargs = _without_other(args, kwargs)
+        if not isinstance(args[0], GlobalTensor):
+            return args[0].to(*args[1:], **kwargs)
+        func = torch.Tensor.to
     rule = None if "out" in kwargs else _RULES.get(name)
     result = None if rule is None else _by_rule(rule, func, args, kwargs)
     result = _with_whole(func, name, args, kwargs) if result is None else result
@@ -35,6 +40,15 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         gradient, factor = args[0].origin
         gradient.copy_(args[0].local * factor)
     return result
+
+
+def _without_other(args: Args, kwargs: Kwargs) -> Tuple[Args, Kwargs]:
+    """Return the arguments of to(), with the type and device of another tensor in the place of that tensor."""
+    other = args[1] if len(args) > 1 else kwargs.get("other")
+    if not isinstance(other, torch.Tensor):
+        return args, kwargs
+    rest = {key: value for key, value in kwargs.items() if key != "other"}
+    return (args[0], other.device, other.dtype, *args[2:]), rest
 
 
 def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
