@@ -8,7 +8,6 @@ are really started is what tests/run, tests/slurm and others are for.
 
 import atexit
 import gc
-import importlib.util
 import json
 import os
 import select
@@ -22,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
-LOOKER = "_echelon.train.patches"
-"""What has looked through all modules that were imported before it; in sys.modules those of ours come after it."""
+MARK = "_of_tests"
+"""In sys.modules, those of ours that a new interpreter would not have come after this name."""
 ROOT = Path(__file__).parents[1]
 PROGRAM = """#!{python} -IS
 import os
@@ -87,7 +86,7 @@ def _address() -> str:
             listener.bind(address)
             listener.listen(64)
             environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-m", "tests.warm", str(listener.fileno())]
+            command = [sys.executable, "-m", "tests.warm", str(listener.fileno()), folder]
             process = subprocess.Popen(command, cwd=ROOT, env=environ, pass_fds=[listener.fileno()])
             atexit.register(shutil.rmtree, folder)
             atexit.register(process.kill)
@@ -131,17 +130,6 @@ def _end_with_client(client: socket.socket, pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _look_through() -> None:
-    """Look through PyTorch's modules as the warm process of a scaled run does; in each fork that copies every page."""
-    path = ROOT / "src" / f"{LOOKER[1:].replace('.', '/')}.py"
-    spec = importlib.util.spec_from_file_location(LOOKER, path)
-    assert spec is not None and spec.loader is not None
-    looker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(looker)
-    looker.look_through()
-    sys.modules[LOOKER] = looker  # where a scaled run finds it, in place of that of its archive
-
-
 def main() -> None:
     """Import what every script and every scaled run imports, then serve."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -152,9 +140,10 @@ def main() -> None:
     import torch.utils.data
 
     torch.set_num_threads(1)
-    _look_through()
-    from tests import huge_pages, warm_host
+    from tests import huge_pages, packed, warm_host
 
+    packed.import_all(Path(sys.argv[2]))
+    sys.modules[MARK] = packed
     warm_host.import_commands()
     gc.enable()
     gc.freeze()  # a collection in a fork would otherwise touch, and so copy, every page

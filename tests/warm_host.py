@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import IO, Any, NoReturn
 
-from tests.warm import LOOKER
+from tests import packed
+from tests.warm import MARK
 
 import echelon.host
 from echelon.host import Finished, Host
@@ -162,11 +163,10 @@ def _run_script(path: str) -> None:
 
 def _run_start_hook(archive: str) -> None:
     """Do what site.py does for a Python with this PYTHONPATH; in the ranks this returns."""
-    later = itertools.takewhile(lambda name: name != LOOKER, reversed(sys.modules))  # each name is on a page to copy
-    for name in ["tests", "sitecustomize", *(name for name in later if name.partition(".")[0] in OURS)]:
+    later = itertools.takewhile(lambda name: name != MARK, reversed(sys.modules))  # each name is on a page to copy
+    for name in ["tests", "sitecustomize", MARK, *(name for name in later if name.partition(".")[0] in OURS)]:
         sys.modules.pop(name, None)  # a new interpreter would not have them
-    if "ECHELON_SCALE" not in os.environ:
-        sys.modules.pop(LOOKER, None)
+    packed.restore(archive, packed.of_scaled_rank if "ECHELON_SCALE" in os.environ else packed.of_rank)
     sys.path.insert(0, archive)  # before a sitecustomize of the script
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -178,6 +178,7 @@ def _run_start_hook(archive: str) -> None:
 def _let_agent_fork(archive: str) -> None:
     """Have the agent start its warm process by a fork."""
     sys.path.insert(0, archive)
+    packed.restore(archive, packed.of_agent)
     from _echelon.node import warm_process  # type: ignore[import-not-found]
 
     spawn = warm_process.spawn
