@@ -144,6 +144,8 @@ def _run(words: list[str]) -> None:
         runpy.run_module("echelon", run_name="__main__", alter_sys=True)
     elif is_module:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif os.path.isdir(words[0]):
+        runpy.run_path(words[0], run_name="__main__")
     elif words[0].endswith(".pyz"):
         _let_agent_fork(words[0])
         runpy.run_path(words[0], run_name="__main__")
@@ -241,8 +243,11 @@ def _exit_code_of(program: Callable[[], None]) -> int:
     except BaseException as error:  # noqa: BLE001 (a fork must never go on as its parent)
         error.__traceback__ = _without_starters(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
     return code

@@ -125,7 +125,7 @@ def _expected_arguments(words: Sequence[str], rank: int) -> list[str]:
     return [word for word in words[first + 1 :] if word]
 
 
-@pytest.mark.parametrize("row", some(ROWS, 3), ids=_name)
+@pytest.mark.parametrize("row", some(ROWS, 6), ids=_name)
 def test_line_starts_the_ranks_that_it_asks_for(torchrun_shell: Shell, row: dict[str, Any]) -> None:
     """torchrun's name is replaced by `echelon run`, and nothing else."""
     shell = torchrun_shell
