@@ -12,6 +12,7 @@ from types import ModuleType
 
 from echelon.launch import package, packing
 
+LOOKER = "_echelon.train.patches"
 _archive = Path()
 _size_bytes = 0
 of_agent: dict[str, ModuleType] = {}
@@ -36,7 +37,7 @@ def import_all(folder: Path) -> None:
     of_rank.update(_imported())
     _import("train.automatic", "train.start", "train.files.install", "train.parallelism.replicated")
     of_scaled_rank.update(_imported())
-    sys.modules["_echelon.train.patches"].look_through()
+    sys.modules[LOOKER].look_through()
     for name in of_scaled_rank:
         del sys.modules[name]
     sys.path.remove(str(_archive))

@@ -59,7 +59,7 @@ def run_for_bytes(
     """Do what `run` does; what it says may be no text."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         outputs = [out.fileno(), err.fileno()]
-        code = ask(_address(), words, cwd=str(cwd), environ=environ, outputs=outputs, timeout=timeout)
+        code = ask(address(), words, cwd=str(cwd), environ=environ, outputs=outputs, timeout=timeout)
         for one in (out, err):
             one.seek(0)
         return subprocess.CompletedProcess(list(words), code, out.read(), err.read())
@@ -87,11 +87,12 @@ def ask(
 
 def write_program(path: Path) -> None:
     """Write a program that does what `echelon` does, as long as these tests run."""
-    path.write_text(PROGRAM.format(python=sys.executable, root=str(ROOT), address=_address()))
+    path.write_text(PROGRAM.format(python=sys.executable, root=str(ROOT), address=address()))
     path.chmod(0o755)
 
 
-def _address() -> str:
+def address() -> str:
+    """Return where the server is asked; the first call starts it."""
     with _starting:
         if not _server:
             born = Path(f"/proc/{_owner()}/stat").read_text().rpartition(")")[2].split()[19]  # numbers are used again

@@ -168,7 +168,12 @@ def _run_start_hook(archive: str) -> None:
     later = itertools.takewhile(lambda name: name != MARK, reversed(sys.modules))  # each name is on a page to copy
     for name in ["tests", "sitecustomize", MARK, *(name for name in later if name.partition(".")[0] in OURS)]:
         sys.modules.pop(name, None)  # a new interpreter would not have them
-    packed.restore(archive, packed.of_scaled_rank if "ECHELON_SCALE" in os.environ else packed.of_rank)
+    modules = packed.of_scaled_rank if "ECHELON_SCALE" in os.environ else packed.of_rank
+    theirs = os.environ.get("ECHELON_PYTHONPATH", "").split(os.pathsep)
+    if any(os.path.exists(os.path.join(place, "sitecustomize.py")) for place in theirs if place):
+        # it may change PyTorch before they are imported; but what has looked through PyTorch need not look again
+        modules = {name: module for name, module in modules.items() if name == packed.LOOKER}
+    packed.restore(archive, modules)
     sys.path.insert(0, archive)  # before a sitecustomize of the script
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401

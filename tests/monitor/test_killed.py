@@ -30,7 +30,7 @@ with open("steps-of-rank", "w", buffering=1) as file:
 @pytest.mark.parametrize("killed", [in_all("the supervisor and its keeper"), "the agent"])
 def test_steps_until_the_end(tmp_path: Path, killed: str) -> None:
     (tmp_path / "train.py").write_text(COUNTS)
-    run = Run(tmp_path, "-n", "1", "--scale", "off", "train.py")
+    run = Run(tmp_path, "-n", "1", "--scale", "off", "train.py", is_forked=killed == "the agent")
     run.until_started(1)
     steps = tmp_path / "steps-of-rank"
     while not steps.exists() or len(steps.read_text().splitlines()) < 200:
