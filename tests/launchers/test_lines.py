@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.run.shell import Shell
 from tests.tiers import some
@@ -79,7 +80,9 @@ def test_line_starts_its_ranks_here(shell: Shell, row: dict[str, Any]) -> None:
     require(row.get("needs", ""))
     shell.script(CONFIG, "my_config_file.yaml")
     environ = {**row.get("environment", {}), "CUDA_VISIBLE_DEVICES": row.get("devices", "")}
-    command = f"{shlex.quote(sys.executable)} -m echelon run -- {row['line']}"
+    program = shell.folder.parent / "echelon"
+    warm.write_program(program)
+    command = f"{shlex.quote(str(program))} run -- {row['line']}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=shell.folder, env={**shell.environ, **environ}, capture_output=True, text=True,
         timeout=120, check=False,
