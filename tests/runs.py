@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-ECHELON = (sys.executable, "-m", "echelon")
+from tests import warm
+
+ECHELON: tuple[str, ...] = (sys.executable, "-m", "echelon")
 PATIENCE_SECONDS = 60.0
 
 
@@ -27,12 +29,22 @@ class Run:
     """One `echelon run` that goes on in the background."""
 
     def __init__(
-        self, folder: Path, *arguments: str, environ: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        is_forked: bool = False,
     ) -> None:
+        """Start it; `is_forked` forks all its processes, which nothing finds by their variables (tests/warm)."""
         folder.mkdir(parents=True, exist_ok=True)
+        program = ECHELON
+        if is_forked:
+            program = (f"{folder}.echelon",)
+            warm.write_program(Path(program[0]))
         self.directory = folder / "run"
         self.process = subprocess.Popen(
-            [*before, *ECHELON, "run", "--run-dir", str(self.directory), *arguments],
+            [*before, *program, "run", "--run-dir", str(self.directory), *arguments],
             cwd=folder,
             env=dict(environ if environ is not None else os.environ),
             stdin=subprocess.DEVNULL,

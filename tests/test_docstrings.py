@@ -2,11 +2,10 @@
 
 import doctest
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 SOURCE = Path(__file__).parent.parent / "src"
 WITH_EXAMPLES = sorted(path for path in SOURCE.rglob("*.py") if "    >>> " in path.read_text())
@@ -17,12 +16,13 @@ def module_name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=module_name)
-def test_an_example_shows_what_is_written(path: Path) -> None:
+def test_an_example_shows_what_is_written(path: Path, tmp_path: Path) -> None:
     """Each example in a module's docstrings gives the result that stands below it."""
     name = module_name(path)
     if "echelon.start()" in path.read_text():  # an example begins a run, which lasts as long as its process
         code = f"import doctest, sys, {name} as module; sys.exit(doctest.testmod(module).failed)"
-        finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        (tmp_path / "example.py").write_text(code)
+        finished = warm.run(["example.py"], cwd=tmp_path)
         assert finished.returncode == 0, finished.stdout + finished.stderr
     else:
         assert doctest.testmod(importlib.import_module(name)).failed == 0

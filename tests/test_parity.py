@@ -351,7 +351,7 @@ def _need(case: Case) -> None:
         pytest.skip(f"{case.needs} is not installed")
 
 
-@pytest.mark.parametrize(("name", "launch"), some(sorted(EQUAL, key=lambda pair: CASES[pair[0]].needs), 7))
+@pytest.mark.parametrize(("name", "launch"), some(sorted(EQUAL, key=lambda pair: CASES[pair[0]].needs), 11))
 def test_rank_does_what_plain_python_does(name: str, launch: str, outcomes: Outcomes) -> None:
     """Output, exit code and files of the script are the same, byte for byte but for addresses in memory."""
     _need(CASES[name])
@@ -369,7 +369,7 @@ def test_rank_differs_from_plain_python_as_documented(name: str, launch: str, ou
     assert _shown(rank, CASES[name]) != _shown(plain, CASES[name]), "no difference any more: take the row away"
 
 
-@pytest.mark.parametrize(("name", "launch"), some(RANDOM, 5))
+@pytest.mark.parametrize(("name", "launch"), some(RANDOM, 9))
 def test_each_rank_has_random_numbers_of_its_own(name: str, launch: str, stage: Stage) -> None:
     """Two ranks that a fork or an exec made, and a second run of them, draw four different sets of numbers."""
     _need(CASES[name])

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import IO, Any, NoReturn
 
-from tests.warm import LOOKER
+from tests import packed
+from tests.warm import MARK
 
 import echelon.host
 from echelon.host import Finished, Host
@@ -143,6 +144,8 @@ def _run(words: list[str]) -> None:
         runpy.run_module("echelon", run_name="__main__", alter_sys=True)
     elif is_module:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif os.path.isdir(words[0]):
+        runpy.run_path(words[0], run_name="__main__")
     elif words[0].endswith(".pyz"):
         _let_agent_fork(words[0])
         runpy.run_path(words[0], run_name="__main__")
@@ -162,11 +165,15 @@ def _run_script(path: str) -> None:
 
 def _run_start_hook(archive: str) -> None:
     """Do what site.py does for a Python with this PYTHONPATH; in the ranks this returns."""
-    later = itertools.takewhile(lambda name: name != LOOKER, reversed(sys.modules))  # each name is on a page to copy
-    for name in ["tests", "sitecustomize", *(name for name in later if name.partition(".")[0] in OURS)]:
+    later = itertools.takewhile(lambda name: name != MARK, reversed(sys.modules))  # each name is on a page to copy
+    for name in ["tests", "sitecustomize", MARK, *(name for name in later if name.partition(".")[0] in OURS)]:
         sys.modules.pop(name, None)  # a new interpreter would not have them
-    if "ECHELON_SCALE" not in os.environ:
-        sys.modules.pop(LOOKER, None)
+    modules = packed.of_scaled_rank if "ECHELON_SCALE" in os.environ else packed.of_rank
+    theirs = os.environ.get("ECHELON_PYTHONPATH", "").split(os.pathsep)
+    if any(os.path.exists(os.path.join(place, "sitecustomize.py")) for place in theirs if place):
+        # it may change PyTorch before they are imported; but what has looked through PyTorch need not look again
+        modules = {name: module for name, module in modules.items() if name == packed.LOOKER}
+    packed.restore(archive, modules)
     sys.path.insert(0, archive)  # before a sitecustomize of the script
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -178,6 +185,7 @@ def _run_start_hook(archive: str) -> None:
 def _let_agent_fork(archive: str) -> None:
     """Have the agent start its warm process by a fork."""
     sys.path.insert(0, archive)
+    packed.restore(archive, packed.of_agent)
     from _echelon.node import warm_process  # type: ignore[import-not-found]
 
     spawn = warm_process.spawn
@@ -240,8 +248,11 @@ def _exit_code_of(program: Callable[[], None]) -> int:
     except BaseException as error:  # noqa: BLE001 (a fork must never go on as its parent)
         error.__traceback__ = _without_starters(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
     return code

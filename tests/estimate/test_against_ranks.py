@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.tiers import pick
 from tests.train.fitting import traces
 
@@ -60,11 +59,11 @@ def traced() -> EventLog:
 def measured(folder: Path, layout: Layout, words: dict[str, Any]) -> list[int]:
     """Return the most live bytes of each rank."""
     strategy = {**words, **({"checkpointing": "full"} if layout.checkpointing else {})}
-    line = [sys.executable, "-m", "echelon", "run", "-n", str(layout.num_ranks), "--run-dir", str(folder / "run")]
+    line = ["-m", "echelon", "run", "-n", str(layout.num_ranks), "--run-dir", str(folder / "run")]
     path = os.pathsep.join((str(traces.ROOT), str(traces.ROOT / "src")))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     program = [str(PROGRAMS / "split.py"), json.dumps(strategy), str(folder)]
-    done = subprocess.run([*line, *program], cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    done = warm.run([*line, *program], cwd=folder, environ=environ)
     assert not done.returncode, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(layout.num_ranks)]
 

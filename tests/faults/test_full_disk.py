@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.runs import Run
+from tests import warm
 from tests.tiers import some
 
 from echelon.launch import failure
@@ -34,21 +34,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("how", some(["torch", "numpy", "file", "own error"], 4))
 def test_full_disk_of_a_scaled_script(tmp_path: Path, how: str) -> None:
     """Rank 0 wrote, so it is named, and not a rank that heard of it."""
-    run = Run(tmp_path, "-n", "2", SCRIPT, how)
-    code, _, err = run.finish(seconds=120)
-    assert code == 1, err
-    assert "echelon: rank 0 on " in err
-    assert "failed first: no space left on the disk" in err
+    done = warm.run(["-m", "echelon", "run", "-n", "2", SCRIPT, how], cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "echelon: rank 0 on " in done.stderr
+    assert "failed first: no space left on the disk" in done.stderr
 
 
 @pytest.mark.usefixtures("small_disk")
 def test_full_disk_of_a_distributed_script(tmp_path: Path) -> None:
     """Rank 1 wrote; rank 0 only lost its connection."""
-    run = Run(tmp_path, "-n", "2", SCRIPT, "distributed")
-    code, _, err = run.finish(seconds=120)
-    assert code == 1, err
-    assert "echelon: rank 1 on " in err
-    assert "failed first: no space left on the disk" in err
+    done = warm.run(["-m", "echelon", "run", "-n", "2", SCRIPT, "distributed"], cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "echelon: rank 1 on " in done.stderr
+    assert "failed first: no space left on the disk" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,18 @@ ORPHAN_SECONDS = 5.0
 EXIT_CODE = 75
 
 
-def start(folder: Path, how: str, *options: str, limit: str = str(LIMIT_SECONDS), num_ranks: int = 3) -> Run:
+def start(
+    folder: Path,
+    how: str,
+    *options: str,
+    limit: str = str(LIMIT_SECONDS),
+    num_ranks: int = 3,
+    is_forked: bool = False,
+) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     os.mkfifo(folder / "fifo")
     words = ("--hang-timeout", limit, "--check", "off", "--scale", "off", "-n", str(num_ranks), "--show", "none")
-    return Run(folder, *words, *options, str(HANGING), how)
+    return Run(folder, *words, *options, str(HANGING), how, is_forked=is_forked)
 
 
 def line(mark: str) -> int:
@@ -74,14 +81,14 @@ def test_odd_rank_is_named(tmp_path: Path, how: str, launch: str, words: str) ->
 
 def test_rank_that_skips_a_collective(tmp_path: Path) -> None:
     """The rank that has left out a collective is ahead: it waits at another line."""
-    err = finish(start(tmp_path, "skips"))
+    err = finish(start(tmp_path, "skips", is_forked=True))
     assert re.search(r"rank 1 on \S+ \(local rank 1\) failed first: hang: .*: rank 1 on \S+ waits in barrier", err)
     assert "2 ranks wait in all_reduce" in err
 
 
 def test_shapes_that_differ(tmp_path: Path) -> None:
     """All ranks wait at one line: the dumps of PyTorch's flight recorder tell the rank whose shape is another."""
-    err = finish(start(tmp_path, "shapes", "--env", f"TORCH_FR_DUMP_TEMP_FILE={tmp_path}/dump-"))
+    err = finish(start(tmp_path, "shapes", "--env", f"TORCH_FR_DUMP_TEMP_FILE={tmp_path}/dump-", is_forked=True))
     at = rf"waits? in recv of step 3, hanging.py:{line('the line of all')}"
     odd = rf"rank 1 on \S+ {at} \(flight recorder: all_reduce number 812 of \[\[7\]\]\)"
     others = rf"2 ranks {at} \(flight recorder: all_reduce number 812 of \[\[4\]\]\)"
@@ -90,7 +97,7 @@ def test_shapes_that_differ(tmp_path: Path) -> None:
 
 def test_worker_of_a_loader(tmp_path: Path) -> None:
     """The rank that waits for its loader is named, and the line at which the worker waits."""
-    err = finish(start(tmp_path, "worker"))
+    err = finish(start(tmp_path, "worker", is_forked=True))
     at = f"DataLoader.__next__, hanging.py:{line('the loader')}; its child "
     assert re.search(rf"failed first: hang: .*: rank 1 on \S+ waits in {at}", err)
     assert re.search(rf"process \d+, is at hanging.py:{line('the worker')}", err)
@@ -164,7 +171,9 @@ def test_scaled_script(tmp_path: Path) -> None:
     """In a script for one device that echelon scales, the line is the script's, not one of echelon."""
     os.mkfifo(tmp_path / "fifo")
     script = HANGING.with_name("hanging_alone.py")
-    run = Run(tmp_path, "--hang-timeout", "5", "--check", "off", "--scale", "data", "-n", "2", str(script))
+    run = Run(
+        tmp_path, "--hang-timeout", "5", "--check", "off", "--scale", "data", "-n", "2", str(script), is_forked=True
+    )
     err = finish(run)
     number = next(n for n, text in enumerate(script.read_text().splitlines(), 1) if "# the line of the rows" in text)
     words = (

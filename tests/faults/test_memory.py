@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.faults.test_revival import in_job, last_agent
 from tests.runs import ECHELON, Run
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.timeout(300)
 def undisturbed(folder: Path, num_ranks: int) -> str:
     """Return the losses of a run that nobody disturbs."""
     folder.mkdir()
-    line = [*ECHELON, "run", "-n", str(num_ranks), SCRIPT, "undisturbed"]
-    subprocess.run(line, cwd=folder, check=True, capture_output=True, timeout=120)
+    done = warm.run(["-m", "echelon", "run", "-n", str(num_ranks), SCRIPT, "undisturbed"], cwd=folder)
+    assert done.returncode == 0, done.stderr
     return (folder / "losses.txt").read_text()
 
 

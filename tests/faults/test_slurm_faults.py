@@ -111,6 +111,7 @@ def test_killed_slurmd(tmp_path: Path, wide: Cluster) -> None:
     strike_many(tmp_path, wide, strike, "lost node: Slurm reports that {node} is")
 
 
+@pytest.mark.tier("all")
 def test_killed_agent_on_a_node(tmp_path: Path, wide: Cluster) -> None:
     """The node whose agent was killed is named."""
 

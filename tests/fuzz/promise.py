@@ -15,7 +15,7 @@ from tests.tiers import pick
 
 from echelon.cli import main
 
-FACTOR = pick(1, all=10)
+FACTOR = pick(0.5, all=10)
 SIGNS = st.characters(blacklist_categories=("Cc", "Cs"), blacklist_characters="/")
 NUMBERS = (
     "", "0", "-1", "+1", "1", "2", "7", "1.5", "1e9", "0x10", "²", "٣", "½", " 1", "1 ", "1_000", "NaN", "inf", "1:2",
@@ -52,7 +52,11 @@ def profile(examples: int) -> settings:
     """Return how many examples are tried; the same each time, so that a failure is seen again."""
     unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
     return settings(
-        max_examples=examples * FACTOR, deadline=None, derandomize=True, database=None, suppress_health_check=unhealthy
+        max_examples=int(examples * FACTOR),
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=unhealthy,
     )
 
 

@@ -99,7 +99,7 @@ def test_two_ranks_here(shell: Shell) -> None:
     for launcher, line in LINES.items():
         if not _is_installed(line):
             continue
-        done = shell.run(*line.split())
+        done = shell.fork(*line.split())
         assert done.exit_code == 0, done.said
         meanings[launcher] = rank_meanings(reports(shell.folder))
         for path in shell.files("rank-*.json"):

@@ -173,7 +173,7 @@ def test_a_store_is_served_where_nobody_else_does(shell: Shell, environ: dict[st
     shell.script("import mine\nmine.hvd.init()\n", "t.py")
     path = f"{STAND_IN}:{shell.environ['PYTHONPATH']}"
     for number, expected in (("2", is_served), ("1", False)):
-        done = shell.run("--dry-run", "-n", number, "t.py", PYTHONPATH=path, **environ)
+        done = shell.fork("--dry-run", "-n", number, "t.py", PYTHONPATH=path, **environ)
         assert (b"meets by gloo" in done.stdout) == expected, done.stdout
 
 
@@ -185,7 +185,7 @@ def test_a_horovod_that_knows_only_mpi(shell: Shell, is_built_with_gloo: bool) -
     text = "ELF HOROVOD_GLOO_RENDEZVOUS_ADDR" if is_built_with_gloo else "ELF MPI_Init_thread"
     shell.script(text, "packages/horovod/torch/mpi_lib_v2.so")
     path = f"{shell.environ['PYTHONPATH']}:{shell.folder}/packages"
-    done = shell.run("--dry-run", "-n", "2", "t.py", PYTHONPATH=path)
+    done = shell.fork("--dry-run", "-n", "2", "t.py", PYTHONPATH=path)
     assert (done.exit_code == 0) == is_built_with_gloo, done.said
     if not is_built_with_gloo:
         assert "t.py, line 1, imports horovod: this Horovod is built without gloo" in done.said

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
 from tests.run.shell import Shell
+from tests.tiers import some
 
 from .conftest import FOR_MPI, PATH, SCRIPT, reports, require
 
@@ -37,9 +39,11 @@ use_cpu: false
 """
 
 
-def _cases(rows: list[dict[str, Any]]) -> list[object]:
-    """Return rows as parameters; those that need something are marked, so that `make frameworks` runs these alone."""
-    return [pytest.param(row, id=_name(row), marks=[pytest.mark.framework] if "needs" in row else []) for row in rows]
+def _cases(rows: list[dict[str, Any]], every: int) -> list[object]:
+    """Return rows as parameters, one of `every` before the tier "all"; those with needs are for `make frameworks`."""
+    with_needs = [pytest.param(row, id=_name(row), marks=pytest.mark.framework) for row in rows if "needs" in row]
+    without = [pytest.param(row, id=_name(row)) for row in rows if "needs" not in row]
+    return [*some(without, every), *with_needs]
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -70,13 +74,15 @@ def _check(row: dict[str, Any], folder: Path) -> None:
     assert len({report["environ"]["MASTER_PORT"] for report in found.values()}) == 1
 
 
-@pytest.mark.parametrize("row", _cases(HERE))
+@pytest.mark.parametrize("row", _cases(HERE, 2))
 def test_line_starts_its_ranks_here(shell: Shell, row: dict[str, Any]) -> None:
     """The guide's own line after `echelon run --`: ranks, places, arguments; and one line says whose it is."""
     require(row.get("needs", ""))
     shell.script(CONFIG, "my_config_file.yaml")
     environ = {**row.get("environment", {}), "CUDA_VISIBLE_DEVICES": row.get("devices", "")}
-    command = f"{shlex.quote(sys.executable)} -m echelon run -- {row['line']}"
+    program = shell.folder.parent / "echelon"
+    warm.write_program(program)
+    command = f"{shlex.quote(str(program))} run -- {row['line']}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=shell.folder, env={**shell.environ, **environ}, capture_output=True, text=True,
         timeout=120, check=False,
@@ -87,7 +93,7 @@ def test_line_starts_its_ranks_here(shell: Shell, row: dict[str, Any]) -> None:
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("row", _cases(IN_SLURM))
+@pytest.mark.parametrize("row", _cases(IN_SLURM, 3))
 def test_line_starts_its_ranks_in_an_allocation(slurm: Cluster, tmp_path: Path, row: dict[str, Any]) -> None:
     """The guide's own line inside of a real allocation: on all its nodes."""
     require(row.get("needs", ""))

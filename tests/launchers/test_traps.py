@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.run.shell import Shell
+from tests.tiers import in_all
 
 LIGHTNING = "import lightning as L\n"
 
@@ -334,10 +335,10 @@ def test_a_lock_that_may_be_of_another_node(shell: Shell) -> None:
     ("call", "is_noted"),
     [
         ("jax.distributed.initialize()", True),
-        ("jax.distributed.initialize(local_device_ids=[0])", True),
+        in_all("jax.distributed.initialize(local_device_ids=[0])", True),
         ("jax.distributed.initialize(num_processes=N, process_id=K)", False),
-        ("jax.distributed.initialize('localhost:1', 2, K)", False),
-        ("jax.distributed.initialize(cluster_detection_method='mpi4py')", False),
+        in_all("jax.distributed.initialize('localhost:1', 2, K)", False),
+        in_all("jax.distributed.initialize(cluster_detection_method='mpi4py')", False),
     ],
 )
 def test_jax_finds_its_ranks_in_slurm_only(shell: Shell, call: str, is_noted: bool) -> None:

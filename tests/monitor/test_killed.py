@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs import ECHELON, Run
+from tests.tiers import in_all
 
 LOST_SECONDS = 2.0
 """A sample is written at most so long before the end; a busy machine may be late by as much."""
@@ -26,10 +27,10 @@ with open("steps-of-rank", "w", buffering=1) as file:
 """
 
 
-@pytest.mark.parametrize("killed", ["the supervisor and its keeper", "the agent"])
+@pytest.mark.parametrize("killed", [in_all("the supervisor and its keeper"), "the agent"])
 def test_steps_until_the_end(tmp_path: Path, killed: str) -> None:
     (tmp_path / "train.py").write_text(COUNTS)
-    run = Run(tmp_path, "-n", "1", "--scale", "off", "train.py")
+    run = Run(tmp_path, "-n", "1", "--scale", "off", "train.py", is_forked=killed == "the agent")
     run.until_started(1)
     steps = tmp_path / "steps-of-rank"
     while not steps.exists() or len(steps.read_text().splitlines()) < 200:

@@ -362,7 +362,7 @@ def test_report_of_real_runs(tmp_path: Path, launch: str) -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     for directory, number in (("one", "30"), ("two", "60")):
         line = ["run", "--run-dir", directory, "-n", "2", "--launch", launch, "--scale", "off", "--hang-timeout", "off"]
-        subprocess.run([*ECHELON, *line, "train.py", number], cwd=tmp_path, env=environ, check=True)
+        assert not warm.run(["-m", "echelon", *line, "train.py", number], cwd=tmp_path, environ=environ).returncode
     told = json.loads(report(tmp_path, "--json", "one", "two").stdout)["runs"]
     assert [run["steps"]["number"] for run in told] == [30, 60]
     assert all(run["steps"]["median_seconds"] > 0.009 for run in told)

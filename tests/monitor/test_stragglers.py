@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.runs import ECHELON
 
 from echelon.monitor import account, recorded, stragglers
@@ -92,8 +93,8 @@ def test_slow_rank_of_eight_real_ones(tmp_path: Path) -> None:
     """Eight ranks share two cores, and their steps vary by a third; it is slower than that."""
     (tmp_path / "train.py").write_text(OF_ITSELF.replace("1.10 if", "1.6 if"))
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    line = [*ECHELON, "run", "--run-dir", "run", "-n", "8", "train.py"]
-    subprocess.run(line, cwd=tmp_path, env=environ, check=True)
+    line = ["-m", "echelon", "run", "--run-dir", "run", "-n", "8", "train.py"]
+    assert not warm.run(line, cwd=tmp_path, environ=environ).returncode
     told = account.of_run(recorded.read(str(tmp_path / "run"))).stragglers
     assert [(each.rank, each.cause) for each in told] == [(5, COMPUTES)]
 

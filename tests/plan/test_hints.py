@@ -14,7 +14,7 @@ MACHINES = (
     "lumi", "roihu", "mahti", "puhti", "hipergator", "frontier", "alps", "leonardo", "snellius", "isambard-ai",
     "perlmutter",
 )  # fmt: skip
-NUM_SAMPLED = 60  # of each machine; all of them take minutes
+NUM_SAMPLED = 24  # of each machine; all of them take minutes
 SIZES = ["--gpus 1", "--gpus 3", "--gpus 4", "--gpus 11", "--gpus 40", "--gpus 70", "--gpus 9000", "--nodes 1",
          "--nodes 12", "--nodes 3 --gpus 8", "--gpus-per-node 8 --nodes 11", "--gpus-per-node 16",
          "--gpus 20 --nodes 1", "--gpus 10 --gpus-per-node 4", "--gpus 8 --nodes 2 --gpus-per-node 8", ""]  # fmt: skip

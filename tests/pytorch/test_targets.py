@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from echelon.pytorch import targets
 
@@ -108,7 +109,8 @@ def test_each_name_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_each_hook_that_is_deleted_ends_a_rank_with_the_sentence(tmp_path: Path) -> None:
     """A rank whose PyTorch lacks a name says so, whichever it is, and ends with 2 before it trains."""
-    done = subprocess.run([sys.executable, "-c", DELETES], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    (tmp_path / "deletes.py").write_text(DELETES)
+    done = warm.run(["deletes.py"], cwd=tmp_path, timeout=250)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     deleted = {name: answer for name, answer in told.items() if answer[0] != 99}
@@ -141,13 +143,16 @@ def test_changed_parameters_are_told(monkeypatch: pytest.MonkeyPatch, function: 
     assert targets.changes("measure") == ([] if is_known else ["`torch.autograd.backward` has changed"])
 
 
-def run(folder: Path, breaks: str, *words: str) -> Any:
+def run(folder: Path, breaks: str, *words: str, is_forked: bool = True) -> Any:
     """Start a script under a PyTorch that the site's own sitecustomize has changed."""
     (folder / "train.py").write_text(TRAINS)
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(breaks)
-    command = [sys.executable, "-m", "echelon", "run", "-n", "2", *words, "train.py"]
+    command = ["-m", "echelon", "run", "-n", "2", *words, "train.py"]
     environ = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    if is_forked:
+        return warm.run(command, cwd=folder, environ=environ)
+    command = [sys.executable, *command]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=200)
 
 
@@ -172,7 +177,7 @@ def test_run_without_what_it_only_measures_with(tmp_path: Path) -> None:
 
 def test_rank_ends_without_a_word(tmp_path: Path) -> None:
     """Also where triton is imported, whose types stay until the end: 2.15 imports it for each optimizer."""
-    done = run(tmp_path, "", "--scale", "off")
+    done = run(tmp_path, "", "--scale", "off", is_forked=False)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert "nanobind" not in done.stderr
     assert "leaked" not in done.stderr

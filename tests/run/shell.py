@@ -71,12 +71,12 @@ class Shell:
                 raise AssertionError(f"it still ran after {seconds:g} s\n{said}") from None
         return Done(process.returncode, stdout, stderr, time.monotonic() - began)
 
-    def fork(self, *arguments: Argument, seconds: float = 60.0, **environ: str) -> Done:
+    def fork(self, *arguments: Argument, seconds: float = 120.0, **environ: str) -> Done:
         """Do what `run` does where no rank starts, or the start is not what is tested: for a fifth of the time."""
         began = time.monotonic()
         words = ["-m", "echelon", "run", *map(os.fsdecode, arguments)]
-        done = warm.run(words, cwd=self.folder, environ={**self.environ, **environ}, timeout=seconds)
-        return Done(done.returncode, done.stdout.encode(), done.stderr.encode(), time.monotonic() - began)
+        done = warm.run_for_bytes(words, cwd=self.folder, environ={**self.environ, **environ}, timeout=seconds)
+        return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
     @contextlib.contextmanager
     def start(

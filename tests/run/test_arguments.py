@@ -48,7 +48,7 @@ def test_arguments_reach_every_rank_unchanged(shell: Shell, kind: str, way: str)
     shell.script(SCRIPT)
     shell.script(SCRIPT, "package/__main__.py")
     arguments: list[str | bytes] = [*ARGUMENTS[kind]]
-    done = shell.run("-n", "2", *WAYS[way], *arguments)
+    done = shell.fork("-n", "2", *WAYS[way], *arguments)
     assert done.exit_code == 0, done.said
     expected = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
     for rank in range(2):
@@ -82,7 +82,7 @@ def test_folder_with_an_odd_name_is_a_place_to_run(shell: Shell, name: str) -> N
     """Run directory, logs and archive lie under a path of any letters, and the script runs once per rank."""
     shell.folder = shell.folder / name
     shell.script("open('runs', 'a').write('x')" + SCRIPT)
-    done = shell.run("-n", "2", "--show", "none", "train.py", "word")
+    done = shell.fork("-n", "2", "--show", "none", "train.py", "word")
     assert done.exit_code == 0, done.said
     assert (shell.folder / "argv-1").read_bytes() == b"word\0"
     assert (shell.folder / "runs").read_text() == "xx"
@@ -93,7 +93,7 @@ def test_dry_run_shows_a_command_line_that_can_be_pasted(shell: Shell) -> None:
     """What --dry-run prints for the ranks is quoted so that a shell reads the same words."""
     shell.script(SCRIPT)
     words = ["two words", "it's", "$(x)", ""]
-    done = shell.run("--dry-run", "train.py", *words)
+    done = shell.fork("--dry-run", "train.py", *words)
     (line,) = [line for line in done.stdout.decode().splitlines() if line.startswith("ranks  ")]
     assert shlex.split(line)[-5:] == ["train.py", *words]
     assert shell.files("echelon-runs*") == []

@@ -28,7 +28,7 @@ def said(shell: Shell, num_ranks: int) -> list[dict[str, object]]:
 def test_ranks_divide_the_cores(shell: Shell, launch: str) -> None:
     """Two ranks have the same number of cores, none in common, as many threads, and one line says that it is proved."""
     shell.script(SAYS)
-    done = shell.run("-n", "2", "--launch", launch, "--bind", "strict", "train.py")
+    done = shell.fork("-n", "2", "--launch", launch, "--bind", "strict", "train.py")
     assert done.exit_code == 0, done.said
     first, second = (set(report["cores"]) for report in said(shell, 2))  # type: ignore[call-overload]
     assert len(first) == len(second) >= 1
@@ -42,7 +42,7 @@ def test_ranks_divide_the_cores(shell: Shell, launch: str) -> None:
 def test_without_devices_a_machine_is_shared(shell: Shell) -> None:
     """Outside of a job, on a machine without devices, nobody is bound: others may be using the cores."""
     shell.script(SAYS)
-    done = shell.run("-n", "2", "train.py")
+    done = shell.fork("-n", "2", "train.py")
     assert done.exit_code == 0, done.said
     assert [report["cores"] for report in said(shell, 2)] == [CORES, CORES]
     assert "bound" not in done.said
@@ -51,7 +51,7 @@ def test_without_devices_a_machine_is_shared(shell: Shell) -> None:
 def test_own_number_of_threads_stays(shell: Shell) -> None:
     """A user's own OMP_NUM_THREADS wins over the cores of the binding."""
     shell.script(SAYS)
-    shell.run("-n", "2", "--bind", "strict", "--env", "OMP_NUM_THREADS=5", "train.py")
+    shell.fork("-n", "2", "--bind", "strict", "--env", "OMP_NUM_THREADS=5", "train.py")
     assert {report["threads"] for report in said(shell, 2)} == {"5"}
 
 
@@ -61,9 +61,9 @@ def test_rank_that_moves_is_named(shell: Shell, how: str) -> None:
     first = str(CORES[0])
     if how == "script":
         shell.script(MOVES.replace("FIRST", first))
-        done = shell.run("-n", "2", "--bind", "strict", "train.py")
+        done = shell.fork("-n", "2", "--bind", "strict", "train.py")
     else:
-        done = shell.run("-n", "2", "--bind", "strict", "--", "bash", "-c", WRAPPER.replace("{FIRST}", first))
+        done = shell.fork("-n", "2", "--bind", "strict", "--", "bash", "-c", WRAPPER.replace("{FIRST}", first))
     assert done.exit_code == 1
     rank_1 = f"rank 1 on {os.uname().nodename} runs on cores {first}, planned "
     assert f"warning: {rank_1}" in done.said
@@ -75,8 +75,8 @@ def test_more_ranks_than_cores_are_not_bound(shell: Shell) -> None:
     """Ranks that must share cores are left to the kernel, and strict binding refuses that."""
     shell.script(SAYS)
     many = len(CORES) + 1
-    done = shell.run("-n", str(many), "--bind", "strict", "train.py")
+    done = shell.fork("-n", str(many), "--bind", "strict", "train.py")
     assert done.exit_code == 1
     assert f"{many} ranks share {len(CORES)} cores" in done.said
-    done = shell.run("-n", str(many), "train.py")
+    done = shell.fork("-n", str(many), "train.py")
     assert done.exit_code == 0, done.said

@@ -89,7 +89,7 @@ raise {0}({1!r})
 def test_rank_without_memory_is_explained(shell: Shell, message: str, scale: str, what: str, hint: str) -> None:
     """Two lines below the failure: what PyTorch's numbers mean, and what to do."""
     shell.script(FAILS.format("OutOfMemoryError" if "Tried" in message else "AcceleratorError", message))
-    done = shell.run("--scale", scale, "train.py")
+    done = shell.fork("--scale", scale, "train.py")
     assert done.exit_code == 1
     lines = done.said.splitlines()
     place = next(n for n, line in enumerate(lines) if line.endswith("failed first: out of memory"))

@@ -48,7 +48,7 @@ ADDED = {
 def _run(shell: Shell, *arguments: str | bytes, ranks: int = 1, **environ: str) -> list[Mapping[str, str]]:
     """Run a script that writes its environment down; return what each rank wrote."""
     shell.script(SCRIPT)
-    done = shell.run("-n", str(ranks), *arguments, **environ)
+    done = shell.fork("-n", str(ranks), *arguments, **environ)
     assert done.exit_code == 0, done.said
     return [read_variables(shell.folder / f"env-{rank}") for rank in range(ranks)]
 
@@ -181,21 +181,21 @@ def test_visible_all_leaves_the_devices_as_they_are(shell: Shell) -> None:
 def test_default_is_one_rank_per_visible_device(shell: Shell, asked: list[str]) -> None:
     """Without -n there are as many ranks as devices."""
     shell.script(SCRIPT)
-    assert shell.run(*asked, "train.py", CUDA_VISIBLE_DEVICES="0,1,2").exit_code == 0
+    assert shell.fork(*asked, "train.py", CUDA_VISIBLE_DEVICES="0,1,2").exit_code == 0
     assert len(shell.files("env-*")) == 3
 
 
 def test_default_is_one_rank_where_there_is_no_device(shell: Shell) -> None:
     """A laptop runs the script once."""
     shell.script(SCRIPT)
-    assert shell.run("train.py", CUDA_VISIBLE_DEVICES="").exit_code == 0
+    assert shell.fork("train.py", CUDA_VISIBLE_DEVICES="").exit_code == 0
     assert len(shell.files("env-*")) == 1
 
 
 def test_cpu_means_one_rank_per_core(shell: Shell) -> None:
     """-n cpu starts as many ranks as there are cores to use."""
     shell.script(SCRIPT)
-    assert shell.run("-n", "cpu", "train.py", CUDA_VISIBLE_DEVICES="").exit_code == 0
+    assert shell.fork("-n", "cpu", "train.py", CUDA_VISIBLE_DEVICES="").exit_code == 0
     assert len(shell.files("env-*")) == threads.num_cores()
 
 
@@ -203,9 +203,9 @@ def test_cpu_means_one_rank_per_core(shell: Shell) -> None:
 def test_rank_knows_its_run(shell: Shell, options: list[str]) -> None:
     """ECHELON_RUN_DIR is the run directory, there already, and ECHELON_RUN_ID is the id in its plan."""
     shell.script("import os; print(os.path.isdir(os.environ['ECHELON_RUN_DIR']))")
-    assert shell.run(*options, "train.py").stdout == b"True\n"
+    assert shell.fork(*options, "train.py").stdout == b"True\n"
     shell.script(SCRIPT)
-    done = shell.run("--run-dir", "second", "train.py")
+    done = shell.fork("--run-dir", "second", "train.py")
     assert done.exit_code == 0
     environ = read_variables(shell.folder / "env-0")
     assert environ["ECHELON_RUN_DIR"] == str(shell.folder / "second")
@@ -216,7 +216,7 @@ def test_rank_knows_its_run(shell: Shell, options: list[str]) -> None:
 def test_run_directory_is_for_the_user_alone(shell: Shell) -> None:
     """Nobody else may look into it, and the run's secret is gone before a rank begins."""
     shell.script("import os; print(os.path.exists(os.environ['ECHELON_RUN_DIR'] + '/secret'))")
-    done = shell.run("--run-dir", "mine", "train.py")
+    done = shell.fork("--run-dir", "mine", "train.py")
     assert (shell.folder / "mine").stat().st_mode & 0o777 == 0o700
     assert done.stdout == b"False\n", done.said
     assert not (shell.folder / "mine" / "secret").exists()
@@ -307,7 +307,7 @@ def test_wrapper_of_python_scales_nothing_silently(shell: Shell, scale: str, cod
     wrapper.chmod(0o755)
     shutil.copy(Path(sys.prefix, "pyvenv.cfg"), wrapper.parents[1])
     (wrapper.parents[1] / "lib").symlink_to(Path(sys.prefix, "lib"))
-    script = shell.script("import torch; print('trained')")
+    script = shell.script("import torch; print('trained')" if scale == "data" else "print('trained')")
     command = [str(wrapper), "-m", "echelon", "run", "-n", "2", "--scale", scale, str(script)]
     done = subprocess.run(command, cwd=shell.folder, env=shell.environ, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "trained" in done.stdout) == (code, code == 0), done.stderr

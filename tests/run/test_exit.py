@@ -53,7 +53,7 @@ def _shell_code(code: int) -> int:
 def test_exit_code_is_the_scripts_own(shell: Shell, statement: str, launch: str) -> None:
     """A run ends with the code that the script alone would have ended with, as a shell shows it."""
     shell.script(f"import atexit, ctypes, os, signal, sys, threading\n{statement}\n")
-    done = shell.run("--launch", launch, "train.py")
+    done = shell.fork("--launch", launch, "train.py")
     alone = subprocess.run([sys.executable, "train.py"], cwd=shell.folder, capture_output=True, check=False, timeout=60)
     assert done.exit_code == CODES[statement] == _shell_code(alone.returncode)
     assert f"exit {CODES[statement]} · run train-" in done.said
@@ -65,14 +65,14 @@ def test_exit_code_is_the_scripts_own(shell: Shell, statement: str, launch: str)
 def test_exit_code_of_a_program_is_its_own(shell: Shell, line: str) -> None:
     """What is not Python is treated alike."""
     alone = subprocess.run(["bash", "-c", line], check=False)
-    assert shell.run("-n", "2", "--", "bash", "-c", line).exit_code == _shell_code(alone.returncode)
+    assert shell.fork("-n", "2", "--", "bash", "-c", line).exit_code == _shell_code(alone.returncode)
 
 
 def test_program_that_cannot_be_executed_is_named(shell: Shell) -> None:
     """A program whose interpreter is missing ends the run with the reason, and 126 or 127 as in a shell."""
     program = shell.script("#!/no/such/interpreter\n", "program")
     program.chmod(0o755)
-    done = shell.run("-n", "2", "--", "./program")
+    done = shell.fork("-n", "2", "--", "./program")
     assert done.exit_code in (126, 127)
     assert "cannot be started: ./program: No such file or directory" in done.said
 
@@ -94,7 +94,7 @@ time.sleep(60)
 def test_first_failure_wins(shell: Shell, launch: str) -> None:
     """The code is that of the rank that failed first, whatever the others say when they are stopped."""
     shell.script(FIRST)
-    done = shell.run("-n", "4", "--launch", launch, "train.py")
+    done = shell.fork("-n", "4", "--launch", launch, "train.py")
     assert done.exit_code == 5
     assert "rank 2 on" in done.said
     assert done.said.count("failed first") == 1
@@ -107,7 +107,7 @@ def test_earlier_of_two_failures_wins(shell: Shell) -> None:
     shell.script(
         "import os, sys, time\nrank = int(os.environ['RANK'])\ntime.sleep(0.3 * (3 - rank))\nsys.exit(10 + rank)\n"
     )
-    done = shell.run("-n", "3", "train.py")
+    done = shell.fork("-n", "3", "train.py")
     assert done.exit_code == 12
     assert "rank 2 on" in done.said
 
@@ -128,7 +128,7 @@ raise ValueError(MESSAGE)
 def test_lowest_of_ranks_that_fail_alike_is_named(shell: Shell, message: str, rank: int) -> None:
     """The same traceback on all ranks is the script's, and rank 0's has been seen: it is not shown for another rank."""
     shell.script(ALIKE.replace("MESSAGE", message))
-    done = shell.run("-n", "2", "train.py")
+    done = shell.fork("-n", "2", "train.py")
     assert done.exit_code == 1
     assert f"rank {rank} on" in done.said
     assert done.said.count("failed first") == 1
@@ -138,7 +138,7 @@ def test_lowest_of_ranks_that_fail_alike_is_named(shell: Shell, message: str, ra
 def test_traceback_after_an_unfinished_line_is_one(shell: Shell, begun: str) -> None:
     """A progress bar or a prompt before it does not hide that the script has failed."""
     shell.script(f"import sys\nsys.stderr.write({begun!r})\nraise ValueError('wrong')\n")
-    done = shell.run("-n", "1", "--show", "none", "train.py")
+    done = shell.fork("-n", "1", "--show", "none", "train.py")
     assert done.exit_code == 1
     assert "failed first: error in the script\n  │ Traceback (most recent call last)" in done.said
 
@@ -150,7 +150,7 @@ def test_refusal_after_an_unfinished_line_is_one(shell: Shell) -> None:
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "model(torch.ones(4, 2)).mean().backward()\noptimizer.step()\n"
     )
-    done = shell.run("-n", "2", "train.py")
+    done = shell.fork("-n", "2", "train.py")
     assert (done.exit_code, "the script cannot be scaled" in done.said) == (2, True), done.said
 
 
@@ -160,7 +160,7 @@ def test_rank_that_left_before_others_missed_it_is_named(shell: Shell) -> None:
         "import os, time\nif os.environ['RANK'] == '1':\n    os._exit(0)\ntime.sleep(1)\n"
         "raise RuntimeError('Connection closed by peer [127.0.0.1]:1')\n"
     )
-    done = shell.run("-n", "2", "train.py")
+    done = shell.fork("-n", "2", "train.py")
     assert done.exit_code == 1
     assert "connection to another rank lost: rank 1 had ended before, with exit code 0" in done.said
 
@@ -168,7 +168,7 @@ def test_rank_that_left_before_others_missed_it_is_named(shell: Shell) -> None:
 def test_rank_that_ends_well_does_not_end_the_others(shell: Shell) -> None:
     """Ranks may end at different times."""
     shell.script("import os, time\ntime.sleep(0.4 * int(os.environ['RANK']))\nprint('end', os.environ['RANK'])\n")
-    done = shell.run("-n", "3", "--show", "all", "train.py")
+    done = shell.fork("-n", "3", "--show", "all", "train.py")
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 3)
 
 
@@ -272,20 +272,20 @@ def test_time_limit_ends_the_run(shell: Shell) -> None:
 def test_time_limit_has_units(shell: Shell, text: str) -> None:
     """Seconds, minutes and hours, with fractions."""
     shell.script("import time; time.sleep(60)")
-    assert shell.run("--timeout", text, "train.py").exit_code == 124
+    assert shell.fork("--timeout", text, "train.py").exit_code == 124
 
 
 def test_time_limit_is_not_tried_again(shell: Shell) -> None:
     """The limit is the run's: restarts do not begin it anew."""
     shell.script("import time; open('starts', 'a').write('x'); time.sleep(60)")
-    assert shell.run("--timeout", "10", "--max-restarts", "3", "train.py").exit_code == 124
+    assert shell.fork("--timeout", "10", "--max-restarts", "3", "train.py").exit_code == 124
     assert (shell.folder / "starts").read_text() == "x"
 
 
 def test_run_within_its_time_limit_ends_as_it_does(shell: Shell) -> None:
     """A limit that is not reached changes nothing."""
     shell.script("raise SystemExit(3)")
-    assert shell.run("--timeout", "1h", "train.py").exit_code == 3
+    assert shell.fork("--timeout", "1h", "train.py").exit_code == 3
 
 
 TRIES = """
@@ -307,7 +307,7 @@ if int(attempt) < int(sys.argv[1]) and rank == "1":
 def test_restart_begins_a_new_world(shell: Shell, launch: str) -> None:
     """All ranks start again, know that they do, meet at another port, and have logs of their own."""
     shell.script(TRIES)
-    done = shell.run("-n", "2", "--max-restarts", "3", "--launch", launch, "train.py", "2")
+    done = shell.fork("-n", "2", "--max-restarts", "3", "--launch", launch, "train.py", "2")
     assert done.exit_code == 0, done.said
     (run,) = shell.files("echelon-runs/*")
     ports = set()
@@ -332,7 +332,7 @@ def test_restart_begins_a_new_world(shell: Shell, launch: str) -> None:
 def test_restarts_come_to_an_end(shell: Shell, restarts: int, launch: str) -> None:
     """After N restarts the failure is the run's, with its code."""
     shell.script(TRIES)
-    done = shell.run("-n", "2", "--max-restarts", str(restarts), "--launch", launch, "train.py", "99")
+    done = shell.fork("-n", "2", "--max-restarts", str(restarts), "--launch", launch, "train.py", "99")
     assert done.exit_code == 3
     assert len(shell.files("echelon-runs/*/logs/attempt-*")) == restarts + 1
     report = json.loads(shell.files("echelon-runs/*/report.json")[0].read_text())

@@ -49,9 +49,9 @@ def test_abbreviations_of_ours_are_understood() -> None:
 def test_cpus_of_each_rank(shell: Shell) -> None:
     """Two ranks with one CPU each have one thread each; more CPUs than there are is an error with both numbers."""
     shell.script("import os; print(os.environ['OMP_NUM_THREADS'])")
-    done = shell.run("--gpus-per-node", "2", "--cpus-per-task", "1", "--show", "all", "train.py")
+    done = shell.fork("--gpus-per-node", "2", "--cpus-per-task", "1", "--show", "all", "train.py")
     assert sorted(done.stdout.split(b"\n")) == [b"", b"[0] 1", b"[1] 1"], done.said
-    refused = shell.run("-n", "2", "--cpus-per-task", "4096", "train.py")
+    refused = shell.fork("-n", "2", "--cpus-per-task", "4096", "train.py")
     assert refused.exit_code == 2
     assert "--cpus-per-task 4096: 2 ranks need 8192 CPUs, but " in refused.said
 
@@ -59,6 +59,6 @@ def test_cpus_of_each_rank(shell: Shell) -> None:
 def test_time_is_slurms(shell: Shell) -> None:
     """One limit of time at a time; a limit in Slurm's words is in minutes."""
     shell.script("")
-    refused = shell.run("--time", "1", "--timeout", "60", "train.py")
+    refused = shell.fork("--time", "1", "--timeout", "60", "train.py")
     assert (refused.exit_code, "remove --timeout 60" in refused.said) == (2, True)
-    assert b'"timeout_seconds": 1800' in shell.run("--time", "30", "--dry-run", "--json", "train.py").stdout
+    assert b'"timeout_seconds": 1800' in shell.fork("--time", "30", "--dry-run", "--json", "train.py").stdout

@@ -81,7 +81,7 @@ def test_progress_bars_of_several_ranks_are_live(shell: Shell) -> None:
 def test_other_ranks_are_in_their_logs_only(shell: Shell) -> None:
     """Rank 0 is on the console, without a prefix; every rank has a log with both of its streams."""
     shell.script(SPEAKS)
-    done = shell.run("-n", "3", "train.py")
+    done = shell.fork("-n", "3", "train.py")
     assert done.stdout == b"out 0\n"
     assert END.fullmatch(done.said.removeprefix("err 0\n"))
     for rank in range(3):
@@ -103,7 +103,7 @@ SHOWN = {
 def test_shown_ranks_are_named_when_there_are_several(shell: Shell, option: str) -> None:
     """--show chooses the ranks; a prefix says which one, unless only one is shown."""
     shell.script(SPEAKS)
-    done = shell.run("-n", "4", "--show", option, "train.py")
+    done = shell.fork("-n", "4", "--show", option, "train.py")
     ranks, prefix = SHOWN[option]
     assert sorted(done.stdout.decode().splitlines()) == [prefix.format(rank) + f"out {rank}" for rank in ranks]
     *lines, last = done.said.splitlines(keepends=True)
@@ -115,7 +115,7 @@ def test_shown_ranks_are_named_when_there_are_several(shell: Shell, option: str)
 def test_only_rank_is_not_named_when_all_are_shown(shell: Shell) -> None:
     """--show all with one rank shows one rank, which needs no name."""
     shell.script(SPEAKS)
-    assert shell.run("-n", "1", "--show", "all", "train.py").stdout == b"out 0\n"
+    assert shell.fork("-n", "1", "--show", "all", "train.py").stdout == b"out 0\n"
 
 
 def test_streams_are_kept_apart(shell: Shell) -> None:
@@ -153,7 +153,7 @@ def test_bytes_of_a_rank_arrive_as_they_are(shell: Shell, kind: str, descriptor:
     data = ODD[kind]
     (shell.folder / "data").write_bytes(data)
     shell.script(WRITES)
-    done = shell.run("train.py", str(1 if len(data) < 100 else 1 << 20), str(descriptor))
+    done = shell.fork("train.py", str(1 if len(data) < 100 else 1 << 20), str(descriptor))
     assert done.exit_code == 0
     assert shell.log(0) == data
     if descriptor == 1:
@@ -170,7 +170,7 @@ def test_bytes_of_named_ranks_arrive_as_they_are(shell: Shell, kind: str) -> Non
     data = ODD[kind]
     (shell.folder / "data").write_bytes(data)
     shell.script(WRITES)
-    done = shell.run("-n", "2", "--show", "all", "train.py", str(1 if len(data) < 100 else 1 << 20), "1")
+    done = shell.fork("-n", "2", "--show", "all", "train.py", str(1 if len(data) < 100 else 1 << 20), "1")
     lines = data.removesuffix(b"\n").split(b"\n")
     for rank in range(2):
         prefix = b"[%d] " % rank
@@ -184,7 +184,7 @@ def test_lines_of_several_ranks_are_never_torn(shell: Shell) -> None:
     shell.script(
         "import os\nfor n in range(200):\n  for c in f'{os.environ[\"RANK\"]} says {n}\\n': os.write(1, c.encode())\n"
     )
-    done = shell.run("-n", "4", "--show", "all", "train.py")
+    done = shell.fork("-n", "4", "--show", "all", "train.py")
     expected = [f"[{rank}] {rank} says {n}" for rank in range(4) for n in range(200)]
     assert sorted(done.stdout.decode().splitlines()) == sorted(expected)
 
@@ -288,7 +288,7 @@ def test_standard_input_is_empty_for_the_ranks(shell: Shell) -> None:
 def test_run_ends_with_one_line(shell: Shell, code: int, ranks: int, word: str) -> None:
     """The last line says how many ranks, how long, which exit code, and what the run is called."""
     shell.script(f"import time; time.sleep(0.3); raise SystemExit({code})")
-    done = shell.run("-n", str(ranks), "train.py")
+    done = shell.fork("-n", str(ranks), "train.py")
     match = END.fullmatch(done.said.splitlines(keepends=True)[-1])
     assert match is not None, done.said
     assert match.group(1, 2) == (word, str(code))
@@ -311,7 +311,7 @@ time.sleep(60)
 def test_failure_is_told_once_and_without_colours(shell: Shell) -> None:
     """Not on a terminal there is no escape sequence, and one traceback per stream, not one per rank."""
     shell.script(FAILS)
-    done = shell.run("-n", "4", "train.py")
+    done = shell.fork("-n", "4", "train.py")
     (log,) = shell.files("echelon-runs/*/logs/attempt-0/rank-1.log")
     node = os.uname().nodename
     assert done.said.splitlines()[:-1] == [
@@ -386,7 +386,7 @@ def test_progress_line_is_not_drawn_into_a_file(shell: Shell) -> None:
     slow = shell.script("import time; time.sleep(0.5)\n", "site-packages/slow.py")
     shell.environ["PYTHONPATH"] += f":{slow.parent}"
     shell.script("import slow\n")
-    done = shell.run("-n", "2", "train.py")
+    done = shell.fork("-n", "2", "train.py")
     assert END.fullmatch(done.said)
 
 

@@ -121,7 +121,7 @@ if step <= 4:
 def test_run_stops_at_the_same_error(shell: Shell) -> None:
     """A lasting error does not use up the restarts, and the exit code is that of the error."""
     shell.script(LASTING)
-    done = shell.run("--max-restarts", "5", "train.py")
+    done = shell.fork("--max-restarts", "5", "train.py")
     assert done.exit_code == 1
     assert done.said.count("; starting all ranks again\n") == 1
     assert "echelon: the same error twice: ValueError: the snapshot is torn (train.py:8); " in done.said
@@ -132,7 +132,7 @@ def test_run_with_progress_goes_on(shell: Shell) -> None:
     """With a newer checkpoint in each attempt, more attempts fail than --max-restarts says."""
     shell.script(LASTING)
     (shell.folder / "progress").touch()
-    done = shell.run("--max-restarts", "1", "train.py")
+    done = shell.fork("--max-restarts", "1", "train.py")
     assert done.exit_code == 0, done.said
     assert len(shell.files("echelon-runs/*/logs/attempt-*")) == 5
 
@@ -140,6 +140,6 @@ def test_run_with_progress_goes_on(shell: Shell) -> None:
 def test_signal_while_waiting(shell: Shell) -> None:
     """A time limit that passes between two attempts ends the run."""
     shell.script("import os, sys; print(os.environ['TORCHELASTIC_RESTART_COUNT']); sys.exit(3)")
-    done = shell.run("--max-restarts", "9", "--timeout", "10", "train.py")
+    done = shell.fork("--max-restarts", "9", "--timeout", "10", "train.py")
     assert done.exit_code == 124
     assert "; starting all ranks again in 1 s\n" in done.said

@@ -20,7 +20,7 @@ def name_of_last(said: str) -> str:
 def test_last_line_names_the_run(shell: Shell) -> None:
     """The name in the last line finds the run, and so do its path and a part of the name; it fits into 80 columns."""
     shell.script("raise SystemExit(3)\n")
-    done = shell.run("train.py")
+    done = shell.fork("train.py")
     name = name_of_last(done.said)
     assert len(done.said.splitlines()[-1]) < 80
     (path,) = os.listdir(shell.folder / "echelon-runs")
@@ -44,7 +44,7 @@ def test_agents_program_is_one_file_for_all_runs(shell: Shell) -> None:
     """The second run links to the node.pyz of the first, and a run takes kilobytes."""
     shell.script("")
     for _ in range(2):
-        assert shell.run("train.py").exit_code == 0
+        assert shell.fork("train.py").exit_code == 0
     archives = list((shell.folder / "echelon-runs").glob("*/node.pyz"))
     assert len(archives) == 2
     assert archives[0].samefile(archives[1])
@@ -54,7 +54,7 @@ def test_agents_program_is_one_file_for_all_runs(shell: Shell) -> None:
 def test_clean_removes_what_is_over(shell: Shell) -> None:
     """Old runs go and the newest stay; a run that is going is refused; the user's own files stay."""
     shell.script("")
-    names = [name_of_last(shell.run("train.py").said) for _ in range(3)]
+    names = [name_of_last(shell.fork("train.py").said) for _ in range(3)]
     dry = echelon(shell, "clean", "--keep", "1", "--dry-run")
     assert dry.stdout.count("echelon-runs/") == 2
     assert len(os.listdir(shell.folder / "echelon-runs")) == 3

@@ -112,7 +112,7 @@ def test_colour_is_for_terminals_that_want_it(shell: Shell) -> None:
     assert "\x1b[31;1merror:\x1b[0m" in screen(shell, line)
     assert "\x1b" not in screen(shell, line, NO_COLOR="1")
     assert "\x1b" not in screen(shell, line, TERM="dumb")
-    assert "\x1b" not in shell.run("nothere.py").said
+    assert "\x1b" not in shell.fork("nothere.py").said
     shell.script("print(1 / 0)")
     assert "failed first: \x1b[31;1merror in the script\x1b[0m\r\n" in screen(shell, ["run", "train.py"])
     assert "failed first: error in the script\r\n" in screen(shell, ["run", "train.py"], NO_COLOR="1")

@@ -125,7 +125,7 @@ def _expected_arguments(words: Sequence[str], rank: int) -> list[str]:
     return [word for word in words[first + 1 :] if word]
 
 
-@pytest.mark.parametrize("row", some(ROWS, 3), ids=_name)
+@pytest.mark.parametrize("row", some(ROWS, 6), ids=_name)
 def test_line_starts_the_ranks_that_it_asks_for(torchrun_shell: Shell, row: dict[str, Any]) -> None:
     """torchrun's name is replaced by `echelon run`, and nothing else."""
     shell = torchrun_shell
@@ -212,7 +212,7 @@ def test_every_option_of_torchrun_is_known() -> None:
 def test_options_without_meaning_are_named_once(torchrun_shell: Shell) -> None:
     """One line names all of them, grouped by reason; data on standard output stays clean."""
     words = ["--standalone", "--rdzv-backend=c10d", "--role", "x", "--log_dir=logs", "--standalone", "train.py"]
-    done = torchrun_shell.run(*words)
+    done = torchrun_shell.fork(*words)
     first, *_ = done.said.splitlines()
     assert first == (
         "echelon: without effect here: --standalone --rdzv-backend (echelon finds the nodes by itself); "
@@ -224,7 +224,7 @@ def test_options_without_meaning_are_named_once(torchrun_shell: Shell) -> None:
 
 def test_rdzv_id_is_the_run_that_ranks_see(torchrun_shell: Shell) -> None:
     """--rdzv-id is TORCHELASTIC_RUN_ID, byte for byte."""
-    done = torchrun_shell.run("--rdzv_id", "job 47/11 ü", "train.py")
+    done = torchrun_shell.fork("--rdzv_id", "job 47/11 ü", "train.py")
     assert done.exit_code == 0
     assert json.loads((torchrun_shell.folder / "rank-0").read_text())["run"] == "job 47/11 ü"
 
@@ -233,7 +233,7 @@ def test_rdzv_id_is_the_run_that_ranks_see(torchrun_shell: Shell) -> None:
 def test_tee_shows_all_ranks(torchrun_shell: Shell, option: list[str]) -> None:
     """torchrun's way to see every rank shows every rank."""
     torchrun_shell.script("import os; print('rank', os.environ['RANK'])", "say.py")
-    done = torchrun_shell.run("-n", "2", *option, "say.py")
+    done = torchrun_shell.fork("-n", "2", *option, "say.py")
     assert sorted(done.stdout.splitlines()) == [b"[0] rank 0", b"[1] rank 1"]
 
 
@@ -241,7 +241,7 @@ def test_virtual_local_rank_shows_each_rank_its_own_device(torchrun_shell: Shell
     """torchrun 2.13's --virtual-local-rank is --visible own."""
     torchrun_shell.script("import os; print(os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'])", "say.py")
     words = ["-n", "2", "--virtual-local-rank", "--show", "all", "say.py"]
-    done = torchrun_shell.run(*words, CUDA_VISIBLE_DEVICES="5,6")
+    done = torchrun_shell.fork(*words, CUDA_VISIBLE_DEVICES="5,6")
     assert sorted(done.stdout.splitlines()) == [b"[0] 0 5", b"[1] 0 6"], done.said
 
 
@@ -251,7 +251,7 @@ def test_nodes_that_come_late_are_waited_for(torchrun_shell: Shell) -> None:
     words = ["--nnodes=2", "-n", "2", f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "train.py"]
     with shell.start(*words[:-1], "--node-rank", "1", "train.py") as late:
         assert late.poll() is None
-        first = shell.run(*words[:-1], "--node-rank", "0", "train.py")
+        first = shell.fork(*words[:-1], "--node-rank", "0", "train.py")
         assert (first.exit_code, late.wait(10)) == (0, 0), first.said
     assert len(shell.files("rank-*")) == 4
 

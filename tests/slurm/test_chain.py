@@ -4,14 +4,13 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.cluster import Cluster
-from tests.runs import ECHELON
 from tests.slurm.test_submit import call
 from tests.tiers import pick
 
@@ -37,8 +36,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the losses of a run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
     shutil.copy(HERE / "chained.py", folder / "train.py")
-    command = [*ECHELON, "run", "-n", "2", "train.py", "3", "0"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "train.py", "3", "0"], cwd=folder)
     assert done.returncode == 0, done.stderr
     return (folder / "losses.txt").read_text().splitlines()
 
@@ -196,6 +194,7 @@ def test_second_job_is_told_who_holds_the_run(slurm: Cluster, home: Path, tmp_pa
     slurm.wait(lambda: not chain.queued(), "an empty queue")
 
 
+@pytest.mark.tier("all")
 def test_edited_script_stops_the_chain(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """A script that was edited between two jobs is named with the repair, and no training goes on by accident."""
     chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.3"))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cluster import Cluster
 from tests.runs import ECHELON, Run
+from tests.tiers import in_all, some
 
 HERE = Path(__file__).parent
 REPORT = str(HERE / "report.py")
@@ -126,8 +127,8 @@ def test_every_framework_finds_its_rank(slurm: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["-N2 --ntasks-per-node=8 --gpus-per-node=8", "-N2 -n16 --gpus-per-task=1", "-N2 -n2 --gpus=16", "-N2 --gres=gpu:8",
-     "-N2 --partition=standard-g"],
+    some(["-N2 --ntasks-per-node=8 --gpus-per-node=8", "-N2 -n16 --gpus-per-task=1", "-N2 -n2 --gpus=16",
+          "-N2 --gres=gpu:8", "-N2 --partition=standard-g"], 3),
 )  # fmt: skip
 def test_default_is_a_rank_per_device(slurm: Cluster, tmp_path: Path, options: str) -> None:
     """However the devices were asked for, each node gets a rank for each of its own, and all see all of them."""
@@ -143,7 +144,7 @@ def test_visible_own(slurm: Cluster, tmp_path: Path) -> None:
     assert {report["environ"]["LOCAL_RANK"] for report in found.values()} == {"0"}
 
 
-@pytest.mark.parametrize("launch_option", ["warm", "exec", "tasks"])
+@pytest.mark.parametrize("launch_option", [in_all("warm"), in_all("exec"), "tasks"])
 def test_places(slurm: Cluster, tmp_path: Path, launch_option: str) -> None:
     """Ranks are numbered node by node, whatever starts them."""
     found = run(slurm, tmp_path, "-N3 --ntasks-per-node=2", "--launch", launch_option, "-n", "2", REPORT, str(tmp_path))
@@ -220,7 +221,7 @@ def test_arguments_arrive_byte_for_byte(slurm: Cluster, tmp_path: Path) -> None:
         assert [bytes.fromhex(word) for word in report["argv"]][1:] == odd
 
 
-@pytest.mark.parametrize("launch_option", ["warm", "exec"])
+@pytest.mark.parametrize("launch_option", [in_all("warm"), "exec"])
 def test_signals_from_slurm_reach_every_rank_once(slurm: Cluster, tmp_path: Path, launch_option: str) -> None:
     """scancel --signal reaches ranks, the agents survive it, and ending well on SIGTERM is ending well."""
     going = Run(tmp_path, "--launch", launch_option, "-n", "2", SIGNALLED, str(tmp_path), environ=slurm.environ,
@@ -256,7 +257,7 @@ time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("begin", ["exec ", ""])
+@pytest.mark.parametrize("begin", [in_all("exec "), ""])
 def test_cancelled_job_has_time_to_save(slurm: Cluster, tmp_path: Path, begin: str) -> None:
     """Slurm's SIGTERM, which reaches supervisor and agents alike, is one signal: ranks get it once, and their time."""
     (tmp_path / "saves.py").write_text(SAVES)

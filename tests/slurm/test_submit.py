@@ -260,6 +260,7 @@ def test_requeued_job_has_a_directory_of_its_own(slurm: Cluster, learned: Path, 
     assert (folder / "ran").read_text() == "xx"
 
 
+@pytest.mark.tier("all")
 def test_requeued_job_goes_on_at_its_checkpoint(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A training that is saved does not begin anew when Slurm starts its job again; each step is done once."""
     source = (Path(__file__).parent / "chained.py").read_text()

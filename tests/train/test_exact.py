@@ -14,6 +14,7 @@ from echelon.train import optimizer_kinds
 from echelon.train.exact import tree
 
 SCRIPT = Path(__file__).with_name("exact_script.py")
+EPOCHS = "4"
 HEAD = """
 import torch
 from torch import nn
@@ -55,7 +56,7 @@ def result(folder: Path, *words: str) -> str:
 def by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """Return what the script prints on one rank, and where it left its checkpoint."""
     folder = tmp_path_factory.mktemp("one")
-    return result(folder, "-n", "1", "--exact", "8", str(SCRIPT), "6"), folder
+    return result(folder, "-n", "1", "--exact", "8", str(SCRIPT), EPOCHS), folder
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 )
 def test_same_bits(tmp_path: Path, by_one: tuple[str, Path], num_ranks: int, scale: str) -> None:
     """Weights, optimizer and random state end in the same bits, and so does every loss, also with weights spread."""
-    printed = result(tmp_path, "-n", str(num_ranks), "--scale", scale, "--exact", "8", str(SCRIPT), "6")
+    printed = result(tmp_path, "-n", str(num_ranks), "--scale", scale, "--exact", "8", str(SCRIPT), EPOCHS)
     assert printed == by_one[0]
     assert len(printed.splitlines()[-1]) == 64
 
@@ -82,10 +83,10 @@ def test_workers(tmp_path: Path) -> None:
 
 
 def test_ranks_change_on_the_way(tmp_path: Path, by_one: tuple[str, Path]) -> None:
-    """From a checkpoint another number of ranks goes on with the same bits: 2, then 4, then 1."""
+    """From a checkpoint another number of ranks goes on with the same bits: 4, then 2."""
     printed = [
         result(tmp_path, "-n", str(num_ranks), "--exact", "8", str(SCRIPT), str(last_epoch))
-        for num_ranks, last_epoch in ((2, 2), (4, 4), (1, 6))
+        for num_ranks, last_epoch in ((4, 2), (2, 4))
     ]
     digest = by_one[0].splitlines()[-1]
     assert printed[-1].splitlines()[-1] == digest
@@ -94,7 +95,7 @@ def test_ranks_change_on_the_way(tmp_path: Path, by_one: tuple[str, Path]) -> No
 
 def test_number_of_shards_counts(tmp_path: Path, by_one: tuple[str, Path]) -> None:
     """Another number of shards is another order of sums, and other random numbers: the digest is no constant."""
-    assert result(tmp_path, "-n", "1", "--exact", "4", str(SCRIPT), "6") != by_one[0]
+    assert result(tmp_path, "-n", "1", "--exact", "4", str(SCRIPT), EPOCHS) != by_one[0]
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.randoms(use_true_random=False))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.tiers import some
+from tests.tiers import in_all, some
 
 from echelon.cli import options, run
 from echelon.cli import prove as command
@@ -259,7 +259,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", some(list(WRONG), 6))
+@pytest.mark.parametrize("case", some(list(WRONG), 12))
 def test_own_distribution_that_is_wrong(tmp_path: Path, case: str) -> None:
     """The first step, the tensor by its name, the factor, and what it means."""
     script, what, meaning = WRONG[case]
@@ -297,7 +297,7 @@ def test_rounding_that_becomes_a_step_is_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        (("model(inputs)", "torch.autocast('cpu', torch.bfloat16)(model)(inputs).float()"), ""),
+        in_all(("model(inputs)", "torch.autocast('cpu', torch.bfloat16)(model)(inputs).float()"), ""),
         (
             ("nn.Linear(10, 32)", "nn.Linear(10, 32, dtype=torch.float32)"),
             "float64 cannot decide, so the verdict stays",

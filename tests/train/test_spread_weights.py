@@ -1,7 +1,5 @@
 """With --scale fsdp a rank holds a part of each weight; what a script reads of weights is the whole."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from tests import warm
@@ -35,7 +33,7 @@ for x, y in DataLoader(TensorDataset(torch.randn(64, 8), torch.randn(64, 1)), ba
 def test_listed_weights(tmp_path: Path) -> None:
     """A list that was made before training stands for the weights as they are, and numbers of them are the whole's."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    alone = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    alone = warm.run(["train.py"], cwd=tmp_path)
     done = warm.run(["-m", "echelon", "run", "-n", "2", "--scale", "fsdp", "train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(alone.stdout.splitlines()) == 8

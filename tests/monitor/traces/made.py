@@ -3,10 +3,11 @@
 import gzip
 import itertools
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from tests import warm
 
 HOST, DEVICE, STREAM, COMM_STREAM = 4000, 0, 7, 20
 MAIN, WORKER = 4000, 4001
@@ -133,16 +134,8 @@ def real(folder: Path, kind: str, num_ranks: int = 1) -> list[str]:
     script = folder / "train.py"
     script.write_text(REAL)
     paths = [str(folder / f"{kind}-rank-{rank}.json") for rank in range(num_ranks)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), kind, path, str(rank), str(folder / f"{kind}-meeting")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank, path in enumerate(paths)
-    ]
-    for process in processes:
-        said, _ = process.communicate(timeout=200)
-        assert process.returncode == 0, said
+    lines = [[str(script), kind, path, str(rank), str(folder / f"{kind}-meeting")] for rank, path in enumerate(paths)]
+    with ThreadPoolExecutor() as ranks:
+        for done in ranks.map(lambda words: warm.run(words, cwd=folder, timeout=200), lines):
+            assert done.returncode == 0, done.stderr
     return paths

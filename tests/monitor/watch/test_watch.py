@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyte
 import pytest
+from tests import warm
 from tests.monitor.watch import fleet
 from tests.runs import ECHELON
 
@@ -78,7 +79,8 @@ def test_run_that_goes_on(tmp_path: Path) -> None:
     """Its steps go up, its rank can be opened, and q leaves the run as it is."""
     (tmp_path / "train.py").write_text(TRAIN)
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    line = [*ECHELON, "run", "--run-dir", "run", "-n", "2", "--scale", "off", "train.py"]
+    warm.write_program(tmp_path / "echelon")
+    line = [str(tmp_path / "echelon"), "run", "--run-dir", "run", "-n", "2", "--scale", "off", "train.py"]
     with subprocess.Popen(line, cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as run:
         try:
             while not (tmp_path / "run" / "samples.jsonl").exists():

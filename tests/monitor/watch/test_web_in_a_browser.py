@@ -177,7 +177,8 @@ def test_page_says_when_the_server_is_gone(browser: Browser, tmp_path: Path) -> 
 def test_page_of_a_run_that_goes_on_and_ends(browser: Browser, tmp_path: Path) -> None:
     """The steps of a real run rise, and the page says that it is over."""
     (tmp_path / "train.py").write_text(TRAIN)
-    run = Run(tmp_path, "-n", "2", "--scale", "off", "train.py", environ={**os.environ, "OMP_NUM_THREADS": "1"})
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = Run(tmp_path, "-n", "2", "--scale", "off", "train.py", environ=environ, is_forked=True)
     run.until_started(2)
     with Web(tmp_path, "run") as web:
         _see_it_end(browser, web, run, tmp_path)

@@ -156,7 +156,9 @@ def test_oracle_uses_the_device_first_and_leaves_it(tmp_path: Path, how: str) ->
     ("how", "why", "variables"),
     [
         in_all("thread", "a thread of the script used a GPU first", {}),
-        ("slow", "the process for one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}),
+        in_all(
+            "slow", "the process for one device did not reach the first step within 1 s", {"STAND_IN_PATIENCE": "1"}
+        ),
         ("killed", "signal 9 killed the process for one device", {}),
         in_all("fails", "in the process for one device the script fails with ValueError: this is one device", {}),
         in_all("ends", "in the process for one device the script ended before the first step", {}),

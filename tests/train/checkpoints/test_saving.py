@@ -44,7 +44,7 @@ SAVES = ("--checkpoint-every", "3steps")
         ("strategies.py", "shard", "0.1", 2, 2),
         ("strategies.py", "shard", "0", 2, 4),
         ("strategies.py", "replicate", "0", 3, 2),
-    ], 5, first=2),
+    ], 10, first=2),
 )  # fmt: skip
 def test_killed_run_goes_on(tmp_path: Path, script: str, kind: str, dropout: str, before: int, after: int) -> None:
     """On as many ranks the numbers are the same to the bit; on another number they are close."""

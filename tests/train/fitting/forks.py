@@ -1,4 +1,4 @@
-"""Trace or run many scripts, each in a fork of one process that has imported PyTorch: `forks.py`, jobs on its input.
+"""Trace or run many scripts, each in a fork of one process that has imported PyTorch: `forks.py FILE`, a job a line.
 
 A job is a JSON object: "out" names a file for the result, "folder" where the job works, and either "trace" has the
 order of `echelon.train.fitting.trace`, or "measure" the path of a script that runs for real.
@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.train.fitting import measured
@@ -55,4 +56,4 @@ def _work(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main([json.loads(line) for line in sys.stdin])
+    main([json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()])

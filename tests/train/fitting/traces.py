@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.train.fitting.measured import course_of
 
 ROOT = Path(__file__).parents[3]
@@ -29,8 +28,9 @@ def run(folder: Path, jobs: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
         (folder / name).mkdir()
         lines.append(json.dumps({**job, "out": str(folder / f"{name}.json"), "folder": str(folder / name)}))
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
-    command = [sys.executable, "-m", "tests.train.fitting.forks"]
-    subprocess.run(command, input="\n".join(lines), text=True, env=environ, cwd=ROOT, check=True)
+    (folder / "jobs").write_text("\n".join(lines))
+    done = warm.run(["-m", "tests.train.fitting.forks", str(folder / "jobs")], cwd=ROOT, environ=environ, timeout=280.0)
+    assert done.returncode == 0, done.stderr
     return {name: _read(folder / f"{name}.json") for name in jobs}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import warm
+from tests.tiers import in_all
 from tests.train.local_sgd.simulation import SCRIPT, simulate
 
 from echelon.cli import main
@@ -142,8 +143,8 @@ def assert_same(folder: Path, expected: dict[str, torch.Tensor]) -> None:
     ("words", "num_ranks", "rule", "said"),
     [
         ([], 3, (4, 1.0, 0.0, False), "average their weights after every 4 steps (local SGD);"),
-        (["--outer-lr", "0.5"], 2, (4, 0.5, 0.9, False), "momentum 0.9 and learning rate 0.5"),
-        (["--async"], 2, (4, 1.0, 0.0, True), "(local SGD, taken in one meeting later)"),
+        in_all(["--outer-lr", "0.5"], 2, (4, 0.5, 0.9, False), "momentum 0.9 and learning rate 0.5"),
+        in_all(["--async"], 2, (4, 1.0, 0.0, True), "(local SGD, taken in one meeting later)"),
         (["--async", "--outer-momentum", "0.6"], 2, (4, 0.7, 0.6, True), "(DiLoCo, taken in one meeting later)"),
     ],
     ids=["local-sgd", "diloco", "late", "late-diloco"],

@@ -111,7 +111,8 @@ def test_a_loop_of_its_own(tmp_path: Path, scale: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "num_ranks"), some([("data", 2), ("tensor", 4), ("pipeline", 4), *((scale, 2) for scale in WAYS)], 4)
+    ("scale", "num_ranks"),
+    some([("data", 2), ("tensor", 4), ("pipeline", 4), *((scale, 2) for scale in WAYS)], 7, first=4),
 )
 def test_layers_of_pytorch_and_weights_of_the_model_itself(tmp_path: Path, scale: str, num_ranks: int) -> None:
     """Attention that is no nn.Linear, and what all stages of a pipeline use, have the numbers of one device; so have as
@@ -245,7 +246,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("scale", some(list(WAYS), 2))
+@pytest.mark.parametrize("scale", some(list(WAYS), 4, first=2))
 def test_what_cannot_be_split_is_refused(tmp_path: Path, scale: str) -> None:
     """Each model or training that would be another one ends with its reason and a way out."""
     cases = REFUSED[scale]

@@ -1,10 +1,10 @@
 """A rehearsed script changes nothing outside of its scratch copy."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 GUARDED = """
 import os, shutil, sys
@@ -24,7 +24,8 @@ def act(tmp_path: Path, line: str) -> "subprocess.CompletedProcess[str]":
     (original / "large.bin").write_text("large")
     (copy / "large.bin").symlink_to(original / "large.bin")
     program = GUARDED.format(original=str(original), copy=str(copy), temporary=str(temporary), act=line)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    (tmp_path / "guarded.py").write_text(program)
+    return warm.run(["guarded.py"], cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Real gloo ranks, cheaply: one process imports torch once, and forks as many ranks as a test asks for.
+"""Real gloo ranks, cheaply: a fork of the warm process forks as many ranks as a test asks for.
 
 A test calls `run(4, function, argument, …)` with a function of a module; each rank calls it, and what they return comes
 back in the order of ranks. The server is this module as a program, started at the first call and ended with its tests.
@@ -11,22 +11,22 @@ import importlib
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import IO, Any
 
 import pytest
-from tests import huge_pages
+from tests import huge_pages, warm
 from tests.conftest import FOREIGN
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 240
-_server: list[subprocess.Popen[bytes]] = []
+_server: list[IO[bytes]] = []
 
 
 class RankFailed(Exception):
@@ -40,13 +40,11 @@ def run(num_ranks: int, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 def run_beside(*worlds: tuple[int, Callable[..., Any], tuple[Any, ...]]) -> list[list[Any]]:
     """Do so in several worlds at a time."""
-    server = serve()
-    assert server.stdin is not None
-    assert server.stdout is not None
+    asking, answering = serve()
     asked = [(num_ranks, function.__module__, function.__name__, args) for num_ranks, function, args in worlds]
-    pickle.dump(asked, server.stdin)
-    server.stdin.flush()
-    return [_values(results) for results in pickle.load(server.stdout)]
+    pickle.dump(asked, asking)
+    asking.flush()
+    return [_values(results) for results in pickle.load(answering)]
 
 
 def _values(results: list[tuple[bool, Any]]) -> list[Any]:
@@ -58,22 +56,31 @@ def _values(results: list[tuple[bool, Any]]) -> list[Any]:
     return [value for _, value in results]
 
 
-def serve() -> subprocess.Popen[bytes]:
-    """Return the server, started where it does not run."""
-    if not _server or _server[0].poll() is not None:
+def serve() -> tuple[IO[bytes], IO[bytes]]:
+    """Return the ways to the server and back; it is started where it does not run."""
+    if not _server:
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         environ = {**clean, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-        command = [sys.executable, "-m", "tests.train.strategies.ranks"]
-        _server[:] = [subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)]
-        atexit.register(_server[0].kill)
-    return _server[0]
+        folder = tempfile.mkdtemp(prefix="ranks-")
+        atexit.register(shutil.rmtree, folder)
+        ways = [os.path.join(folder, name) for name in ("asked", "answers")]
+        for way in ways:
+            os.mkfifo(way)
+        words = ["-m", "tests.train.strategies.ranks", *ways]
+        Thread(target=_start, args=(words, environ), daemon=True).start()
+        _server.extend((open(ways[0], "wb"), open(ways[1], "rb")))  # noqa: SIM115
+    return _server[0], _server[1]
+
+
+def _start(words: list[str], environ: dict[str, str]) -> None:
+    """Have the warm process fork the server; what it and the ranks print is shown where the tests print."""
+    warm.ask(warm.address(), words, cwd=str(ROOT), environ=environ, outputs=[2, 2])
 
 
 def main() -> None:
     """Serve until nobody asks any more."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what ranks print is no answer
+    asking, answering = open(sys.argv[1], "rb"), open(sys.argv[2], "wb")  # noqa: SIM115
     gc.disable()  # while objects are only added
     import torch
     import torch._dynamo
@@ -90,14 +97,14 @@ def main() -> None:
     huge_pages.collapse()
     while True:
         try:
-            asked = pickle.load(sys.stdin.buffer)
+            asked = pickle.load(asking)
         except EOFError:
             return
         for _, module, _, _ in asked:
             importlib.import_module(module)
         worlds = [World(*one) for one in asked]
-        pickle.dump([world.answers() for world in worlds], answers)
-        answers.flush()
+        pickle.dump([world.answers() for world in worlds], answering)
+        answering.flush()
 
 
 def _leave_out_what_nobody_sees() -> None:

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 import pytest
-from tests.tiers import some
+from tests.tiers import in_all, some
 from tests.train.strategies import exactly, ranks, test_equal
 from tests.train.strategies.same_bits import alone, compare, data, pipeline, train
 
@@ -29,7 +29,7 @@ def with_every_optimizer(names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(OTHERS, 6), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(OTHERS, 12, first=6), ids=test_equal.name_of)
 def test_same_bits_in_a_few_steps(num_ranks: int, strategy: Strategy) -> None:
     """The rest of PyTorch's schedules, activations computed again, and weights in the host's memory."""
     compare(*train(num_ranks, strategy, FEW))
@@ -49,7 +49,7 @@ def test_same_bits_with_every_optimizer(strategy: Strategy) -> None:
     assert ranks.run(2, exactly.by_optimizer, names, strategy)[0] == expected
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("num_ranks", [2, 4, in_all(8)])
 def test_sums_over_ranks(num_ranks: int) -> None:
     """Small tensors that are exchanged whole have the bits of large ones that are exchanged in halves, on all ranks."""
     whole, halves = (ranks.run(num_ranks, exactly.sums, small_bytes) for small_bytes in (1 << 40, 0))

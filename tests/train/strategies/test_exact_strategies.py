@@ -44,6 +44,7 @@ def test_same_bits_on_few_ranks(worlds: list[tuple[int, Strategy]]) -> None:
         compare(found, expected)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(("num_ranks", "strategy"), some(STRATEGIES, 60, first=4), ids=test_equal.name_of)
 def test_same_bits(num_ranks: int, strategy: Strategy) -> None:
     """Replicas, spread weights, micro-batches, and stages."""

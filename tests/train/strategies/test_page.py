@@ -60,7 +60,7 @@ def rows_of(pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
     return [found.groups() for page in PAGES for found in pattern.finditer(page.read_text("utf-8"))]
 
 
-@pytest.mark.parametrize(("code", "message", "formula"), some(rows_of(SENT), 9))
+@pytest.mark.parametrize(("code", "message", "formula"), some(rows_of(SENT), 18))
 def test_communication(code: str, message: str, formula: str) -> None:
     """A rank gives so many elements to this kind of message in a step."""
     strategy = eval(code)

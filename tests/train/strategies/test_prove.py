@@ -61,7 +61,9 @@ def prove(folder: Path, num_ranks: int, strategy: str, **changed: str) -> "Compl
         in_all(2, "Strategy(replicate=2)", {"BATCHES": "trained.loader(loader)", "ROWS": "True"}, ""),
         (2, "Strategy(shard=2, accumulation=2)", {}, ", 16 of 16 parameters sharded"),
         in_all(2, 'Strategy(tensor=2, checkpointing="full")', {}, ", 6 of 16 parameters sharded"),
-        (4, 'Strategy(pipeline=2, shard=2, precision="bf16", accumulation=2)', {}, ", 16 of 16 parameters sharded"),
+        in_all(
+            4, 'Strategy(pipeline=2, shard=2, precision="bf16", accumulation=2)', {}, ", 16 of 16 parameters sharded"
+        ),
     ],
 )
 def test_same_training(tmp_path: Path, num_ranks: int, strategy: str, how: dict[str, str], cut: str) -> None:

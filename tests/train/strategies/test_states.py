@@ -21,7 +21,7 @@ MOVES = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "first", "second"), some(MOVES, 3), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "first", "second"), some(MOVES, 6), ids=test_equal.name_of)
 def test_training_goes_on_under_another_strategy(num_ranks: int, first: Strategy, second: Strategy) -> None:
     """Half of it under one, half under the other: the training of one device, momenta and decays by group included."""
     found = ranks.run(num_ranks, training.move, "gpt", first, second)
@@ -42,7 +42,7 @@ def test_one_device_goes_on_with_what_was_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("num_ranks", "strategy"),
-    [(2, Strategy(shard=2)), (2, Strategy(pipeline=2, accumulation=2)), in_all(4, Strategy(shard=2, tensor=2))],
+    [(2, Strategy(shard=2)), in_all(2, Strategy(pipeline=2, accumulation=2)), in_all(4, Strategy(shard=2, tensor=2))],
     ids=test_equal.name_of,
 )
 def test_both_files_have_the_same_weights(num_ranks: int, strategy: Strategy, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ META = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "strategy"), some(META, 3), ids=test_equal.name_of)
+@pytest.mark.parametrize(("num_ranks", "strategy"), some(META, 6, first=3), ids=test_equal.name_of)
 def test_model_made_on_the_meta_device(num_ranks: int, strategy: Strategy, tmp_path: Path) -> None:
     """Its first weights are the same under every strategy, or those of a file; it trains as any other."""
     drawn = ranks.run(1, training.from_meta, "gpt", Strategy(), "")[0]
