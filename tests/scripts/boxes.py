@@ -25,11 +25,11 @@ class Detector(nn.Module):
 class Criterion(nn.Module):
     def forward(self, out, targets):
         count = sum(len(one["boxes"]) for one in targets)
-        return sum((row - one["boxes"]).pow(2).sum() for row, one in zip(out, targets)) / count
+        return sum((row - one["boxes"]).pow(2).sum() for row, one in zip(out, targets, strict=True)) / count
 
 
 def collate(samples):
-    images, targets, notes = zip(*samples)
+    images, targets, notes = zip(*samples, strict=True)
     return list(images), list(targets), list(notes)
 
 
@@ -41,7 +41,7 @@ samples = [
 model, criterion = Detector(), Criterion()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 scale = torch.tensor([1.0, 2.0, 1.0, 0.5], dtype=torch.float64)
-for epoch in range(3):
+for _ in range(3):
     for images, targets, notes in DataLoader(samples, batch_size=8, shuffle=True, collate_fn=collate):
         targets = [{key: value.to("cpu") for key, value in one.items()} for one in targets]
         out = model([image.float() for image in images], notes)
