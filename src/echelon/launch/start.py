@@ -81,8 +81,7 @@ def start(
             supervisor.close(exit_code)
             seconds = STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS
             agents.end(seconds=seconds, waits_first=supervisor.crew.is_complete)
-            console.finish_output()
-            console.clear()
+            supervisor.screen.end(supervisor.outcome, directory.logs(supervisor.attempt.number), plan.show)
         lookouts.close()
         supervisor.samples.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
