@@ -25,7 +25,7 @@ from echelon.launch.agents import can_start_again
 from echelon.launch.failure import Failure
 from echelon.launch.kept import Kept, SupervisorProcess
 from echelon.launch.restarts import Restarts
-from echelon.launch.run_directory import RunDirectory
+from echelon.launch.run_directory import RESERVE, RunDirectory
 from echelon.launch.runs import short_name
 from echelon.launch.shown import Shown
 from echelon.launch.signals import CAUGHT
@@ -257,6 +257,7 @@ class _Keeper:
             {"format": 1, "exit_code": reason.exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
              "attempts": max(1, num_attempts), "restarts": self._restarts.count, **fields},
         )  # fmt: skip
+        self._directory.remove(RESERVE)
         self._directory.event("end", exit_code=reason.exit_code, **fields)
         if reason.cause == failure.INTERRUPTED:
             self._say(f"echelon: {reason.detail} stopped the run")

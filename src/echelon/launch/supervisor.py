@@ -329,8 +329,6 @@ class Supervisor:
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
-            elif self.reason is not None:  # the agents that were started again did not come
-                self.outcome, self.is_over = self.reason, True
             else:
                 self._give_up(self.gathering.error())
         if now >= self.late_ranks.deadline:
@@ -391,7 +389,10 @@ class Supervisor:
             self._prepare()
 
     def _give_up(self, error: EchelonError) -> None:
-        self.error = error
+        if self.reason is not None and not self.crew.members:  # the agents that were lost did not come again
+            self.outcome = self.reason
+        else:
+            self.error = error
         self.is_over = True
 
 
