@@ -127,6 +127,22 @@ def test_nothing_at_all_can_be_written(disk: Path, what: str) -> None:
     assert (run.directory / "checkpoints/step-000000010/manifest.json").exists()
 
 
+@pytest.mark.tier("all")
+def test_full_disk_at_the_end(tmp_path: Path) -> None:
+    """The log of written paths cannot be written; the script's own file, elsewhere, is."""
+    (tmp_path / "train.py").write_text(TRAINS + 'torch.save(model.state_dict(), "final.pt")\nprint("saved 0")\n')
+    run = Run(tmp_path, "-n", "2", "--checkpoint-every", "1000steps", "--max-restarts", "0", "train.py")
+    run.until(lambda: bool(run.events("agent")), "the run directory is there")
+    (run.directory / "checkpoints").mkdir(exist_ok=True)
+    (run.directory / "checkpoints/written.jsonl").symlink_to("/dev/full")
+    code, out, err = run.finish(seconds=200)
+    assert code == 0, err
+    assert out.splitlines()[-1] == "saved 0"
+    assert (tmp_path / "final.pt").stat().st_size > 0
+    assert err.count("the disk is full") == 1
+    assert "written.jsonl: the disk is full; " in err
+
+
 def test_reserve_of_a_run_directory(tmp_path: Path) -> None:
     """It is given up once, for what the run cannot go on without."""
     tries: list[bool] = []
