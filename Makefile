@@ -18,7 +18,7 @@ SECOND ?= 2.14.1
 TORCHES ?= 2.6.0 2.9.0 2.12.0 2.14.1 2.15.0
 SOAK = tests/faults/test_random_faults.py tests/faults/test_random_hangs.py tests/slurm/test_chain.py::test_limit_at_any_moment \
   tests/faults/test_local_faults.py tests/faults/test_slurm_faults.py tests/train/replay/test_positions.py \
-  tests/train/test_compositions.py tests/monitor/traces/test_reading.py
+  tests/train/replay/test_endings.py tests/faults/test_damaged_checkpoints.py tests/train/test_compositions.py tests/monitor/traces/test_reading.py
 # what `make test-changed` compares with
 BASE ?= HEAD
 

@@ -15,6 +15,29 @@ def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     assert path_log.read(str(log)) == {"best.pt": False, "data\udce9.csv": True}
 
 
+def test_line_behind_half_a_line(tmp_path: Path) -> None:
+    """What a full disk has cut, or somebody altered, costs no other line."""
+    log = tmp_path / "written.jsonl"
+    log.write_bytes(b'{"path": "ha')
+    path_log.append(str(log), "best.pt", was_there=False)
+    with log.open("ab") as file:
+        file.write(b'\xff\n[1]\n{"path": 3}\n')
+    path_log.append(str(log), "last.pt", was_there=True)
+    assert path_log.read(str(log)) == {"best.pt": False, "last.pt": True}
+
+
+def test_full_disk_costs_the_log_and_not_the_file() -> None:
+    """The script writes its file elsewhere; one line says what is lost."""
+    said: list[str] = []
+    written = WrittenPaths()
+    written.log_to("/dev/full", said.append)
+    written.note("best.pt")
+    written.note("last.pt")
+    assert written.before == {"best.pt": False, "last.pt": False}
+    (line,) = said
+    assert line.startswith("note: cannot write /dev/full: the disk is full; ")
+
+
 def test_no_log_has_no_paths(tmp_path: Path) -> None:
     assert path_log.read(str(tmp_path / "written.jsonl")) == {}
 

@@ -90,6 +90,17 @@ def test_damaged_checkpoints_are_never_used(store: Store, tmp_path: Path) -> Non
             assert all(" is not used: " in finding for finding in one.findings)
 
 
+def test_manifest_of_another_step(store: Store) -> None:
+    """The oldest one's in the newest folder does not make this folder old: what is wrong with it is said."""
+    (Path(store.path(STEPS[2])) / "manifest.json").write_bytes(
+        (Path(store.path(STEPS[0])) / "manifest.json").read_bytes()
+    )
+    for one in found(store):
+        assert one.newest is not None
+        assert one.newest.step == STEPS[1]
+        assert len(one.findings) == 1
+
+
 def test_no_checkpoint_is_whole(store: Store) -> None:
     """Where all are damaged the run ends, and does not begin anew."""
     for step in STEPS:

@@ -186,7 +186,7 @@ class Store:
 
     def _entries(self, deep: bool) -> Iterator[Entry]:
         """Yield folders without a manifest, then the others, newest first; each is checked when it is asked for."""
-        found = [(path, step, _readable(path)) for step, path in self._candidates()]
+        found = [(path, step, _readable_of(path, step)) for step, path in self._candidates()]
         found.sort(key=lambda one: (one[2] is None, one[2].serial if one[2] else 0, one[1]), reverse=True)
         for path, step, manifest in found:
             try:
@@ -245,6 +245,12 @@ def _readable(path: str) -> Optional[Manifest]:
         return manifests.read(path)
     except Damage:
         return None
+
+
+def _readable_of(path: str, step: int) -> Optional[Manifest]:
+    """Return the manifest of a folder; that of another step does not say how new the folder is."""
+    manifest = _readable(path)
+    return manifest if manifest is not None and manifest.step == step else None
 
 
 def _is_dead(path: str, host: str, pid: int) -> bool:

@@ -68,6 +68,10 @@ class Console:
             _write(target, lines, self.gives_up)
             self._is_mid_line[target] = not lines.endswith(b"\n")  # a progress bar that ends its line with \r stays
 
+    def held_bytes(self, rank: int) -> int:
+        """Return the bytes of a rank's unfinished lines, which are not shown yet."""
+        return sum(len(self._partial.get((rank, stream), b"")) for stream in _LINES)
+
     def finish_output(self) -> None:
         """Show unfinished last lines."""
         for (rank, stream), rest in sorted(self._partial.items()):

@@ -90,13 +90,13 @@ class Crew:
         member.channel.send(kind, **fields)
         self._flush(member)
 
-    def invite(self, directory: RunDirectory) -> bool:
-        """Lay the secret down for agents that start again; say whether that was possible."""
+    def invite(self, directory: RunDirectory) -> str:
+        """Lay the secret down for agents that start again; return why that is impossible, or an empty text."""
         try:
-            private.write_secret(directory.path, self._secret)
-        except OSError:
-            return False
-        return True
+            directory.insist(lambda: private.write_secret(directory.path, self._secret))
+        except OSError as error:
+            return f"cannot write {directory.file(private.SECRET)}: {error.strerror}"
+        return ""
 
     def dismiss(self, member: Member) -> None:
         """Dismiss an agent that the run does not need."""

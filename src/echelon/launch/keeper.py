@@ -25,8 +25,9 @@ from echelon.launch.agents import can_start_again
 from echelon.launch.failure import Failure
 from echelon.launch.kept import Kept, SupervisorProcess
 from echelon.launch.restarts import Restarts
-from echelon.launch.run_directory import RunDirectory
+from echelon.launch.run_directory import RESERVE, RunDirectory
 from echelon.launch.runs import short_name
+from echelon.launch.shown import Shown
 from echelon.launch.signals import CAUGHT
 from echelon.node import memory, private, process_state
 from echelon.node.halt_watch import STOPPED_SECONDS, HaltWatch
@@ -62,6 +63,7 @@ class _Keeper:
         self._began = time.monotonic()
         self._kills = memory.oom_kills()
         self._restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
+        self._shown = Shown()
         self._num_supervisors = 0
         self._stop = 0
         """The first signal that asked the run to stop; 0: none."""
@@ -98,7 +100,7 @@ class _Keeper:
             self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
             return Kept(
                 link=theirs, began=self._began, num_before=self._num_supervisors, num_attempts=num_attempts,
-                restarts=self._restarts, mask=self._mask,
+                restarts=self._restarts, shown=self._shown, mask=self._mask,
             )  # fmt: skip
         theirs.close()
         ours.setblocking(False)
@@ -255,6 +257,7 @@ class _Keeper:
             {"format": 1, "exit_code": reason.exit_code, "seconds": round(seconds, 3), "ranks": num_ranks,
              "attempts": max(1, num_attempts), "restarts": self._restarts.count, **fields},
         )  # fmt: skip
+        self._directory.remove(RESERVE)
         self._directory.event("end", exit_code=reason.exit_code, **fields)
         if reason.cause == failure.INTERRUPTED:
             self._say(f"echelon: {reason.detail} stopped the run")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from echelon.launch.restarts import Restarts
+from echelon.launch.shown import Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Kept:
     num_attempts: int
     """The number of attempts before the first one of this supervisor."""
     restarts: Restarts
+    shown: Shown
+    """What of the ranks' output the supervisors have shown."""
     mask: Collection[int]
     """The signals to block once the supervisor listens; before, it blocks all that it listens to."""
 

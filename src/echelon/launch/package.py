@@ -25,8 +25,17 @@ _ALONE = (
 def write(path: str) -> None:
     """Write node.pyz, from the cache if it is there."""
     content = _kept() or _packed()
-    if not _linked(path, content):
+    if not _is_there(path, content) and not _linked(path, content):
         private.write(path, content)
+
+
+def _is_there(path: str, content: bytes) -> bool:
+    """Say whether the supervisor before this one has written it: on a full disk it could not be written again."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except OSError:
+        return False
 
 
 def _linked(path: str, content: bytes) -> bool:

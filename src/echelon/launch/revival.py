@@ -129,7 +129,11 @@ class Revival:
         """Start the chosen agents again; say whether any is on its way."""
         members = self._chosen
         self._crew.awaited = {member.placement.agent_index for member in members}
-        if not members or self.start_agent is None or not self._crew.invite(self._directory):
+        why_not = self._crew.invite(self._directory) if members and self.start_agent is not None else ""
+        if why_not:
+            nodes = ", ".join(sorted({member.placement.node for member in members}))
+            self._say(f"the agent on {nodes} cannot be started again: {why_not}")
+        if not members or self.start_agent is None or why_not:
             self._crew.awaited, self._chosen = set(), []
             return False
         self.has_begun = True

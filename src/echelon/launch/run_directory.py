@@ -8,15 +8,19 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import IO, Any
 
 from echelon.checkpoint_order import SUBFOLDER
-from echelon.errors import UsageError
+from echelon.errors import RunError, UsageError
 from echelon.node import private
 from echelon.spec import Plan
 
+RESERVE = "reserve"
+_RESERVE_BYTES = 1 << 16  # a secret, agent.json, report.json, and the folders and first blocks of new logs
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 FORMAT = 1  # the version of plan.json, events.jsonl and report.json
 
 
@@ -54,6 +58,8 @@ class RunDirectory:
             pass  # Lustre mounted without flock: the name is unique unless a user chose it
         directory = cls(path, events)
         directory.write_json("plan.json", {"format": FORMAT, **plan_fields(plan)})
+        with suppress(OSError):  # then a full disk ends the run as soon as an agent or a supervisor is lost
+            private.write(directory.file(RESERVE), os.urandom(_RESERVE_BYTES))  # no file system makes this smaller
         return directory
 
     def file(self, *names: str) -> str:
@@ -63,10 +69,21 @@ class RunDirectory:
         """Return the folder of an attempt's rank logs."""
         return self.file("logs", f"attempt-{attempt}")
 
+    def insist(self, write: Callable[[], None]) -> None:
+        """Write what the run cannot go on without: on a full disk into the space that was reserved for it."""
+        try:
+            write()
+        except OSError as error:
+            if error.errno not in _FULL or not os.path.exists(self.file(RESERVE)):
+                raise
+            self.remove(RESERVE)
+            write()
+
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write a JSON file of the run; keep a failure for the report."""
+        content = json.dumps(value, indent=1).encode() + b"\n"
         try:
-            private.write(self.file(name), json.dumps(value, indent=1).encode() + b"\n")
+            self.insist(lambda: private.write(self.file(name), content))
         except OSError as error:
             self.problem = self.problem or f"{name}: {error.strerror}"
 
@@ -111,6 +128,8 @@ class RunDirectory:
             fcntl.flock(self._events, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        """End the use of the directory by this run."""
+        self.remove(RESERVE)
         self._events.close()
 
 
@@ -139,6 +158,14 @@ def unwritable(path: str, error: OSError) -> UsageError:
     return UsageError(
         f"echelon cannot write the run directory {path}: {error.strerror}",
         hint="choose another directory: echelon run --run-dir DIRECTORY …",
+    )
+
+
+def unwritable_again(path: str, error: OSError) -> RunError:
+    """Return the error for a run that cannot start its ranks again, because its directory cannot be written."""
+    return RunError(
+        f"the ranks cannot be started again: echelon cannot write the run directory {path}: {error.strerror}",
+        hint=f"free space there; then go on from the newest checkpoint: echelon run --resume {path} …",
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 
 from echelon.launch import failure, progress
 from echelon.launch.attempt import Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.failure import Failure
+from echelon.launch.kept import Kept
+from echelon.launch.shown import Shown
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -17,20 +20,51 @@ class Screen:
     """Pass the ranks' output to the console until nobody reads it."""
 
     def __init__(
-        self, console: Console, *, on_broken_pipe: Callable[[], None], on_failure: Callable[[Failure], None]
-    ) -> None:
+        self, console: Console, shown: Shown, *, on_broken_pipe: Callable[[], None],
+        on_failure: Callable[[Failure], None],
+    ) -> None:  # fmt: skip
         self._console = console
+        self._shown = shown
         self._on_broken_pipe = on_broken_pipe
         self._on_failure = on_failure
         self._is_closed = False
+        self._has_begun = False
+        self._num_bytes: Counter[int] = Counter()
 
     def show(self, message: Message) -> None:
         """Show a part of a rank's output."""
+        self._show(message["rank"], message["stream"], message["data"].encode("utf-8", "surrogateescape"))
+
+    def begin(self, kept: Kept, reason: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
+        """Begin to show a new attempt, after the rest of the one before, which failed for this reason."""
+        is_of_lost_supervisor = kept.num_before > 0 and not self._has_begun
+        if is_of_lost_supervisor or _is_lost_agent(reason):
+            self._catch_up(logs, ranks, calm_seconds=0.2)
+        self._has_begun = True
+        self._shown.clear()
+        self._num_bytes.clear()
+
+    def end(self, outcome: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
+        """Show the rest of the last attempt."""
+        if _is_lost_agent(outcome):
+            self._catch_up(logs, ranks, calm_seconds=1.0)
+        self._console.finish_output()
+        self._console.clear()
+
+    def _catch_up(self, logs: str, ranks: Collection[int] | None, *, calm_seconds: float) -> None:
+        """Show what ranks printed while nobody passed it on; their logs do not say to which of two streams."""
+        self._console.finish_output()
+        show = lambda rank, data: self._show(rank, "stdout", data)  # noqa: E731
+        self._shown.catch_up(logs, ranks, show, calm_seconds=calm_seconds)
+        self._console.finish_output()
+
+    def _show(self, rank: int, stream: str, data: bytes) -> None:
         if self._is_closed:
             return
-        data = message["data"].encode("utf-8", "surrogateescape")
+        self._num_bytes[rank] += len(data)
         try:
-            self._console.rank_output(message["rank"], message["stream"], data)
+            self._console.rank_output(rank, stream, data)
+            self._shown.set(rank, self._num_bytes[rank] - self._console.held_bytes(rank))
         except ConsoleClosed as error:
             self._is_closed = True
             if error.is_pipe:
@@ -45,3 +79,7 @@ class Screen:
             return
         is_importing = plan.launch == "warm" and num_imported < num_agents[1]
         self._console.progress(progress.text(plan, attempt, num_agents=num_agents, is_importing=is_importing))
+
+
+def _is_lost_agent(reason: Failure | None) -> bool:
+    return reason is not None and reason.cause == failure.LOST_AGENT

@@ -25,7 +25,7 @@ from echelon.launch.kept import Kept
 from echelon.launch.lookouts import Load, Look, Lookouts
 from echelon.launch.observer import NOBODY, Observer
 from echelon.launch.revival import MOST_LOSSES
-from echelon.launch.run_directory import RunDirectory, unwritable
+from echelon.launch.run_directory import RunDirectory, unwritable, unwritable_again
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
@@ -81,8 +81,7 @@ def start(
             supervisor.close(exit_code)
             seconds = STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS
             agents.end(seconds=seconds, waits_first=supervisor.crew.is_complete)
-            console.finish_output()
-            console.clear()
+            supervisor.screen.end(supervisor.outcome, directory.logs(supervisor.attempt.number), plan.show)
         lookouts.close()
         supervisor.samples.close()
         outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
@@ -106,10 +105,10 @@ def _write_for_agents(
     looks = look.asked if look is not None else None
     spec = agent_specs.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
     try:
-        package.write(directory.file("node.pyz"))
-        agent_spec.write(spec, directory.path)
+        directory.insist(lambda: package.write(directory.file("node.pyz")))
+        directory.insist(lambda: agent_spec.write(spec, directory.path))
     except OSError as error:  # a full disk, or an exhausted quota
-        raise unwritable(directory.path, error) from None
+        raise (unwritable_again if kept.num_before else unwritable)(directory.path, error) from None
 
 
 def _say_how(plan: Plan, console: Console) -> None:

@@ -77,7 +77,7 @@ class Supervisor:
         self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
         self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
         end_unread = partial(self._receive_signal, signal.SIGPIPE)
-        self.screen = Screen(console, on_broken_pipe=end_unread, on_failure=self._fail)
+        self.screen = Screen(console, kept.shown, on_broken_pipe=end_unread, on_failure=self._fail)
         self.timeout = kept.began + plan.timeout_seconds if plan.timeout_seconds else NEVER
         self.symptom_deadline = self.answer_deadline = NEVER
         console.gives_up = lambda: self.signals.is_waiting() or time.monotonic() >= self._next_deadline()
@@ -152,6 +152,7 @@ class Supervisor:
 
     def _start(self) -> None:
         members, attempt = self.crew.with_ranks, self.attempt
+        self.screen.begin(self.kept, self.reason, self.directory.logs(attempt.number - 1), self.plan.show)
         attempt.began, attempt.is_running = time.time(), True
         self.restarts.note_start()
         attempt.alive = {rank for member in members if member.share is not None for rank in member.share.ranks}
@@ -328,8 +329,6 @@ class Supervisor:
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
-            elif self.reason is not None:  # the agents that were started again did not come
-                self.outcome, self.is_over = self.reason, True
             else:
                 self._give_up(self.gathering.error())
         if now >= self.late_ranks.deadline:
@@ -390,7 +389,10 @@ class Supervisor:
             self._prepare()
 
     def _give_up(self, error: EchelonError) -> None:
-        self.error = error
+        if self.reason is not None and not self.crew.members:  # the agents that were lost did not come again
+            self.outcome = self.reason
+        else:
+            self.error = error
         self.is_over = True
 
 

@@ -120,6 +120,7 @@ class Agent:
         wanted = attempt.advance() if attempt is not None else None
         if attempt is not None and attempt.is_over:
             self.outputs.silence(attempt)
+            self.guard.release()
             self.attempt = None
             if self.channel is None or self.is_alone:
                 self.exit_code = 1
@@ -247,7 +248,7 @@ class Agent:
                 self.holdings.note_started(rank)
 
     def _was_started(self, rank: Rank) -> None:
-        self.guard.watch([rank.pid])
+        self.guard.watch([rank])
         attempt = self.attempt
         if attempt is not None:
             self._tell("started", attempt=attempt.number, rank=rank.rank, pid=rank.pid)
@@ -306,10 +307,8 @@ class Agent:
                 self._start(self.postponed)
         elif self.attempt is not None:
             self._tell("lost", what="warm process", why=self.why_no_warm)
-            for rank in self.attempt.ranks:
-                rank.status = (
-                    rank.status if rank.status is not None else -signal.SIGKILL
-                )  # the warm process was their parent, so no one can wait for them; the sweep ends them
+            for rank in self.attempt.ranks:  # no one can wait for them without their parent; the sweep ends them
+                rank.status = rank.status if rank.status is not None else -signal.SIGKILL
             self.attempt.stop(grace_seconds=0.0)
 
     def _end_warm(self, why: str) -> None:
@@ -363,7 +362,7 @@ class Agent:
         self.selector.unregister(self.guard.link)
         self.guard = guard.start()
         self.guard.name(self.mark, self._secret, self.memory)
-        self.guard.watch(self.attempt.sessions if self.attempt is not None else ())
+        self.guard.watch(rank for rank in (self.attempt.ranks if self.attempt is not None else ()) if rank.pid > 0)
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
     def _reap(self) -> None:

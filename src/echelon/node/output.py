@@ -1,11 +1,18 @@
-"""The output of a rank: into its log file and to the live console, without losing a byte."""
+"""The output of a rank: into its log file and to the live console, without losing a byte.
+
+What is not in the log yet is where the guard finds it if this process is killed.
+"""
 
 import errno
 import os
 import time
 from typing import Callable, Dict
 
+from . import credentials
+from .kept_bytes import KeptBytes
+
 LOG_BUFFER_BYTES = 1 << 16
+READ_BYTES = 1 << 16
 TAIL_BYTES = 1 << 14
 
 Forward = Callable[[str, bytes], None]
@@ -17,7 +24,7 @@ class RankOutput:
     def __init__(self, log_path: str, forward: "Forward | None") -> None:
         self.path = log_path
         self._log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._buffer = bytearray()
+        self.buffer = KeptBytes(credentials.new_file("echelon-output"), LOG_BUFFER_BYTES + READ_BYTES)
         self._forward = forward
         self.pipes: Dict[int, str] = {}  # reading end → "stdout" or "stderr"
         self.num_bytes = 0
@@ -35,10 +42,14 @@ class RankOutput:
             writing.append(end)
         return writing[0], writing[1]
 
+    def descriptors(self) -> "list[int]":
+        """Return what another process needs to write the rest of the log: the buffer, and both pipes."""
+        return [self.buffer.descriptor, *self.pipes]
+
     def read(self, pipe: int) -> bool:
         """Read one portion of a pipe; return whether there may be more."""
         try:
-            data = os.read(pipe, 1 << 16)
+            data = os.read(pipe, READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
@@ -54,8 +65,8 @@ class RankOutput:
 
     def _keep(self, stream: str, data: bytes) -> None:
         self.num_bytes += len(data)
-        self._buffer += data
-        if len(self._buffer) >= LOG_BUFFER_BYTES:
+        self.buffer.add(data)
+        if len(self.buffer) >= LOG_BUFFER_BYTES:
             self.flush()
         self.tail += data
         del self.tail[:-TAIL_BYTES]
@@ -65,14 +76,13 @@ class RankOutput:
 
     def flush(self) -> None:
         """Write the buffer to the log."""
-        while self._buffer:
+        while self.buffer:
             try:
-                written = os.write(self._log, self._buffer)
+                written = os.write(self._log, self.buffer.content())
             except OSError as error:
                 self.log_problem = "%s: %s" % (errno.errorcode.get(error.errno or 0, "?"), error.strerror)
-                self._buffer.clear()  # a full disk must not end the training
-                return
-            del self._buffer[:written]
+                written = len(self.buffer)  # a full disk must not end the training
+            self.buffer.drop(written)
 
     def close_pipe(self, pipe: int) -> None:
         self.pipes.pop(pipe, None)
@@ -86,6 +96,7 @@ class RankOutput:
             if pipe in self.pipes:
                 self.close_pipe(pipe)
         self.flush()
+        self.buffer.close()
         os.close(self._log)
 
     def remove_if_empty(self) -> None:

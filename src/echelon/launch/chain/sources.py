@@ -70,7 +70,10 @@ def note_edits(job: Job, folder: str, cwd: str, say: Callable[[str], None]) -> N
     if job.checkpoints is not None and job.checkpoints.resumes:
         edited = differences(_kept(path), now)
         if edited:
-            stays = "what its checkpoint holds, such as the learning rate, stays"
+            stays = (
+                "what its checkpoint holds, such as the learning rate and the position in the data, stays; the steps "
+                "before it are repeated by what is written now, which must ask for the same batches and values"
+            )
             say(f"note: {listed(edited)} since the run that is continued; {stays}")
     try:
         private.write(path, json.dumps(now, indent=1).encode() + b"\n")

@@ -97,11 +97,12 @@ def samples_per_batch(loader: Any) -> int:
 class Behind:
     """The batches of a loader behind the first ones, which are not loaded where samples have an index.
 
-    `batches` is an iterator over them. A shuffle is drawn when `skip` is called, or with the first batch.
+    `batches` is an iterator over them. A shuffle is drawn when `skip` is called, or with the first batch. The first
+    `num_passed_over` workers load a sample of the first batch before it.
     """
 
-    def __init__(self, loader: Any, number: int, *, had_workers: bool) -> None:
-        self._number, self._had_workers = number, had_workers
+    def __init__(self, loader: Any, number: int, *, had_workers: bool, num_passed_over: int = 0) -> None:
+        self._number, self._had_workers, self._num_passed_over = number, had_workers, num_passed_over
         self._indices: Any = None
         with _without_seed(loader, is_on=had_workers):
             self.batches: Iterator[Any] = iter(self._shortened(loader) if number else loader)
@@ -138,6 +139,10 @@ class Behind:
 
     def _rest(self) -> Iterator[Any]:
         self._leave_out()
+        if self._num_passed_over:
+            first = list(next(self._indices, ()))
+            yield from [first[:1]] * self._num_passed_over if first else ()
+            yield from [first] if first else ()
         yield from self._indices
 
 

@@ -9,6 +9,7 @@ from ..replay.generators import of_loader, put_state, state_of
 from ..rng import generators
 from ..rng.generators import Generators
 from .byte_tensors import OWN, as_bytes, from_bytes
+from .workers import Saved
 
 NOW, OF_EPOCH = OWN + "random/rank-%d", OWN + "random of the epoch/rank-%d"
 
@@ -28,13 +29,20 @@ class RandomNumbers:
         """Whether the states of a checkpoint are still to be set."""
         return self._resumed is not None
 
-    def tensors(self, rank: int) -> Dict[str, torch.Tensor]:
+    @property
+    def of_workers(self) -> Saved:
+        """The states of the workers of a loader in the checkpoint."""
+        num_workers, states = self._resumed.get("workers", (0, {})) if self.is_resumed else (0, {})
+        return num_workers, states
+
+    def tensors(self, rank: int, workers: Saved) -> Dict[str, torch.Tensor]:
         """Return the states as bytes."""
         now = {
             "global": generators.portable_state(),
             "streams": [stream.own_state() for stream in self._streams],
             "keys": self._keys.place() if self._keys is not None else None,
             "loader": [state_of(one) for one in self._of_loader],
+            "workers": list(workers),
         }
         return {NOW % rank: as_bytes(now), OF_EPOCH % rank: as_bytes(self._of_epoch)}
 

@@ -21,6 +21,7 @@ from .byte_tensors import OWN
 from .objects import Objects
 from .position import Behind, Position, keeps_workers, loader_of
 from .random_numbers import RandomNumbers
+from .workers import Workers
 
 FACTS = "facts.bin"
 KIND = "named"
@@ -53,6 +54,7 @@ class Checkpoints:
         self._memory = in_memory.new_saver(self._rank, self._num_ranks, self._say)
         self._schedule = Schedule(self._order, self._num_ranks, os.environ.get(ORDER_FILE, ""))
         self._random = RandomNumbers([*self._objects.streams, *streams], keys)
+        self._workers = Workers(self._say)
         self._was_ranks = self._num_ranks
         self._stepped: Set[int] = set()
         """The optimizers that have stepped since the last step of the training."""
@@ -150,7 +152,8 @@ class Checkpoints:
             self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
         weights = {name: one for name, one in self._objects.weights().items() if name not in self._left_out}
         tensors = {**weights, **self._objects.states(), **self._objects.others(self._rank)}
-        tensors.update(self._random.tensors(self._rank))
+        workers = self._workers.states(is_in_middle=self._position.batches > 0)
+        tensors.update(self._random.tensors(self._rank, workers))
         facts = {
             "step": self.step_number, "position": self._position.facts(), "values": self.values,
             "settings": self._objects.settings(), "ranks": self._num_ranks,
@@ -225,6 +228,7 @@ class Checkpoints:
                 "note: the checkpoint has the random numbers of %d ranks; further ranks begin anew with those that "
                 "differ between ranks, such as dropout" % self._was_ranks
             )
+        self._workers.go_on(self._random.of_workers, are_ranks_as_before=self._num_ranks == self._was_ranks)
         self._random.put()
         self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
         self._say(
@@ -242,11 +246,12 @@ class Checkpoints:
             raise ScalingError(
                 "the order of run.loader() with persistent workers cannot be resumed", "persistent_workers=False"
             )
-        behind = Behind(loader, self._position.batches, had_workers=had_workers)
+        told, num_passed_over = self._workers.begin(loader, self._position.batches)
+        behind = Behind(told, self._position.batches, had_workers=had_workers, num_passed_over=num_passed_over)
         if is_in_middle:
             behind.skip()
         self._random.go_on()
-        return behind.batches
+        return self._workers.batches(behind.batches)
 
 
 def _ordered(every: str) -> checkpoint_order.Order:

@@ -4,9 +4,10 @@ A killed run has also written files after its last checkpoint. A log has their p
 """
 
 import os
-from typing import Dict, Mapping, Set
+from typing import Callable, Dict, Mapping, Set
 
 from ...checkpoint import path_log
+from ...checkpoint.errors import WriteError
 
 _lexists = os.path.lexists
 _NOT_YET = ".not-yet-written-again"
@@ -32,11 +33,12 @@ class WrittenPaths:
         self._absent: Set[str] = set()
         self._later: Set[str] = set()
         self._log = ""
+        self._say: Callable[[str], None] = lambda _: None
         self._is_repeating = False
 
-    def log_to(self, path: str) -> None:
-        """Add each new path to a log."""
-        self._log = path
+    def log_to(self, path: str, say: Callable[[str], None]) -> None:
+        """Add each new path to a log; say so once if that becomes impossible."""
+        self._log, self._say = path, say
 
     def note(self, path: str) -> None:
         """Note that the script writes to a path."""
@@ -45,7 +47,14 @@ class WrittenPaths:
         if not self._is_repeating and path not in self.before:
             self.before[path] = was_there
             if self._log:
-                path_log.append(self._log, path, was_there=was_there)
+                self._append(path, was_there=was_there)
+
+    def _append(self, path: str, *, was_there: bool) -> None:
+        try:
+            path_log.append(self._log, path, was_there=was_there)
+        except WriteError as error:
+            self._log = ""
+            self._say("note: %s; a run that continues this one may see files that it writes later" % error.message)
 
     def repeat(self, before: Mapping[str, bool], logged: Mapping[str, bool]) -> None:
         """Begin to repeat a run that has written these paths, and the logged ones perhaps after its checkpoint."""

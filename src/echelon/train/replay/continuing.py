@@ -27,7 +27,7 @@ from ..gather import is_dtensor, whole
 from ..rehearsal import course
 from ..rng import generators, own_states
 from ..scaling_error import ScalingError
-from . import attributes, cycles, loads, output, reads, same_script, stubs
+from . import attributes, cycles, loads, output, pending, reads, same_script, stubs
 from .backward_hooks import BackwardHooks
 from .carried import Carried, counts, cut_like, put_random_states, random_states
 from .left_draws import LeftDraws
@@ -63,6 +63,7 @@ class Continuing:
         self._tape = Tape()
         self._objects = Objects()
         self._carried = Carried()
+        self._pending = pending.Pending()
         self._saver: Optional[saver.Saver] = None
         self._memory: Optional[MemorySaver] = None
         self._num_steps = 0
@@ -73,6 +74,7 @@ class Continuing:
         self._rehearsal = course.asked(os.environ, needs_checkpoint=True)
         self._rounds = Rounds()
         self._arguments = [str(one) for one in sys.argv[1:]]
+        self._script: Dict[str, str] = {}
         self._began = time.monotonic()
         self._is_checked = self._is_compared = False
 
@@ -86,7 +88,9 @@ class Continuing:
         self._objects.install()
         hooks = BackwardHooks(self._tape)
         hooks.install()
-        stubs.install(self._tape, self._objects.optimizers, hooks, stubs.Steps(self._stepped, self._end_step))
+        self._pending.install()
+        steps = stubs.Steps(self._stepped, self._end_step, self._pending.note_backward)
+        stubs.install(self._tape, self._objects.optimizers, hooks, steps)
         self._passes.install()
         cycles.install()
         self._masks = Masks(self._tape)
@@ -96,6 +100,8 @@ class Continuing:
         if self._resumed is not None:
             before = self._resumed.facts.get("arguments", self._arguments)
             same_script.say_other_arguments(before, self._arguments, run.say)
+            if checkpoint_order.is_restarted(os.environ):  # else the launcher compares, and names what was edited
+                same_script.say_edits(self._resumed.facts.get("script", {}), run.say)
             output.mute_streams(self._tape)
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
@@ -104,7 +110,7 @@ class Continuing:
             self._tape.at_end = self._go_on
             self._tape.load(self._resumed.document(JOURNAL))
         if run.is_main and run.files.written is not None:
-            run.files.written.log_to(log)
+            run.files.written.log_to(log, run.say)
         original = torch.optim.Optimizer.__init__
 
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -122,6 +128,7 @@ class Continuing:
     def _begin(self) -> None:
         """Begin the journal with the first optimizer."""
         if self._tape.phase == OFF and self._tape.is_here:
+            self._script = same_script.digests()
             self._carried.begin()
             self._masks.draws.begin()
             self._tape.phase = RECORD if self._resumed is None else PLAY
@@ -132,6 +139,7 @@ class Continuing:
         if not self._tape.is_mine or self._tape.phase == OFF:
             return
         self._num_steps += 1
+        self._pending.note_step(optimizer)
         if self._rehearsal is not None and self._tape.phase == RECORD:
             self._rehearsal.stepped(optimizer, self._num_steps, self._order.folder)
         is_end = self._rounds.ends(id(optimizer)) or self._tape.is_playing
@@ -148,7 +156,7 @@ class Continuing:
 
     def _at_boundary(self, kind: str) -> None:
         if self._tape.is_playing:
-            if self._resumed is not None and self._tape.is_over and self._is_place(kind, self._resumed.facts):
+            if self._resumed is not None and self._tape.is_over and self._resumed.is_place(kind, self._num_steps):
                 self._go_on()
         elif self._tape.is_recording:
             if self._first_counts is None:
@@ -165,9 +173,6 @@ class Continuing:
                 self._hand_over()
             if self._rehearsal is not None and self._rehearsal.ends_at(self._num_steps):
                 self._end_rehearsal(self._rehearsal)
-
-    def _is_place(self, kind: str, facts: Dict[str, Any]) -> bool:
-        return bool(facts["kind"] == kind and facts["step"] == self._num_steps)
 
     # Saving
 
@@ -190,6 +195,8 @@ class Continuing:
         split = [name for name, one in tensors.items() if is_dtensor(one) and is_weight(name)]
         cut = cut_like(carried, tensors)
         tensors.update(carried)
+        gradients, kinds = self._pending.gradients(self._objects, self._run.parallelism.reduce)
+        tensors.update(gradients)
         tensors.update(self._objects.attributes())
         tensors.update(cycles.tensors())
         rank, generators_of_script = self._run.world.processes.rank, random_states()
@@ -199,7 +206,13 @@ class Continuing:
         documents = {
             JOURNAL: self._tape.content(),
             FACTS: plain_data.encode(
-                {**self._facts(kind), "generators": generators_of_script, "cut": cut, "split": split}
+                {
+                    **self._facts(kind),
+                    "generators": generators_of_script,
+                    "cut": cut,
+                    "split": split,
+                    "gradients": kinds,
+                }
             ),
         }
         return saver.State(tensors, documents, {"kind": kind})
@@ -217,6 +230,7 @@ class Continuing:
             "keys": self._run.keys.place(),
             "ranks": self._run.world.processes.size,
             "arguments": self._arguments,
+            "script": self._script,
             "learnt": self._run.parallelism.learnt(),
             "draws": self._run.draws.progress(),
             **self._objects.rest(),
@@ -309,7 +323,10 @@ class Continuing:
         own = resumed.empty(_OWN % rank, is_whole_name=True)
         drawn = resumed.empty(_DRAWN % (rank if is_as_before else 0), is_whole_name=True)
         kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
-        self._load({**tensors, **carried, **own, **drawn, **kept, **cycled}, resumed.found.path)
+        trained, kinds = self._objects.trained(), facts.get("gradients", {})
+        gradients = pending.empty(trained, kinds)
+        self._load({**tensors, **carried, **own, **drawn, **kept, **cycled, **gradients}, resumed.found.path)
+        pending.put(trained, kinds, gradients)
         self._objects.put_attributes(kept)
         cycles.put(cycled, self._run.world)
         missing = self._carried.put({path[len(CARRIED) :]: value for path, value in carried.items()})

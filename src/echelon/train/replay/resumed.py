@@ -25,6 +25,10 @@ class Resumed(NamedTuple):
     is_on_disk: bool
     """Whether it was on the disk, and not in memory alone."""
 
+    def is_place(self, kind: str, step: int) -> bool:
+        """Say whether it was made at such a place, after so many steps."""
+        return bool(self.facts["kind"] == kind and self.facts["step"] == step)
+
     def document(self, name: str) -> bytes:
         """Return the content of one of its small files."""
         return content_of(self.found, name)

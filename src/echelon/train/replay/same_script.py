@@ -1,6 +1,9 @@
 """Compare the script that continues with the one of the checkpoint: its arguments, settings, names and numbers."""
 
+import hashlib
+import os
 import shlex
+import sys
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
 import torch
@@ -9,9 +12,10 @@ from ..gather import is_dtensor
 from ..scaling_error import ScalingError
 from . import attributes, cycles
 from .carried import counts
+from .pending import GRADIENT
 
 CARRIED = "carried/"
-NOT_OF_OBJECTS = (CARRIED, attributes.PREFIX, cycles.PREFIX, "rng/")
+NOT_OF_OBJECTS = (CARRIED, GRADIENT, attributes.PREFIX, cycles.PREFIX, "rng/")
 """What belongs to no model and no optimizer."""
 _MOST_NAMED = 3
 _DECIDED = (
@@ -25,6 +29,37 @@ def say_other_arguments(before: Sequence[str], now: Sequence[str], say: Callable
     if list(before) != list(now):
         words = tuple(shlex.join(arguments) or "none" for arguments in (before, now))
         say("note: the arguments of the script were %s at the checkpoint, and are %s now; %s" % (*words, _DECIDED))
+
+
+def digests() -> Dict[str, str]:
+    """Return a digest of the script, and of each module that was imported from its folder, by its path."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not main:
+        return {}
+    folder = os.path.dirname(os.path.abspath(main)) + os.sep
+    paths = [os.path.abspath(getattr(module, "__file__", None) or os.devnull) for module in list(sys.modules.values())]
+    return {path: _digest(path) for path in paths if path.startswith(folder) and "-packages" not in path}
+
+
+def say_edits(before: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Say which files of the script are not as they were before the checkpoint, and what that means."""
+    edited = [os.path.basename(path) for path, digest in sorted(before.items()) if _digest(path) != digest]
+    if edited:
+        more = " and %d more" % (len(edited) - _MOST_NAMED) if len(edited) > _MOST_NAMED else ""
+        say(
+            "note: edited while the run went on: %s%s; the steps before the checkpoint are repeated by what is written "
+            "now, which must ask for the same batches and values; %s; all else is as the script has it now"
+            % (", ".join(edited[:_MOST_NAMED]), more, _DECIDED)
+        )
+
+
+def _digest(path: str) -> str:
+    """Return a digest of a file; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return ""
 
 
 def say_settings(settings: Sequence[str], say: Callable[[str], None]) -> None:

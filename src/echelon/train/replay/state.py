@@ -127,10 +127,21 @@ class Objects:
                 )
 
     def _names_of_weights(self) -> Dict[int, str]:
+        """Return the first name of each weight; DDP makes a module that has them, too."""
+        names: Dict[int, str] = {}
+        for number, model in enumerate(self.models()):
+            for name, weight in model.named_parameters():
+                names.setdefault(id(weight), "model-%d/%s" % (number, plain_name(name)))
+        return names
+
+    def trained(self) -> Dict[str, torch.Tensor]:
+        """Return the weights that optimizers train, which this rank has, by name."""
+        names = self._names_of_weights()
         return {
-            id(weight): "model-%d/%s" % (number, plain_name(name))
-            for number, model in enumerate(self.models())
-            for name, weight in model.named_parameters()
+            names.get(id(weight)) or _SLOT % (number, place, "parameter"): weight
+            for number, optimizer in enumerate(self.optimizers())
+            for place, weight in enumerate(_parameters(optimizer))
+            if not _is_absent(weight)
         }
 
     def _modules_by_name(self) -> Iterator[Tuple[str, nn.Module]]:

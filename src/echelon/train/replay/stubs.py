@@ -29,6 +29,8 @@ class Steps(NamedTuple):
     """Is called after each step of an optimizer."""
     updated: Callable[[], None]
     """Is called after each update of a gradient scaler."""
+    went_back: Callable[[], None]
+    """Is called after each backward pass that is computed."""
 
 
 def install(
@@ -36,7 +38,7 @@ def install(
 ) -> None:
     """Replace what trains."""
     _hook_models(tape)
-    _hook_backward(tape, optimizers, hooks)
+    _hook_backward(tape, optimizers, hooks, steps.went_back)
     _hook_clipping(tape)
     scalers.install(tape, steps.updated)
     _hook_compile(tape)
@@ -115,7 +117,12 @@ def _taken_in(closure: Any, tape: Tape) -> Any:
     return call
 
 
-def _hook_backward(tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks) -> None:
+def _hook_backward(
+    tape: Tape,
+    optimizers: Callable[[], List[torch.optim.Optimizer]],
+    hooks: BackwardHooks,
+    went_back: Callable[[], None],
+) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def backward(*args: Any, **kwargs: Any) -> None:
@@ -126,6 +133,7 @@ def _hook_backward(tape: Tape, optimizers: Callable[[], List[torch.optim.Optimiz
                 return
             with tape.left_out():
                 original(*args, **kwargs)
+            went_back()
 
         return backward
 

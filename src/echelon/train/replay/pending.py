@@ -1,0 +1,104 @@
+"""Gradients that a checkpoint needs: the next step adds to them, or uses them as they are.
+
+After the step of an optimizer whose gradients the script clears, none is needed. One is needed where a backward pass
+came after the step, as with two optimizers of which one steps more often, and where the script never clears gradients.
+"""
+
+import weakref
+from functools import wraps
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
+
+import torch
+from torch import nn
+
+from .. import patches
+from ..scaling_error import ScalingError
+
+GRADIENT = "gradient/"
+"""The begin of the name of a gradient in a checkpoint; the name of its weight follows."""
+_DENSE, _SPARSE = "dense", "sparse"
+
+
+class Pending:
+    """Knows for each optimizer whether its gradients are used up."""
+
+    def __init__(self) -> None:
+        self._num_backwards = 0
+        self._stepped: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        """The number of backward passes before the latest step of an optimizer."""
+        self._cleared: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        """The modules and optimizers whose gradients were cleared after a step."""
+
+    def install(self) -> None:
+        """Note what clears gradients."""
+        for owner in (torch.optim.Optimizer, nn.Module):
+            patches.replace(owner, "zero_grad", self._noting(owner.zero_grad), why=_WHY)
+
+    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(self._stepped):
+                self._cleared.add(owner)
+            return original(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def note_backward(self) -> None:
+        """Notice that gradients were added."""
+        self._num_backwards += 1
+
+    def note_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice that an optimizer has used its gradients."""
+        self._stepped[optimizer] = self._num_backwards
+
+    def gradients(self, objects: Any, reduce: Callable[[], None]) -> Tuple[Dict[str, torch.Tensor], Dict[str, str]]:
+        """Return the gradients that are needed by their names in a checkpoint, and by the weights' names their kinds.
+
+        `objects` are those of the script; `reduce` lets gradients be those of the global batch.
+        """
+        needed = {id(weight) for weight in self._needing(objects.optimizers())}
+        tensors, kinds = {}, {}
+        if needed:
+            reduce()
+        for name, weight in objects.trained().items() if needed else ():
+            if id(weight) in needed and weight.grad is not None:
+                kinds[name] = _SPARSE if weight.grad.is_sparse else _DENSE
+                tensors[GRADIENT + name] = (weight.grad.to_dense() if weight.grad.is_sparse else weight.grad).detach()
+        return tensors, kinds
+
+    def _needing(self, optimizers: Iterable[torch.optim.Optimizer]) -> List[torch.Tensor]:
+        """Return the weights whose gradients, if there are any, are needed."""
+        cleared = {id(weight) for owner in self._cleared for weight in _weights_of(owner)}
+        return [
+            weight
+            for optimizer in optimizers
+            for weight in _weights_of(optimizer)
+            if id(weight) not in cleared or self._stepped.get(optimizer, -1) != self._num_backwards
+        ]
+
+
+_WHY = "A checkpoint leaves out the gradients that the script clears before it uses them."
+
+
+def empty(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str]) -> Dict[str, torch.Tensor]:
+    """Return tensors to read the gradients of these kinds into."""
+    missing = [name for name in kinds if name not in weights]
+    if missing:
+        raise ScalingError(
+            "the checkpoint has a gradient of %s, which no optimizer of the script trains" % missing[0],
+            "start the script without --resume",
+        )
+    return {GRADIENT + name: torch.zeros_like(weights[name]).detach() for name in kinds}
+
+
+def put(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give weights the gradients of a checkpoint."""
+    for name, kind in kinds.items():
+        gradient = tensors[GRADIENT + name]
+        weights[name].grad = gradient.to_sparse(1) if kind == _SPARSE else gradient
+
+
+def _weights_of(owner: Any) -> Iterable[torch.Tensor]:
+    if isinstance(owner, nn.Module):
+        return owner.parameters()
+    return (weight for group in owner.param_groups for weight in group["params"])
