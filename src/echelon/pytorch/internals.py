@@ -170,6 +170,11 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def is_transformed() -> bool:
+    """Say whether a function runs under torch.func's vmap, grad, jacrev or hessian."""
+    return _C._functorch.maybe_current_level() is not None
+
+
 def num_storage_users(tensor: torch.Tensor) -> int:
     """Return how many tensors and Python objects use the memory of a tensor, the question itself included."""
     return int(_C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -81,7 +81,7 @@ torch.nn.functional:dropout2d(input, p, training, inplace)
 torch.nn.functional:dropout3d(input, p, training, inplace)
 torch:dropout torch:dropout_ torch:alpha_dropout torch:feature_dropout torch:feature_alpha_dropout
 torch:rand torch:randn torch:randint torch:rand_like torch:randn_like torch:randint_like
-torch:normal torch:bernoulli torch:multinomial torch:poisson torch:binomial torch:rrelu
+torch:normal torch:bernoulli torch:multinomial torch:randperm torch:poisson torch:binomial torch:rrelu
 torch:Tensor.normal_ torch:Tensor.uniform_ torch:Tensor.bernoulli_ torch:Tensor.exponential_ torch:Tensor.random_
 torch:Tensor.cauchy_ torch:Tensor.geometric_ torch:Tensor.log_normal_ torch:Tensor.bernoulli torch:Tensor.multinomial
 torch:_sample_dirichlet torch:_standard_gamma torch:_standard_gamma_grad
@@ -109,6 +109,7 @@ torch._C:_disabled_torch_function_impl torch._C:DisableTorchFunction torch._C:Di
 torch._C:_len_torch_dispatch_stack torch._C:_len_torch_function_stack torch._C:_get_function_stack_at
 torch._C:_push_on_torch_function_stack torch._C:_pop_torch_function_stack
 torch._C:_storage_Use_Count torch._C:_current_graph_task_id torch._C:_get_tracing_state
+torch._C._functorch:maybe_current_level
 torch.distributed.distributed_c10d:_get_default_store
 torch.distributed.distributed_c10d:_world
 """

@@ -1,6 +1,6 @@
 """Explain a gradient of several ranks that is a multiple of the gradient of one device."""
 
-UNKNOWN = "echelon has found no operation of a model that mixes samples, so the cause is not known"
+UNKNOWN = "echelon does not know the cause; perhaps the script draws its own data on each rank"
 
 
 def meaning(factor: float, num_ranks: int) -> str:

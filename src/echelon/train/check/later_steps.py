@@ -126,7 +126,7 @@ class LaterSteps(StepObserver):
         """Compare the notes of this step, and all weights, before the ranks join their parts."""
         gradients = self._run.parallelism
         if self.spots.is_at_first_call:
-            for optimizer in gradients.known_optimizers():
+            for optimizer in gradients.agreed_optimizers():
                 self._note_settings(optimizer)
             self._note_weights(gradients.known_parameters())
         numbers = signature.numbers(_total(self._notes), self._run.world.device)

@@ -49,6 +49,9 @@ class Calls(ModelCalls):
                 return original(module, *args, **kwargs)
         if self.is_inside or self._run.draws.is_inside or os.getpid() != self._pid or not self._is_model(module):
             return original(module, *args, **kwargs)
+        if internals.is_transformed():  # for each sample by itself, or as a function: whole on every rank
+            with self._inside(None):
+                return original(module, *args, **kwargs)
         aliases.settle()
         was_alone = self._run.world.size == 1
         global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]

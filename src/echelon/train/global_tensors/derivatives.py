@@ -24,6 +24,8 @@ def install(run: "Training") -> None:
     original = torch.autograd.grad
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if internals.is_transformed():
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
         if isinstance(inputs, (dict, GradientEdge)):
             return differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
         inputs = _listed(inputs)  # a generator can be read once

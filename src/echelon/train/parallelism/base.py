@@ -184,9 +184,7 @@ class Parallelism:
         if not is_new and {id(one) for one in parameters} == {id(one) for one in self._parameters}:
             return
         refuse_several_devices(parameters)
-        if is_new:
-            self._drop_freed()
-        for optimizer in self.known_optimizers():
+        for optimizer in self.agreed_optimizers() if is_new else ():
             if any(id(parameter) not in self._shared for parameter in self.parameters_of(optimizer)):
                 _order_alike(optimizer)
         for parameter in self.parameters():
@@ -195,13 +193,16 @@ class Parallelism:
         self._remember()
         self._forget_parameters()
 
-    def _drop_freed(self) -> None:
-        """Forget the optimizers that some rank has freed: Python frees those in a cycle at any time."""
-        existing = messages.gather([place for place, known in enumerate(self._optimizers) if known() is not None])
+    def agreed_optimizers(self) -> List[torch.optim.Optimizer]:
+        """Return the optimizers that all ranks still have; forget those that some rank has freed, at any time."""
+        own = {place: optimizer for place, known in enumerate(self._optimizers) if (optimizer := known()) is not None}
+        every = messages.gather(sorted(own))
         for place in range(len(self._optimizers)):
-            if any(place not in of_rank for of_rank in existing):
+            if any(place not in of_rank for of_rank in every):
                 self._optimizers[place] = _freed
                 self._agreed[place] = []
+                own.pop(place, None)
+        return list(own.values())
 
     def _remember(self) -> None:
         """Remember the weights on which the ranks agree."""
