@@ -57,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text(SCRIPT)
     (folder / "small.py").write_text(SMALL)
     (folder / "silent.py").write_text("print('nothing')\n")
+    (folder / "group.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     (folder / "ranks.py").write_text("import os, torch\nprint(os.environ['RANK'])\n")
     (folder / "reads.py").write_text("import torch\ntorch.load('gone.pt')\n")
     (folder / "fails.py").write_text("import torch\nmodel = torch.nn.Linear(2, 3)\nmodel(torch.zeros(4, 5))\n")
@@ -198,6 +199,7 @@ WRONG_WHEN_TRACED = [
     (("reads.py",), "reads.py cannot be traced: FileNotFoundError at reads.py:2: ", "module:function"),
     (("fails.py",), "fails.py cannot be traced: RuntimeError at fails.py:3: ", "python fails.py"),
     (("ranks.py",), "ranks.py distributes itself (it reads RANK), and ", "module:function"),
+    (("group.py",), "init_process_group() is called at group.py:2, and echelon fit traces", "module:function"),
     (("small:gone",), "small:gone cannot be traced: AttributeError: ", ""),
     (("small:wrong",), "small:wrong returns int, but a model and a batch are needed", ""),
     (("--gpus", "8", "small:build"), "--gpus 8: the batch has 4 rows", "--rows 8"),

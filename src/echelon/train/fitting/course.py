@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ...pytorch import internals
 from .. import patches
 from ..strategies import blocks
+from . import one_device
 from .ledger import (
     ACTIVATION,
     BACKWARD,
@@ -60,6 +61,7 @@ class Course:
         self._steps: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         self._entered: Set[int] = set()
         self._shapes: Set[Tuple[int, ...]] = set()
+        self._weights: Optional[List[Dict[str, Any]]] = None
 
     def install(self) -> None:
         """Hook modules, backward() and optimizers."""
@@ -97,7 +99,13 @@ class Course:
         return "step %d, micro-batch %d; %d tensors so far" % (*place, len(self._ledger.storages))
 
     def weights(self) -> List[Dict[str, Any]]:
-        """Return the trained and other weights of the models, each once."""
+        """Return the trained and other weights of the models, each once, as they were when the last step ended.
+
+        Lightning moves a model to the host's memory as soon as its training is interrupted.
+        """
+        return self._list_weights() if self._weights is None else self._weights
+
+    def _list_weights(self) -> List[Dict[str, Any]]:
         rows, seen = [], set()
         for model in self.models:
             for name, weight in model.named_parameters():
@@ -193,6 +201,7 @@ class Course:
             ledger.phase = FORWARD
 
     def _add_model(self, model: nn.Module) -> None:
+        one_device.simplify_frameworks()
         self.models.append(model)
         for name, module in model.named_modules():
             if id(module) not in self._numbers:
@@ -294,6 +303,7 @@ class Course:
         if min(self._steps.values()) >= NUM_STEPS:
             self._ledger.mark("end")
             self._ledger.close()
+            self._weights = self._list_weights()
             raise Traced
         self._ledger.mark("step")
 
