@@ -19,14 +19,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from echelon.estimate import strategies
-from echelon.estimate.layout import Layout
+from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog, read
 
 NUM_RANKS, NUM_BLOCKS, WIDTH, WORDS, ROWS = 4, 3, 64, 300, 8
@@ -39,6 +39,9 @@ LAYOUTS = (
     Layout(shard=2, replicate=2, rows=4 * ROWS),
     Layout(shard=4, rows=8 * ROWS, accumulation=2),
     Layout(shard=4, rows=4 * ROWS, checkpointing=True),
+    Layout(shard=4, rows=4 * ROWS, precision=POLICY),
+    Layout(shard=4, rows=4 * ROWS, precision=POLICY, reshard="after-backward"),
+    Layout(shard=4, rows=8 * ROWS, precision=POLICY, accumulation=2),
 )
 
 
@@ -226,9 +229,14 @@ def measured(layout: Layout) -> int:
             mesh = init_device_mesh("cpu", (NUM_RANKS,))
             if layout.replicate > 1:
                 mesh = init_device_mesh("cpu", (layout.replicate, layout.shard), mesh_dim_names=("copies", "shards"))
+            policies = [MixedPrecisionPolicy(), MixedPrecisionPolicy()]
+            if layout.precision == POLICY:
+                half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+                policies = [MixedPrecisionPolicy(**half), MixedPrecisionPolicy(**half, output_dtype=torch.float32)]
             for block in model.blocks:
-                fully_shard(block, mesh=mesh, reshard_after_forward=layout.reshard == "always")
-            fully_shard(model, mesh=mesh, reshard_after_forward=False)
+                reshards = layout.reshard == "always"
+                fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policies[0])
+            fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=policies[1])
         train(model, storages, parts=layout.accumulation)
     return storages.peak
 

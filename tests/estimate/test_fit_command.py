@@ -91,6 +91,7 @@ def test_strategies_and_the_choice(answer: Any) -> None:
     [device] = answer["devices"]
     strategies = {row["strategy"]: row for row in device["strategies"]}
     assert {"one device", "data", "ZeRO-1", "ZeRO-2", "FSDP", "pipeline", "one device + bf16"} <= set(strategies)
+    assert strategies["FSDP"]["peak_bytes"] > strategies["FSDP + bf16 policy"]["peak_bytes"]
     assert strategies["data"]["low_bytes"] > strategies["FSDP"]["low_bytes"]
     assert strategies["ZeRO-2"]["peak_bytes"] > strategies["FSDP"]["peak_bytes"]  # whole blocks come and go one by one
     assert (strategies["data"]["scale"], strategies["FSDP"]["scale"], strategies["ZeRO-1"]["scale"]) == (

@@ -322,6 +322,11 @@ def test_script_is_traced(results: dict[str, dict[str, Any]], folder: Path, name
     assert traces.said(folder, name) == ""
 
 
+def test_computing_in_16_bits_is_noted(results: dict[str, dict[str, Any]]) -> None:
+    """Under autocast a policy of fully_shard does not make activations smaller."""
+    assert [results[name]["half"] for name in ("half", "curve", "moved_at_the_end")] == ["autocast", "", ""]
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_failure_is_named(results: dict[str, dict[str, Any]], name: str) -> None:
     """The log has the kind of the error, its message, and the line of the script."""

@@ -50,7 +50,7 @@ class Course:
         self._ledger = ledger
         self._micro_batches = MicroBatches(ledger)
         self.sharing = Sharing()
-        self._is_in_closure = False
+        self._is_in_closure = self._has_autocast = False
         self._has_stepped = False
         """Whether an optimizer took a step within backward()."""
         self._has_begun = self._is_backward = False
@@ -139,8 +139,18 @@ class Course:
 
         return call
 
+    @property
+    def half(self) -> str:
+        """Why the training computes in 16 bits: autocast or weights; empty: it does not."""
+        if self._has_autocast:
+            return "autocast"
+        rows = self.weights()
+        num_bytes = sum(row["bytes"] for row in rows if row["dtype"] in ("bfloat16", "float16"))
+        return "weights" if 2 * num_bytes > sum(row["bytes"] for row in rows) else ""
+
     def _enter(self, module: nn.Module, _: Any) -> None:
         ledger = self._ledger
+        self._has_autocast = self._has_autocast or any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
         self._stack.append(self._numbers.get(id(module), -1))
         ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module
         block = self._blocks.get(id(module))

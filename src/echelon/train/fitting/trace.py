@@ -187,6 +187,7 @@ class Tracer:
             "optimizers": course.optimizers,
             "unshared": course.sharing.refusal,
             "flops": ledger.flops,
+            "half": course.half,
             "blocks": course.block_names,
             "weights": course.weights(),
             "modules": course.modules,
