@@ -43,6 +43,11 @@ LAYOUTS = (
     Layout(shard=4, rows=4 * ROWS, precision=POLICY, reshard="after-backward"),
     Layout(shard=4, rows=8 * ROWS, precision=POLICY, accumulation=2),
 )
+OF_ACCUMULATING_SCRIPTS = (
+    Layout(shard=4, accumulation=3),
+    Layout(shard=4, accumulation=3, precision=POLICY),
+)
+"""The accumulation is that of the traced script."""
 
 
 class Storages(TorchDispatchMode):
@@ -169,8 +174,8 @@ def train(model: nn.Module, storages: Storages, *, parts: int = 1) -> torch.opti
     return optimizer
 
 
-def traced() -> EventLog:
-    """Return the log of the training on one device."""
+def traced(*, parts: int = 1) -> EventLog:
+    """Return the log of the training on one device, with so many micro-batches a step."""
     storages = Storages()
     with storages:
         model = Model()
@@ -182,7 +187,7 @@ def traced() -> EventLog:
             )
         for index, block in enumerate(model.blocks):
             _watch(block, index, storages.events)
-        optimizer = train(model, storages)
+        optimizer = train(model, storages, parts=parts)
         for state in optimizer.state.values():
             for value in state.values():
                 storages.tensors[storages.index(value)][1] = "state"
@@ -249,6 +254,12 @@ def main() -> None:
         name = f"{layout.name} {layout.reshard}"
         if name in sys.argv[1:]:
             print(json.dumps([name, strategies.memory(log, layout).peak.num_bytes, measured(layout)]), flush=True)
+    for layout in OF_ACCUMULATING_SCRIPTS:
+        name = f"script of {layout.name}"
+        if name in sys.argv[1:]:
+            traced_layout = layout.changed(accumulation=1, rows=4 * ROWS)
+            expected = strategies.memory(traced(parts=layout.accumulation), traced_layout)
+            print(json.dumps([name, expected.peak.num_bytes, measured(layout)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,17 @@ def test_data_parallel_accumulation_has_gradients_twice() -> None:
     assert parts_at(log, second)["gradient"] == 2 * 260
 
 
+@pytest.mark.parametrize(
+    ("layout", "gradients"), [(Layout(shard=2), 260), (Layout(shard=2, reshard="after-backward"), 260)]
+)
+def test_sharded_accumulation_keeps_whole_gradients(layout: Layout, gradients: int) -> None:
+    """Without reduction between micro-batches each rank has all gradients, until the last backward shards them."""
+    log = strategies.rank_log(by_hand(), layout.changed(accumulation=2))
+    second = list(log.events).index("forward", timeline.last_step(log.events))
+    assert parts_at(log, second)["gradient"] == gradients
+    assert between_steps(log)["gradient"] == gradients // 2
+
+
 def test_pipeline_keeps_micro_batches_in_flight() -> None:
     """The first of two stages has two micro-batches in flight, the last has one; buffers hold eight messages."""
     log = of_model(num_blocks=4, rows=8)

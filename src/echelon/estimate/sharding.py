@@ -131,6 +131,9 @@ class _Recording:
 
     def _border(self, event: tuple[str, int]) -> None:
         kind, block = event
+        if kind == ENTER and self._is_backward:  # a script accumulates: another forward of this step
+            self._widen(ROOT)
+            self._is_backward = False
         if kind == ENTER and not self._is_backward and block not in self._whole:
             self._gather(block)
             self._copy_out(block)
