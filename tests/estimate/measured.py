@@ -19,14 +19,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from echelon.estimate import strategies
-from echelon.estimate.layout import Layout
+from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog, read
 
 NUM_RANKS, NUM_BLOCKS, WIDTH, WORDS, ROWS = 4, 3, 64, 300, 8
@@ -39,7 +39,15 @@ LAYOUTS = (
     Layout(shard=2, replicate=2, rows=4 * ROWS),
     Layout(shard=4, rows=8 * ROWS, accumulation=2),
     Layout(shard=4, rows=4 * ROWS, checkpointing=True),
+    Layout(shard=4, rows=4 * ROWS, precision=POLICY),
+    Layout(shard=4, rows=4 * ROWS, precision=POLICY, reshard="after-backward"),
+    Layout(shard=4, rows=8 * ROWS, precision=POLICY, accumulation=2),
 )
+OF_ACCUMULATING_SCRIPTS = (
+    Layout(shard=4, accumulation=3),
+    Layout(shard=4, accumulation=3, precision=POLICY),
+)
+"""The accumulation is that of the traced script."""
 
 
 class Storages(TorchDispatchMode):
@@ -166,8 +174,8 @@ def train(model: nn.Module, storages: Storages, *, parts: int = 1) -> torch.opti
     return optimizer
 
 
-def traced() -> EventLog:
-    """Return the log of the training on one device."""
+def traced(*, parts: int = 1) -> EventLog:
+    """Return the log of the training on one device, with so many micro-batches a step."""
     storages = Storages()
     with storages:
         model = Model()
@@ -179,7 +187,7 @@ def traced() -> EventLog:
             )
         for index, block in enumerate(model.blocks):
             _watch(block, index, storages.events)
-        optimizer = train(model, storages)
+        optimizer = train(model, storages, parts=parts)
         for state in optimizer.state.values():
             for value in state.values():
                 storages.tensors[storages.index(value)][1] = "state"
@@ -226,9 +234,14 @@ def measured(layout: Layout) -> int:
             mesh = init_device_mesh("cpu", (NUM_RANKS,))
             if layout.replicate > 1:
                 mesh = init_device_mesh("cpu", (layout.replicate, layout.shard), mesh_dim_names=("copies", "shards"))
+            policies = [MixedPrecisionPolicy(), MixedPrecisionPolicy()]
+            if layout.precision == POLICY:
+                half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+                policies = [MixedPrecisionPolicy(**half), MixedPrecisionPolicy(**half, output_dtype=torch.float32)]
             for block in model.blocks:
-                fully_shard(block, mesh=mesh, reshard_after_forward=layout.reshard == "always")
-            fully_shard(model, mesh=mesh, reshard_after_forward=False)
+                reshards = layout.reshard == "always"
+                fully_shard(block, mesh=mesh, reshard_after_forward=reshards, mp_policy=policies[0])
+            fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=policies[1])
         train(model, storages, parts=layout.accumulation)
     return storages.peak
 
@@ -241,6 +254,12 @@ def main() -> None:
         name = f"{layout.name} {layout.reshard}"
         if name in sys.argv[1:]:
             print(json.dumps([name, strategies.memory(log, layout).peak.num_bytes, measured(layout)]), flush=True)
+    for layout in OF_ACCUMULATING_SCRIPTS:
+        name = f"script of {layout.name}"
+        if name in sys.argv[1:]:
+            traced_layout = layout.changed(accumulation=1, rows=4 * ROWS)
+            expected = strategies.memory(traced(parts=layout.accumulation), traced_layout)
+            print(json.dumps([name, expected.peak.num_bytes, measured(layout)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ PARTS = 0.01
 NAMES = (
     "one device always", "one device + checkpointing always", "one device + accumulation 2 always",
     "FSDP always", "ZeRO-2 after-backward", "HSDP always", "FSDP + accumulation 2 always",
-    "FSDP + checkpointing always",
+    "FSDP + checkpointing always", "FSDP + bf16 policy always", "ZeRO-2 + bf16 policy after-backward",
+    "FSDP + bf16 policy + accumulation 2 always", "script of FSDP + accumulation 3",
+    "script of FSDP + bf16 policy + accumulation 3",
 )  # fmt: skip
 CHOSEN = pick(NAMES[-1:], all=NAMES)
 

@@ -57,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text(SCRIPT)
     (folder / "small.py").write_text(SMALL)
     (folder / "silent.py").write_text("print('nothing')\n")
+    (folder / "group.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     (folder / "ranks.py").write_text("import os, torch\nprint(os.environ['RANK'])\n")
     (folder / "reads.py").write_text("import torch\ntorch.load('gone.pt')\n")
     (folder / "fails.py").write_text("import torch\nmodel = torch.nn.Linear(2, 3)\nmodel(torch.zeros(4, 5))\n")
@@ -90,6 +91,7 @@ def test_strategies_and_the_choice(answer: Any) -> None:
     [device] = answer["devices"]
     strategies = {row["strategy"]: row for row in device["strategies"]}
     assert {"one device", "data", "ZeRO-1", "ZeRO-2", "FSDP", "pipeline", "one device + bf16"} <= set(strategies)
+    assert strategies["FSDP"]["peak_bytes"] > strategies["FSDP + bf16 policy"]["peak_bytes"]
     assert strategies["data"]["low_bytes"] > strategies["FSDP"]["low_bytes"]
     assert strategies["ZeRO-2"]["peak_bytes"] > strategies["FSDP"]["peak_bytes"]  # whole blocks come and go one by one
     assert (strategies["data"]["scale"], strategies["FSDP"]["scale"], strategies["ZeRO-1"]["scale"]) == (
@@ -198,6 +200,7 @@ WRONG_WHEN_TRACED = [
     (("reads.py",), "reads.py cannot be traced: FileNotFoundError at reads.py:2: ", "module:function"),
     (("fails.py",), "fails.py cannot be traced: RuntimeError at fails.py:3: ", "python fails.py"),
     (("ranks.py",), "ranks.py distributes itself (it reads RANK), and ", "module:function"),
+    (("group.py",), "init_process_group() is called at group.py:2, and echelon fit traces", "module:function"),
     (("small:gone",), "small:gone cannot be traced: AttributeError: ", ""),
     (("small:wrong",), "small:wrong returns int, but a model and a batch are needed", ""),
     (("--gpus", "8", "small:build"), "--gpus 8: the batch has 4 rows", "--rows 8"),

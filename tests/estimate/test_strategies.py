@@ -11,7 +11,7 @@ from tests.estimate.logs import MIB, Written, of_model
 
 from echelon.errors import UsageError
 from echelon.estimate import replicas, schedule, stages, strategies, timeline
-from echelon.estimate.layout import Layout
+from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog, Weight
 from echelon.estimate.shares import share
 
@@ -32,6 +32,7 @@ LAYOUTS = [
     Layout(checkpointing=True),
     Layout(checkpointing=True, shard=4, accumulation=2),
     Layout(precision="bf16", shard=2),
+    Layout(precision=POLICY, shard=4, accumulation=3),
     Layout(optimizer="adam8bit", shard=2),
     Layout(accumulation=8),
     Layout(pipeline=2, accumulation=4, checkpointing=True, tensor=2, replicate=2),
@@ -131,6 +132,7 @@ KEPT = [
     (Layout(shard=2, offload=True), {}),
     (Layout(tensor=2), {"parameter": 160, "gradient": 160, "state": 320}),
     (Layout(pipeline=2, accumulation=2), {"parameter": 160, "gradient": 160, "state": 320, "communication": 2 * 500}),
+    (Layout(precision=POLICY, shard=2), {"parameter": 130, "gradient": 130, "state": 260}),
     (Layout(precision="bf16"), {"parameter": 130, "gradient": 130, "state": 260}),
 ]
 
@@ -150,6 +152,18 @@ def test_gathered_weights_of_fully_shard() -> None:
     assert parts_at(log, position) == {
         "parameter": 130, "state": 260, "gathered": 60 + 100, "communication": 100, "activation": 500 + 2 * 600,
     }  # fmt: skip
+
+
+def test_policy_of_fully_shard_halves_what_is_computed() -> None:
+    """Weights are gathered and activations kept in 16 bits, shards are not; autocast has halved activations before."""
+    layout, log = Layout(shard=2, precision=POLICY), by_hand()
+    assert (layout.name, layout.code) == ("FSDP + bf16 policy", 'Strategy(shard=2, precision="bf16")')
+    for half, activations in (("", 250 + 2 * 300), ("autocast", 500 + 2 * 600)):
+        rank = strategies.rank_log(log.changed(half=half), layout)
+        position = list(rank.events).index(("enter backward", 1), timeline.last_step(rank.events))
+        assert parts_at(rank, position) == {
+            "parameter": 130, "state": 260, "gathered": 80, "communication": 50, "activation": activations,
+        }  # fmt: skip
 
 
 def test_zero_2_keeps_gathered_weights_until_backward() -> None:
@@ -192,6 +206,17 @@ def test_data_parallel_accumulation_has_gradients_twice() -> None:
     log = strategies.rank_log(by_hand(), Layout(replicate=2, accumulation=2))
     second = list(log.events).index("forward", timeline.last_step(log.events))
     assert parts_at(log, second)["gradient"] == 2 * 260
+
+
+@pytest.mark.parametrize(
+    ("layout", "gradients"), [(Layout(shard=2), 260), (Layout(shard=2, reshard="after-backward"), 260)]
+)
+def test_sharded_accumulation_keeps_whole_gradients(layout: Layout, gradients: int) -> None:
+    """Without reduction between micro-batches each rank has all gradients, until the last backward shards them."""
+    log = strategies.rank_log(by_hand(), layout.changed(accumulation=2))
+    second = list(log.events).index("forward", timeline.last_step(log.events))
+    assert parts_at(log, second)["gradient"] == gradients
+    assert between_steps(log)["gradient"] == gradients // 2
 
 
 def test_pipeline_keeps_micro_batches_in_flight() -> None:
@@ -300,6 +325,7 @@ def test_bytes_that_a_rank_sends(layout: Layout, sent: dict[str, int]) -> None:
 
 
 WRONG = [
+    ({"precision": POLICY}, "is a policy of fully_shard"),
     ({"shard": 0}, "shard is 0"),
     ({"reshard": "sometimes"}, "the choices are always"),
     ({"shard": 2, "reshard": "never", "tensor": 2}, "ZeRO-1"),

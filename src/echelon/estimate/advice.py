@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from echelon.errors import UsageError
 from echelon.estimate.layout import ALWAYS, NEVER, Layout
-from echelon.estimate.log import WORKSPACE, EventLog
-from echelon.estimate.places import places
+from echelon.estimate.log import EventLog
+from echelon.estimate.places import of_loss
 from echelon.estimate.shares import share
 from echelon.estimate.verdict import NAMES, Verdict, judge
 from echelon.units import size
@@ -106,21 +106,9 @@ def scaled(num_bytes: int, log: EventLog, layout: Layout) -> int:
     return num_bytes * layout.rows_of_micro_batch(log.rows) // log.rows if log.rows else num_bytes
 
 
-def _of_loss(log: EventLog) -> set[int]:
-    """Return the tensors of logits and loss: those after the last block that are larger than what leaves a block."""
-    where = places(log)
-    output = max((log.tensors[index].num_bytes for index in where.outputs), default=0)
-    return {
-        index
-        for index, tensor in enumerate(log.tensors)
-        if tensor.grows and tensor.category != WORKSPACE
-        if where.blocks[index] == len(log.blocks) and tensor.num_bytes > output > 0
-    }
-
-
 def most_of_loss(log: EventLog) -> int:
     """Return the most bytes of logits and loss that are live at once."""
-    tensors, live, most = _of_loss(log), 0, 0
+    tensors, live, most = of_loss(log), 0, 0
     for event in log.events:
         if type(event) is int:
             index = event if event >= 0 else -event - 1
@@ -133,6 +121,6 @@ def most_of_loss(log: EventLog) -> int:
 def with_chunked_loss(log: EventLog) -> EventLog:
     """Return the log of a loss that computes logits, their loss and gradient chunk by chunk."""
     tensors = list(log.tensors)
-    for index in _of_loss(log):
+    for index in of_loss(log):
         tensors[index] = tensors[index]._replace(num_bytes=share(tensors[index].num_bytes, CHUNKS))
     return log.changed(tensors=tensors)

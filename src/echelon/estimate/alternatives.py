@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from echelon.estimate.choice import candidates
-from echelon.estimate.layout import Layout
+from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import is_matrix
 
@@ -29,6 +29,8 @@ def of_several(log: EventLog, num_ranks: int, ranks_per_node: int, *, rows: int 
         return []
     layouts = [layout for layout in candidates(num_ranks, ranks_per_node, rows=rows) if not layout.offload]
     layouts = [layout for layout in layouts if log.blocks or not layout.checkpointing]
+    if log.half != "weights":
+        layouts.append(Layout(shard=num_ranks, precision=POLICY, rows=rows))
     within = min(num_ranks, ranks_per_node)
     if log.blocks and num_ranks % within == 0 and any(is_matrix(weight.name) for weight in log.weights):
         layouts.append(Layout(tensor=within, shard=num_ranks // within, rows=rows))

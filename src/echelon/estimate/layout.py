@@ -12,7 +12,9 @@ AXES = ("replicate", "shard", "tensor", "pipeline")
 ALWAYS, AFTER_BACKWARD, NEVER = "always", "after-backward", "never"
 RESHARD = (ALWAYS, AFTER_BACKWARD, NEVER)
 TRACED = "traced"
-PRECISIONS = (TRACED, "bf16")
+POLICY = "bf16-policy"
+PRECISIONS = (TRACED, "bf16", POLICY)
+_PRECISION_NAMES = {"bf16": "bf16", POLICY: "bf16 policy"}
 OPTIMIZERS = (TRACED, "adam8bit")
 
 
@@ -36,7 +38,11 @@ class Layout:
     checkpointing: bool = False
     """Of each block's forward only the output is kept; the rest is computed again in backward."""
     precision: str = TRACED
-    """bf16: weights, gradients, optimizer states and activations are 16-bit, as after `model.bfloat16()`."""
+    """bf16: weights, gradients, optimizer states and activations are 16-bit, as after `model.bfloat16()`.
+
+    bf16-policy: fully_shard gathers weights and computes in 16 bits, by its MixedPrecisionPolicy(param_dtype=bfloat16,
+    reduce_dtype=float32); shards, optimizer states, the reduced gradients, logits and loss stay in 32 bits.
+    """
     optimizer: str = TRACED
     """adam8bit: optimizer states are 8-bit, as in bitsandbytes."""
     accumulation: int = 1
@@ -61,6 +67,11 @@ class Layout:
             )
         if self.offload and (self.shard == 1 or self.reshard == NEVER):
             raise UsageError("offload needs sharded weights: shard above 1, and reshard not never", hint="shard=2")
+        if self.precision == POLICY and not self.is_fully_sharded:
+            raise UsageError(
+                f'precision="{POLICY}" is a policy of fully_shard: it needs sharded weights, reshard not never',
+                hint="shard=2",
+            )
         if self.pipeline > 1 and self.accumulation < self.pipeline:
             raise UsageError(
                 f"accumulation is {self.accumulation}, but the pipeline has {self.pipeline} stages",
@@ -92,7 +103,7 @@ class Layout:
         words = words or ["one device"]
         words += ["offload"] if self.offload else []
         words += ["checkpointing"] if self.checkpointing else []
-        words += ["bf16"] if self.precision == "bf16" else []
+        words += [_PRECISION_NAMES[self.precision]] if self.precision != TRACED else []
         words += ["8-bit Adam"] if self.optimizer == "adam8bit" else []
         if self.accumulation > 1 and self.pipeline == 1:
             words.append(f"accumulation {self.accumulation}")
@@ -115,6 +126,7 @@ class Layout:
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         words = [f"{name}={_quoted(value)}" for name, value in values.items() if value != usual[name]]
         words += ['checkpointing="full"'] if self.checkpointing else []
+        words += ['precision="bf16"'] if self.precision == POLICY else []
         return f"Strategy({', '.join(words)})"
 
     def changed(self, **changes: Any) -> Layout:

@@ -70,6 +70,8 @@ class EventLog:
     blocks: tuple[str, ...] = ()
     weights: tuple[Weight, ...] = ()
     modules: tuple[str, ...] = ("",)
+    half: str = ""
+    """Why the training computes in 16 bits already: autocast or weights; empty: it does not, or nobody knows."""
     tensors: Sequence[Tensor] = ()
     events: Sequence[Event] = ()
 
@@ -103,6 +105,7 @@ def read(data: Any) -> EventLog:
         blocks=blocks,
         weights=weights,
         modules=modules,
+        half=_word({"half": "", **data}, "half"),
         tensors=tensors,
         events=_events(_list(data, "events"), len(tensors), len(blocks)),
     )

@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from dataclasses import dataclass
 
-from echelon.estimate.log import BACKWARD, ENTER, ENTER_BACKWARD, LEAVE, OPTIMIZER, STEP, EventLog
+from echelon.estimate.log import BACKWARD, ENTER, ENTER_BACKWARD, LEAVE, OPTIMIZER, STEP, WORKSPACE, EventLog
 from echelon.estimate.timeline import BUILDING, NAMES
 
 BEFORE = -1
@@ -82,6 +82,19 @@ class _Walk:
             self._block = self._num_blocks
         elif kind != LEAVE and block == 0:
             self._block = BEFORE
+
+
+@functools.lru_cache(maxsize=2)
+def of_loss(log: EventLog) -> frozenset[int]:
+    """Return the tensors of logits and loss: those after the last block that are larger than what leaves a block."""
+    where = places(log)
+    output = max((log.tensors[index].num_bytes for index in where.outputs), default=0)
+    return frozenset(
+        index
+        for index, tensor in enumerate(log.tensors)
+        if tensor.grows and tensor.category != WORKSPACE
+        if where.blocks[index] == len(log.blocks) and tensor.num_bytes > output > 0
+    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from echelon.estimate.gradients import last_backwards
-from echelon.estimate.layout import AFTER_BACKWARD, Layout
+from echelon.estimate.layout import AFTER_BACKWARD, POLICY, Layout
 from echelon.estimate.log import (
     BACKWARD,
     ENTER,
@@ -68,12 +68,16 @@ class _Recording:
         self._layout = layout
         self._last = last_backwards(log.events)
         self._groups = _groups(log, layout.shard)
+        self._has_policy = layout.precision == POLICY
+        if self._has_policy:  # weights are gathered in 16 bits
+            self._groups = {group: -(-size // 2) for group, size in self._groups.items()}
         self._is_backward = self._is_last = False
         self._block = ROOT
         self._whole: dict[int, int] = {}  # group: its gathered weights
         self._gathering: dict[int, int] = {}  # group: the output of its all-gather
         self._former = -1  # the output that the next copy frees
         self._gradients: dict[int, list[int]] = defaultdict(list)
+        self._origins: dict[int, int] = {}  # gradient in 32 bits: the one in 16 bits that it was computed as
         self._reduced: dict[int, int] = {}  # gradient: the shard that replaces it
         self._users: dict[int, int] = defaultdict(int)  # shard: the gradients that it replaces
         self._sent: list[int] = []
@@ -119,6 +123,7 @@ class _Recording:
             self._is_last = position in self._last
             self._drop_former()
         else:
+            self._widen(ROOT)
             self._is_backward = False
         if event != OPTIMIZER and not self._is_backward and ROOT not in self._whole and event != "end":
             self._gather(ROOT)
@@ -126,6 +131,9 @@ class _Recording:
 
     def _border(self, event: tuple[str, int]) -> None:
         kind, block = event
+        if kind == ENTER and self._is_backward:  # a script accumulates: another forward of this step
+            self._widen(ROOT)
+            self._is_backward = False
         if kind == ENTER and not self._is_backward and block not in self._whole:
             self._gather(block)
             self._copy_out(block)
@@ -137,6 +145,7 @@ class _Recording:
                 self._free_whole(block)
         elif kind == LEAVE_BACKWARD:
             self._free_whole(block)
+            self._widen(block)
             self._reduce(block)
             self._block = ROOT
 
@@ -187,15 +196,30 @@ class _Recording:
         if not self._is_last or not gradients:
             return
         self._gradients[group] = []
-        sizes = [share(self.tensors[gradient].num_bytes, self._layout.shard) for gradient in gradients]
+        sizes = [share(self._reduced_bytes(gradient), self._layout.shard) for gradient in gradients]
         self._free_sent()
         self._sent.append(self._new(sum(sizes) * self._layout.shard, "communication"))
         self.events += [-gradient - 1 for gradient in gradients]
         shard = self._new(sum(sizes), "gradient", REDUCE_STREAM)
         if self._layout.offload:
             self.events.append(-shard - 1)
-        self._reduced.update(dict.fromkeys(gradients, shard))
+        self._reduced.update(dict.fromkeys([self._origins.get(gradient, gradient) for gradient in gradients], shard))
         self._users[shard] = len(gradients)
+
+    def _reduced_bytes(self, gradient: int) -> int:
+        """Return the bytes of a gradient that is reduced: by the policy in 32 bits, although it is computed in 16."""
+        return self.tensors[gradient].num_bytes * (2 if self._has_policy and gradient not in self._origins else 1)
+
+    def _widen(self, group: int) -> None:
+        """Keep the gradients of an earlier backward in the type in which the last one will reduce them."""
+        if not self._has_policy or self._is_last:
+            return
+        for position, gradient in enumerate(self._gradients[group]):
+            if gradient not in self._origins:
+                wide = self._new(2 * self.tensors[gradient].num_bytes, "gradient")
+                self.events.append(-gradient - 1)
+                self._origins[wide] = gradient
+                self._gradients[group][position] = wide
 
     def _free_sent(self) -> None:
         self.events += [-sent - 1 for sent in self._sent]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from echelon.estimate.layout import Layout
+from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog, Tensor, Weight
-from echelon.estimate.places import OF_ELEMENTS, Places, is_matrix, state_owners
+from echelon.estimate.places import OF_ELEMENTS, Places, is_matrix, of_loss, state_owners
 from echelon.estimate.shares import share
 
 FP32 = 4
@@ -33,6 +33,8 @@ def resized(log: EventLog, layout: Layout, where: Places) -> EventLog:
     if layout.precision == "bf16":
         is_small = layout.optimizer == "adam8bit"
         tensors = [_halved(tensor, is_small) for tensor in tensors]
+    if layout.precision == POLICY:
+        _compute_in_16_bits(log, tensors, where)
     weights = tuple(_resized_weight(weight, tensors[weight.tensor].num_bytes, layout) for weight in log.weights)
     return log.changed(tensors=tensors, weights=weights)
 
@@ -54,6 +56,15 @@ def _halved(tensor: Tensor, has_small_states: bool) -> Tensor:
     if is_kept or (has_small_states and tensor.category == "state"):
         return tensor
     return Tensor(-(-tensor.num_bytes // 2), *tensor[1:])
+
+
+def _compute_in_16_bits(log: EventLog, tensors: list[Tensor], where: Places) -> None:
+    """Halve gradients and activations; logits and loss stay, because the output of the model is cast to float32."""
+    halved = ("gradient",) if log.half else ("gradient", "activation", "temporary")
+    loss = of_loss(log)
+    for index, tensor in enumerate(tensors):
+        if tensor.category in halved and where.phases[index] in ("forward", "backward") and index not in loss:
+            tensors[index] = _halved(tensor, False)
 
 
 def _eight_bit(tensors: list[Tensor], where: Places) -> None:

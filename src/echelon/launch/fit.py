@@ -24,7 +24,10 @@ PROGRAM = "echelon.train.fitting"
 PATIENCE_SECONDS = 1800.0
 TELL_SECONDS, MOST_SILENT_SECONDS = 20.0, 120.0
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
+_OF_FUNCTION = "a function that returns the model and a batch of one device: echelon fit module:function"
+_OF_TRAINER = 'let the script use one device: devices=1, strategy="auto"'
 _REPAIRS = {
+    "MisconfigurationException": f"echelon fit traces one device; {_OF_TRAINER}",  # of Lightning
     "FileNotFoundError": "let the script find its data, or give a function that returns a model and a batch: "
     "echelon fit module:function",
     "ModuleNotFoundError": "install it into the Python of echelon, which traces",
@@ -157,11 +160,22 @@ def _refuse(question: Question, failed: dict[str, str] | None) -> None:
             f"{question.target} ends without a step of an optimizer of PyTorch, so there is nothing to trace",
             hint="a script that trains; or a function that returns a model and a batch: echelon fit module:function",
         )
+    if failed["kind"] == "Distributes":
+        where = f" at {failed['line']}" if failed["line"] else ""
+        raise UsageError(
+            f"{question.target} distributes itself: init_process_group() is called{where}, and echelon fit traces "
+            "scripts for one device",
+            hint=f"{_OF_TRAINER}; {_OF_FUNCTION}" if _has_trainer(question) else _OF_FUNCTION,
+        )
+    if _has_trainer(question):
+        raise UsageError(
+            f"{question.target} cannot be traced: {_told(failed)}", hint=_REPAIRS.get(failed["kind"], _OF_FUNCTION)
+        )
     how = _own_distribution(question)
     if how:
         raise UsageError(
             f"{question.target} distributes itself ({how}), and echelon fit traces scripts for one device",
-            hint="a function that returns the model and a batch of one device: echelon fit module:function",
+            hint=_OF_FUNCTION,
         )
     raise UsageError(
         f"{question.target} cannot be traced: {_told(failed)}",
@@ -177,7 +191,13 @@ def _told(failed: Mapping[str, str]) -> str:
 
 def _own_distribution(question: Question) -> str:
     """Return how a script distributes itself, from reading it; empty if it does not."""
-    if question.kind != SCRIPT:
-        return ""
-    script = find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=())
-    return distributes.how(imports.read_imports(script))
+    return distributes.how(_imports(question)) if question.kind == SCRIPT else ""
+
+
+def _has_trainer(question: Question) -> bool:
+    """Say whether a script leaves its training to a framework, which distributes it on several devices only."""
+    return question.kind == SCRIPT and distributes.has_trainer(_imports(question))
+
+
+def _imports(question: Question) -> imports.Imports:
+    return imports.read_imports(find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=()))

@@ -13,10 +13,14 @@ _PACKAGES = (
 )  # fmt: skip
 _OF_OTHER_ARRAYS = frozenset({"tensorflow", "jax"})
 """Packages that train no PyTorch model: a script with a PyTorch loop reads data with them, or writes summaries."""
+_ON_ONE_DEVICE = frozenset({"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"})
+"""Packages that distribute nothing on one device."""
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
+"""The same of names."""
 _NAMES = (
     "torch.distributed", "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed",
     "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
-    "transformers.Trainer", "transformers.Seq2SeqTrainer",
+    *_TRAINERS,
 )  # fmt: skip
 
 
@@ -36,6 +40,12 @@ def how(imports: Imports) -> str:
         return f"it mentions {name}"
     variable = next((name for name in sorted(RANK_NAMES) if "$" + name in imports.mentions), "")
     return f"it reads {variable}" if variable else ""
+
+
+def has_trainer(imports: Imports) -> bool:
+    """Say whether the script imports a framework that distributes itself on several devices, and not on one device."""
+    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
+    return not _ON_ONE_DEVICE.isdisjoint(imported) or not imports.mentions.isdisjoint(_TRAINERS)
 
 
 def trains(imports: Imports) -> bool:

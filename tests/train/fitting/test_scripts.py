@@ -131,6 +131,8 @@ PIECES = {
         with open("runs/one/log.txt", "w") as file:
             file.write("epoch 1")
         assert open("runs/one/log.txt").read() == "epoch 1"
+        assert os.path.isdir("runs/one") and os.listdir("runs") == ["one"] and os.stat("runs/one/log.txt").st_size == 7
+        assert [entry.name for entry in os.scandir("runs/one")] == ["log.txt"] and not os.path.exists("runs/two")
         os.close(os.open("low.bin", os.O_WRONLY | os.O_CREAT))
         print("said"); os.system("echo said")
     """,
@@ -251,6 +253,14 @@ PHASES = {
             weight.grad = gradients[name].mean(0)
         optimizer.step()
     """, 2 * ["step", "backward", "optimizer"]),
+    "moved_at_the_end": ("""
+    try:
+        for _ in range(3):
+            model(x).sum().backward()
+            optimizer.step()
+    finally:
+        model.cpu()
+    """, 2 * ["step", "backward", "optimizer"]),
     "no_module": ("""
     weight = torch.zeros(4, 1, device="cuda", requires_grad=True)
     optimizer = torch.optim.Adam([weight])
@@ -264,6 +274,12 @@ FAILING = {
     "raises": (START + "    raise ValueError('a wrong shape')\n", "ValueError", "a wrong shape", "raises.py:7"),
     "exits": (START + "    import sys; sys.exit(3)\n", "SystemExit", "it ends with exit code 3", ""),
     "lacks": (START + "    open('absent.bin', 'rb')\n", "FileNotFoundError", "absent.bin", "lacks.py:7"),
+    "ranks": (
+        START + "    torch.distributed.init_process_group('nccl')\n",
+        "Distributes",
+        "init_process_group() is called",
+        "ranks.py:7",
+    ),
     "imports": ("import absent_package\n", "ModuleNotFoundError", "absent_package", "imports.py:1"),
 }
 
@@ -306,6 +322,11 @@ def test_script_is_traced(results: dict[str, dict[str, Any]], folder: Path, name
     assert traces.said(folder, name) == ""
 
 
+def test_computing_in_16_bits_is_noted(results: dict[str, dict[str, Any]]) -> None:
+    """Under autocast a policy of fully_shard does not make activations smaller."""
+    assert [results[name]["half"] for name in ("half", "curve", "moved_at_the_end")] == ["autocast", "", ""]
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_failure_is_named(results: dict[str, dict[str, Any]], name: str) -> None:
     """The log has the kind of the error, its message, and the line of the script."""
@@ -323,6 +344,7 @@ def test_parts_of_steps(results: dict[str, dict[str, Any]], name: str) -> None:
     assert log["failed"] is None, log["failed"]["trace"]
     assert [event for event in log["events"] if isinstance(event, str)] == [*PHASES[name][1], "end"]
     assert traces.kinds(log)["parameter"] > 0
+    assert bool(log["weights"]) == (name != "no_module")
     assert bool(log["notes"]) == (name == "long_accumulation")
     read = logs.read(log)
     read = second_step.repeated(read) if log["steps"] == 1 else read

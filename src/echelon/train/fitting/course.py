@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ...pytorch import internals
 from .. import patches
 from ..strategies import blocks
+from . import one_device
 from .ledger import (
     ACTIVATION,
     BACKWARD,
@@ -49,7 +50,7 @@ class Course:
         self._ledger = ledger
         self._micro_batches = MicroBatches(ledger)
         self.sharing = Sharing()
-        self._is_in_closure = False
+        self._is_in_closure = self._has_autocast = False
         self._has_stepped = False
         """Whether an optimizer took a step within backward()."""
         self._has_begun = self._is_backward = False
@@ -60,6 +61,7 @@ class Course:
         self._steps: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
         self._entered: Set[int] = set()
         self._shapes: Set[Tuple[int, ...]] = set()
+        self._weights: Optional[List[Dict[str, Any]]] = None
 
     def install(self) -> None:
         """Hook modules, backward() and optimizers."""
@@ -97,7 +99,13 @@ class Course:
         return "step %d, micro-batch %d; %d tensors so far" % (*place, len(self._ledger.storages))
 
     def weights(self) -> List[Dict[str, Any]]:
-        """Return the trained and other weights of the models, each once."""
+        """Return the trained and other weights of the models, each once, as they were when the last step ended.
+
+        Lightning moves a model to the host's memory as soon as its training is interrupted.
+        """
+        return self._list_weights() if self._weights is None else self._weights
+
+    def _list_weights(self) -> List[Dict[str, Any]]:
         rows, seen = [], set()
         for model in self.models:
             for name, weight in model.named_parameters():
@@ -131,8 +139,18 @@ class Course:
 
         return call
 
+    @property
+    def half(self) -> str:
+        """Why the training computes in 16 bits: autocast or weights; empty: it does not."""
+        if self._has_autocast:
+            return "autocast"
+        rows = self.weights()
+        num_bytes = sum(row["bytes"] for row in rows if row["dtype"] in ("bfloat16", "float16"))
+        return "weights" if 2 * num_bytes > sum(row["bytes"] for row in rows) else ""
+
     def _enter(self, module: nn.Module, _: Any) -> None:
         ledger = self._ledger
+        self._has_autocast = self._has_autocast or any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
         self._stack.append(self._numbers.get(id(module), -1))
         ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module
         block = self._blocks.get(id(module))
@@ -193,6 +211,7 @@ class Course:
             ledger.phase = FORWARD
 
     def _add_model(self, model: nn.Module) -> None:
+        one_device.simplify_frameworks()
         self.models.append(model)
         for name, module in model.named_modules():
             if id(module) not in self._numbers:
@@ -294,6 +313,7 @@ class Course:
         if min(self._steps.values()) >= NUM_STEPS:
             self._ledger.mark("end")
             self._ledger.close()
+            self._weights = self._list_weights()
             raise Traced
         self._ledger.mark("step")
 

@@ -58,11 +58,13 @@ def install(memory_bytes: int) -> None:
         "memory_summary": "",
         "set_per_process_memory_fraction": None, "is_current_stream_capturing": False, "utilization": 0,
         "get_rng_state": torch.ByteTensor(16), "set_rng_state": None, "current_stream": _Nothing(),
+        "get_rng_state_all": [torch.ByteTensor(16)], "set_rng_state_all": None, "initial_seed": 0,
         "default_stream": _Nothing(), "set_stream": None, "get_arch_list": [], "reset_max_memory_allocated": None,
     }  # fmt: skip
-    for name, value in answers.items():
-        if hasattr(cuda, name):
-            patches.replace(cuda, name, _answering(value), why=_WHY)
+    for owner in (cuda, cuda.random):
+        for name, value in answers.items():
+            if hasattr(owner, name):
+                patches.replace(owner, name, _answering(value), why=_WHY)
     for name in ("Stream", "Event", "stream", "device", "nvtx"):
         patches.replace(cuda, name, _Nothing if name != "nvtx" else _Nothing(), why=_WHY)
     of_any = {

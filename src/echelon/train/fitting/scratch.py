@@ -14,7 +14,8 @@ from .. import patches
 _WHY = "A training that is only traced writes no files and starts no workers."
 _WRITING = frozenset("wax+")
 _TWO_PATHS = ("rename", "replace", "link", "symlink")
-_ONE_PATH = ("remove", "unlink", "rmdir", "removedirs", "mkdir", "makedirs", "truncate", "chmod", "utime")
+_ONE_PATH = ("remove", "unlink", "rmdir", "removedirs", "truncate", "chmod", "utime")
+_READING = ("stat", "listdir", "scandir")
 
 
 class Scratch:
@@ -39,6 +40,7 @@ class Scratch:
         patches.replace(os, "open", opened_low, why=_WHY)
         patches.replace(builtins, "open", opened, why=_WHY)
         patches.replace(io, "open", opened, why=_WHY)
+        self._replace_folders()
         for name in (*_ONE_PATH, *_TWO_PATHS):
             patches.replace(os, name, _nothing, why=_WHY)
         for name in ("rmtree", "move", "copy", "copyfile", "copy2", "copytree"):
@@ -47,6 +49,25 @@ class Scratch:
         init = DataLoader.__init__
         patches.replace(DataLoader, "__init__", _alone(init), why=_WHY)
         os.environ.update(WANDB_MODE="disabled", MLFLOW_TRACKING_URI="", TQDM_DISABLE="1", TENSORBOARD_LOGDIR="")
+
+    def _replace_folders(self) -> None:
+        """Make the folders of the script in this one, and let the script see them where it made them."""
+
+        def make(path: Any, *_: Any, **settings: Any) -> None:
+            if settings.get("dir_fd") is None and not os.path.isdir(path):
+                _makedirs(self._place(path, is_written=True), exist_ok=True)
+
+        def seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+            def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+                is_here = path is not None and kwargs.get("dir_fd") is None
+                return original(self._place(path, is_written=False) if is_here else path, *args, **kwargs)
+
+            return look
+
+        for name in ("mkdir", "makedirs"):
+            patches.replace(os, name, make, why=_WHY)
+        for name in _READING:
+            patches.replace(os, name, seeing(getattr(os, name)), why=_WHY)
 
     def _place(self, file: Any, *, is_written: bool) -> Any:
         if isinstance(file, int):

@@ -15,7 +15,7 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
-from . import builders, kernels, pretended, unknown_shapes
+from . import builders, kernels, one_device, pretended, unknown_shapes
 from .compiling import Compiling
 from .course import Course, Traced
 from .ledger import Ledger, Storage
@@ -116,6 +116,7 @@ class Tracer:
         if self._is_gpu:
             pretended.install(self._order.device_bytes)
             kernels.install()
+        one_device.install()
         self._places.install()
         self._reads.install()
         torch.distributions.Distribution.set_default_validate_args(False)
@@ -167,8 +168,9 @@ class Tracer:
             run(order.target, run_name="__main__")
 
     def _failed(self, error: BaseException) -> Failed:
-        """Return an error with the frames of the script and of its own modules."""
-        frames = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
+        """Return an error with the frames of the script and its own modules, of packages if there are no others."""
+        known = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
+        frames = [part for part in known if not _is_of_package(part.filename)] or known
         lines = ["%s:%d" % (os.path.basename(part.filename), part.lineno or 0) for part in frames]
         text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
         return Failed(type(error).__name__, str(error).partition("\n")[0], lines[-1] if lines else "", text)
@@ -185,6 +187,7 @@ class Tracer:
             "optimizers": course.optimizers,
             "unshared": course.sharing.refusal,
             "flops": ledger.flops,
+            "half": course.half,
             "blocks": course.block_names,
             "weights": course.weights(),
             "modules": course.modules,
@@ -207,3 +210,8 @@ def _is_of_script(path: str) -> bool:
     if path.startswith("<"):
         return False
     return not os.path.abspath(path).startswith(_FOREIGN)
+
+
+def _is_of_package(path: str) -> bool:
+    """Say whether a frame is of an installed package, such as transformers."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(os.path.abspath(path).split(os.sep))

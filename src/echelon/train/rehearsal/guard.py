@@ -89,7 +89,8 @@ class _Guard:
             real = os.path.realpath(real)
         if real.startswith(self._scratch) or real + os.sep == self._scratch:
             return
-        is_temporary = (real + os.sep).startswith((*self._others, self._caches))  # a nameless file opens the folder itself
+        # with a separator: a nameless temporary file opens the folder itself
+        is_temporary = (real + os.sep).startswith((*self._others, self._caches))
         is_temporary = is_temporary and not (real + os.sep).startswith(self._original)
         if not is_temporary:
             folder = os.path.dirname(real)
