@@ -6,6 +6,8 @@ import pty
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,17 +91,29 @@ def test_follow_shows_the_output_and_the_exit_code(slurm: Cluster, learned: Path
 
 def test_wait_says_how_the_job_stands_and_why_it_failed(slurm: Cluster, learned: Path, folder: Path) -> None:
     """A job that waits for another says so, then where it runs, then why it failed and where its output is."""
-    (folder / "first.py").write_text("import time\ntime.sleep(3)\n")
+    (folder / "first.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.1)\n")
     (folder / "second.py").write_text("raise ValueError('no such sample')\n")
     done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--json", "first.py")
     number = json.loads(done.stdout)["job_id"]
+    end_first = threading.Thread(target=_go_once_two_are_queued, args=(folder,))
+    end_first.start()
     done = call(slurm, learned, folder, "submit", "--gpus", "1", "-t", "5", "--wait", "--after", number, "second.py")
+    end_first.join()
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if line.startswith("echelon: job ")]
     assert "waits: it waits for another job to end" in done.stderr
     assert "│ ValueError: no such sample" in done.stderr
     assert "failed with exit code 1" in said[-1]
     assert "the output of the job is in echelon-runs/" in done.stderr
+
+
+def _go_once_two_are_queued(folder: Path) -> None:
+    """Let the first job end some time after the second one was submitted: `submit --wait` looks at once."""
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("echelon-runs/*/booking.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(4)
+    (folder / "go").touch()
 
 
 def test_after_a_job_that_is_not_there(slurm: Cluster, learned: Path, folder: Path) -> None:
