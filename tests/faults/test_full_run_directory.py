@@ -7,31 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults import slow_training
 from tests.runs import Run
 
 from echelon.launch.run_directory import RESERVE, RunDirectory
 
-TRAINS = """
-import time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(1)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-step = 0
-for epoch in range(4):
-    for (a,) in DataLoader(TensorDataset(torch.randn(320, 4)), batch_size=16):
-        optimizer.zero_grad()
-        loss = model(a).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        time.sleep(0.05)
-        print("step", step, f"{loss.item():.6f}", flush=True)
-"""
-NUM_STEPS = 80
+NUM_EPOCHS = 4
+TRAINS = slow_training.text(epochs=NUM_EPOCHS, pause=0.05)
+NUM_STEPS = NUM_EPOCHS * slow_training.STEPS_OF_AN_EPOCH
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.faults import slow_training
 from tests.runs import Run
 from tests.tiers import in_all
 
@@ -19,26 +20,7 @@ while not os.path.exists("enough"):
         file.write(str(number))
     time.sleep(0.02)
 """
-TRAINS = """
-import time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(1)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-step = 0
-for epoch in range(6):
-    for (a,) in DataLoader(TensorDataset(torch.randn(320, 4)), batch_size=16):
-        optimizer.zero_grad()
-        loss = model(a).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        time.sleep(0.1)
-        print("line", step, f"{loss.item():.6f}", flush=True)
-"""
+TRAINS = slow_training.text(epochs=6, pause=0.1)
 PRINTED_MEANWHILE = 60
 
 pytestmark = pytest.mark.timeout(300)

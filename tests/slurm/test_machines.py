@@ -72,12 +72,11 @@ def test_scripts_are_accepted(site: tuple[str, Cluster], tmp_path: Path) -> None
             cluster.run("scancel", done.stdout.strip())
 
 
+@pytest.mark.parametrize("site", pick([STARTED], all=MACHINES), indirect=True, scope="module")
 @pytest.mark.parametrize("layout", some(["echelon", "torchrun", "tasks"], 3))
 def test_ranks_start(site: tuple[str, Cluster], tmp_path: Path, layout: str) -> None:
     """Where the nodes are live the ranks of each case start, all of them, in their places."""
     name, cluster = site
-    if name != STARTED and not has("all"):
-        pytest.skip('the ranks of one machine start before the tier "all"')
     for case in cases(name):
         booking = book(case.request, machine(name), today=TODAY)
         is_slow = layout == "torchrun" and (case.name not in TORCHRUN_CASES or (name != MACHINES[0] and not has("all")))

@@ -186,9 +186,9 @@ class Store:
 
     def _entries(self, deep: bool) -> Iterator[Entry]:
         """Yield folders without a manifest, then the others, newest first; each is checked when it is asked for."""
-        found = [(path, step, _readable_of(path, step)) for step, path in self._candidates()]
-        found.sort(key=lambda one: (one[2] is None, one[2].serial if one[2] else 0, one[1]), reverse=True)
-        for path, step, manifest in found:
+        folders = [(path, step, _readable_of(path, step)) for step, path in self._candidates()]
+        folders.sort(key=lambda one: (one[2] is None, one[2].serial if one[2] else 0, one[1]), reverse=True)
+        for path, step, manifest in folders:
             try:
                 yield Entry(path, step, manifests.whole(path, step=step, deep=deep), "")
             except Damage as damage:

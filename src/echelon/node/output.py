@@ -43,7 +43,7 @@ class RankOutput:
         return writing[0], writing[1]
 
     def descriptors(self) -> "list[int]":
-        """Return what another process needs to write the rest of the log: the buffer, and both pipes."""
+        """Return the descriptors of the buffer and of both pipes, with which another process can end the log."""
         return [self.buffer.descriptor, *self.pipes]
 
     def read(self, pipe: int) -> bool:

@@ -55,7 +55,7 @@ class _Recorder(internals.DispatchMode):  # type: ignore[misc]
         return result
 
 
-def found(runs: PartRuns) -> Mixing:
+def first_of(runs: PartRuns) -> Mixing:
     """Return the operation of a model that mixes rows."""
     every = []
     for place in range(3):

@@ -160,8 +160,8 @@ def _of_script(module: nn.Module) -> List[Any]:
     held = [one for part in module.modules() for one in vars(part).values()]
     every = (*gc.get_objects(), *named, *held)
     # by type(): isinstance() asks proxies for their class, which warn
-    found = [one for one in every if issubclass(type(one), own_generators.kinds())]
-    return list({id(one): one for one in found if not isinstance(one, random.SystemRandom)}.values())
+    generators = [one for one in every if issubclass(type(one), own_generators.kinds())]
+    return list({id(one): one for one in generators if not isinstance(one, random.SystemRandom)}.values())
 
 
 def states_of(generators: List[Any]) -> List[int]:

@@ -59,15 +59,15 @@ def dims_of_rows(three: List[torch.Tensor], sizes: Sizes) -> List[Tuple[int, int
 def _of_same_shape(whole: torch.Tensor, first: torch.Tensor, rest: torch.Tensor, sizes: Sizes) -> Set[str]:
     if whole.numel() == 1 and not whole.is_complex():
         return _of_numbers(float(whole), float(first), float(rest), sizes, is_half=_is_half(whole))
-    found = {SAME} if _are_equal(first, whole) and _are_equal(rest, whole) else set()
+    ways = {SAME} if _are_equal(first, whole) and _are_equal(rest, whole) else set()
     if whole.dtype == torch.bool:
-        return found
+        return ways
     if _are_equal(first + rest, whole):
-        found.add(SUM)
+        ways.add(SUM)
     is_real = whole.is_floating_point() or whole.is_complex()
     if is_real and _are_equal((first * sizes.first + rest * sizes.rest) / sizes.all_rows, whole):
-        found.add(MEAN)
-    return found
+        ways.add(MEAN)
+    return ways
 
 
 def _of_numbers(whole: float, first: float, rest: float, sizes: Sizes, *, is_half: bool = False) -> Set[str]:

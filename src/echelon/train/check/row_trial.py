@@ -175,14 +175,14 @@ class RowTrials:
         every = [leaves_of(one.outputs) for one in results]
         if len(set(map(len, every))) > 1:
             return Verdict(UNKNOWN)
-        found: Dict[int, Set[str]] = {}
+        numbers: Dict[int, Set[str]] = {}
         for place, three in enumerate(zip(*every)):  # noqa: B905
             possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
             if possible is not None and not _is_fine(possible, three[0], needs_gradient=place in runs.need_gradients):
                 return self._mixes(runs, whole)
             if possible is not None and ROWS not in possible and _is_single(three[0]):
-                found[place] = possible
-        return Verdict("", "", found)
+                numbers[place] = possible
+        return Verdict("", "", numbers)
 
     def _mixes(self, runs: PartRuns, before: Computed) -> Verdict:
         """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""
@@ -191,7 +191,7 @@ class RowTrials:
         tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
         if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
             return Verdict(UNKNOWN, "it gives other numbers each time")
-        mixing = first_mixing.found(runs)
+        mixing = first_mixing.first_of(runs)
         return Verdict(REFUSED, mixing.what, layer=mixing.layer)
 
 
