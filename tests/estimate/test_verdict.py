@@ -63,7 +63,7 @@ def test_each_fact_is_an_interval_with_a_source(kind: str) -> None:
 
 
 def test_older_stacks_are_within_the_interval() -> None:
-    """What was measured beside tensors on stacks that load all kernels at once, with cuDNN, is below the upper end."""
+    """The contexts of stacks that load all kernels at once leave room for the allowance for libraries."""
     for chip, measured in (("RTX 3090", 1_687_000_000), ("V100", 1_006 << 20)):
         outside = [overhead(device(GIB, chip), kind).high_bytes for kind in (devices.CONTEXT, devices.LIBRARIES)]
         assert measured + int(0.7 * GIB) <= sum(outside)
