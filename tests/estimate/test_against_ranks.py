@@ -36,6 +36,8 @@ MORE: list[dict[str, Any]] = [
     {"pipeline": 2, "accumulation": 4},
     {"tensor": 2, "shard": 2},
     {"pipeline": 2, "accumulation": 2, "shard": 2},
+    {"pipeline": 2, "accumulation": 2, "tensor": 2},
+    {"tensor": 2, "shard": 4},
     {"tensor": 4},
     {"replicate": 4},
     {"shard": 4, "reshard": "never"},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.estimate.logs import MIB, Written, of_model
 
 from echelon.errors import UsageError
-from echelon.estimate import replicas, schedule, stages, strategies, timeline
+from echelon.estimate import alternatives, replicas, scaled, schedule, stages, strategies, timeline
 from echelon.estimate.layout import POLICY, Layout
 from echelon.estimate.log import EventLog, Weight
 from echelon.estimate.shares import share
@@ -158,6 +158,9 @@ def test_policy_of_fully_shard_halves_what_is_computed() -> None:
     """Weights are gathered and activations kept in 16 bits, shards are not; autocast has halved activations before."""
     layout, log = Layout(shard=2, precision=POLICY), by_hand()
     assert (layout.name, layout.code) == ("FSDP + bf16 policy", 'Strategy(shard=2, precision="bf16")')
+    assert not scaled.how(layout)
+    plain = strategies.memory(log, Layout(shard=2)).messages
+    assert strategies.memory(log, layout).messages[0].num_bytes == plain[0].num_bytes // 2
     for half, activations in (("", 250 + 2 * 300), ("autocast", 500 + 2 * 600)):
         rank = strategies.rank_log(log.changed(half=half), layout)
         position = list(rank.events).index(("enter backward", 1), timeline.last_step(rank.events))
@@ -434,3 +437,23 @@ def _largest(sizes: list[int], count: int) -> Iterator[int]:
 def test_share_is_rounded_up(num_bytes: int, num_ranks: int) -> None:
     """All parts together hold the whole, and the largest is at most one larger than the mean."""
     assert num_bytes <= num_ranks * share(num_bytes, num_ranks) < num_bytes + num_ranks
+
+
+COMBINED = [
+    (4, 4, [(4, 1, 1), (1, 4, 1), (2, 1, 2), (2, 2, 1)]),
+    (8, 8, [(8, 1, 1), (2, 1, 4), (2, 4, 1)]),  # eight stages have too few blocks
+    (8, 4, [(4, 1, 2), (4, 2, 1)]),
+    (2, 2, [(2, 1, 1), (1, 2, 1)]),
+    (3, 3, [(3, 1, 1), (1, 3, 1)]),
+]
+
+
+@pytest.mark.parametrize(("num_ranks", "per_node", "expected"), COMBINED)
+def test_tensor_beside_other_axes(num_ranks: int, per_node: int, expected: list[tuple[int, int, int]]) -> None:
+    """Tensor stays within a node; beside it are shards, or stages of a pipeline, and each has its own estimate."""
+    log = of_model(num_blocks=4, rows=16)
+    layouts = alternatives.of_several(log, num_ranks, per_node)
+    axes = [(one.tensor, one.pipeline, one.shard) for one in layouts if one.tensor > 1 or one.pipeline > 1]
+    assert axes == expected
+    assert len({(one.name, one.reshard) for one in layouts}) == len(layouts)
+    assert all(strategies.memory(log, layout).peak.num_bytes > 0 for layout in layouts)

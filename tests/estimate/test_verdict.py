@@ -47,7 +47,10 @@ def test_family_of_a_chip(chip: str, family: str) -> None:
     assert device(GIB, chip).family == family
 
 
-@pytest.mark.parametrize("kind", [devices.CONTEXT, devices.COMMUNICATOR, devices.WORKSPACE, devices.HIDDEN])
+KINDS = [devices.CONTEXT, devices.LIBRARIES, devices.COMMUNICATOR, devices.WORKSPACE, devices.HIDDEN]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_fact_is_an_interval_with_a_source(kind: str) -> None:
     """Every family has one; a device that nobody knows gets an interval around all of them."""
     unknown = overhead(device(GIB, "Gaudi 3"), kind)
@@ -57,6 +60,14 @@ def test_each_fact_is_an_interval_with_a_source(kind: str) -> None:
         assert "#" in known.source or "peaks.jsonl" in known.source
     assert "unknown" in unknown.source
     assert overhead(device(GIB), kind, number=3).high_bytes == 3 * overhead(device(GIB), kind).high_bytes
+
+
+def test_older_stacks_are_within_the_interval() -> None:
+    """The contexts of stacks that load all kernels at once leave room for the allowance for libraries."""
+    for chip, measured in (("RTX 3090", 1_687_000_000), ("V100", 1_006 << 20)):
+        outside = [overhead(device(GIB, chip), kind).high_bytes for kind in (devices.CONTEXT, devices.LIBRARIES)]
+        assert measured + int(0.7 * GIB) <= sum(outside)
+    assert overhead(device(GIB, "H200"), devices.LIBRARIES).high_bytes == 0
 
 
 def test_device_without_memory_is_refused() -> None:

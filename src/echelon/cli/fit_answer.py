@@ -151,7 +151,9 @@ class Answer:
             names = ", ".join(f"{name or 'the model itself'} {size(num)}" for name, num in modules)
             lines.append(f"the modules that keep most for backward: {names}")
         outside = ", ".join(
-            f"{_OUTSIDE[part.kind]} {size(part.low_bytes)} to {size(part.high_bytes)}" for part in first.overheads
+            f"{_OUTSIDE[part.kind]} {size(part.low_bytes)} to {size(part.high_bytes)}"
+            for part in first.overheads
+            if part.high_bytes
         )
         lines.append(f"besides tensors: {outside}")
         lines.append(
@@ -246,6 +248,7 @@ _OUTSIDE = {
     "workspace": "workspaces of matrix products",
     "convolution": "workspaces of convolutions",
     "context": "the driver's context",
+    "libraries": "kernels that an older stack loads at once",
     "communicator": "buffers of NCCL or RCCL",
     "hidden": "what the driver holds back",
 }

@@ -13,6 +13,8 @@ from echelon.machines import files
 
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "overheads.toml")
 CONTEXT, COMMUNICATOR, WORKSPACE, HIDDEN = "context", "communicator", "workspace", "hidden"
+LIBRARIES = "libraries"
+"""The kernels of cuDNN, cuBLAS and others, which an older stack loads whole, beside the context."""
 CONVOLUTION = "convolution"
 """The workspaces of convolutions, which depend on the training and on no fact of the device."""
 UNKNOWN = "unknown"
@@ -52,7 +54,9 @@ class Overhead:
 
 
 def overhead(device: Device, kind: str, *, number: int = 1) -> Overhead:
-    """Return what is known of a device: `kind` is context, communicator, workspace or hidden; `number` are counted.
+    """Return what is known of a device; `number` are counted.
+
+    `kind` is context, libraries, communicator, workspace or hidden.
 
     A device that nobody knows gets the widest interval of all that are known.
     """

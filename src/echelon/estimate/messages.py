@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from echelon.estimate.layout import ALWAYS, NEVER, Layout
+from echelon.estimate.layout import ALWAYS, NEVER, POLICY, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import Places
 
@@ -43,7 +43,8 @@ def messages(log: EventLog, layout: Layout, where: Places) -> tuple[Message, ...
         add("broadcast", "shard", weights, layout.shard)
     elif layout.shard > 1:
         again = blocks if layout.reshard == ALWAYS else 0
-        add("all-gather", "shard", (weights + again) * layout.accumulation, layout.shard)
+        gathered = (weights + again) * layout.accumulation
+        add("all-gather", "shard", gathered // 2 if layout.precision == POLICY else gathered, layout.shard)
         add("reduce-scatter", "shard", weights, layout.shard)
         add("all-reduce", "replicate", weights // layout.shard, layout.replicate)
     else:

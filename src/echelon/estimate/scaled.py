@@ -5,7 +5,7 @@ from __future__ import annotations
 from echelon.errors import UsageError
 from echelon.estimate.choice import MARGIN, Choice
 from echelon.estimate.devices import Device
-from echelon.estimate.layout import ALWAYS, Layout
+from echelon.estimate.layout import ALWAYS, POLICY, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import is_matrix
 from echelon.estimate.verdict import Verdict, judge
@@ -21,7 +21,7 @@ def how(layout: Layout) -> str:
     'fsdp'
     """
     used = [axis for axis in _OF_AXIS if getattr(layout, axis) > 1]
-    is_plain = not (layout.checkpointing or layout.offload or layout.reshard != ALWAYS)
+    is_plain = not (layout.checkpointing or layout.offload or layout.reshard != ALWAYS or layout.precision == POLICY)
     return _OF_AXIS[used[0]] if len(used) == 1 and is_plain else ""
 
 

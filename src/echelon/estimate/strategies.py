@@ -88,9 +88,13 @@ def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int,
             messages=rank.messages,
             notes=_notes(log, layout),
         )
-        if fullest is None or taken.reserved_bytes > fullest.reserved_bytes:
+        if fullest is None or _fullness(taken) > _fullness(fullest):
             fullest = taken
     return fullest  # type: ignore[return-value]
+
+
+def _fullness(taken: Memory) -> tuple[int, int]:
+    return taken.reserved_bytes, taken.peak.num_bytes
 
 
 class _Rank(NamedTuple):

@@ -13,6 +13,7 @@ from echelon.estimate.devices import (
     CONTEXT,
     CONVOLUTION,
     HIDDEN,
+    LIBRARIES,
     WORKSPACE,
     Device,
     Overhead,
@@ -87,7 +88,7 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
     replay = partial(memory, log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
     taken = replay()
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
-    outside = [overhead(device, CONTEXT), overhead(device, HIDDEN)]
+    outside = [overhead(device, kind) for kind in (CONTEXT, LIBRARIES, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
     if workspaces.has_any(log):
         most = replay(has_workspaces=True).reserved_bytes - taken.reserved_bytes
