@@ -170,6 +170,25 @@ def test_limit_is_the_part_that_grows(kind: str) -> None:
         assert f"{rows[1].parts[kind]:.0%} of a step on 4 ranks" in limit.text
 
 
+@pytest.mark.parametrize(
+    ("changes", "question"),
+    [
+        ({}, "would --compress bf16 or --sync-every 100 or more samples a step make it shorter?"),
+        ({"options": ("--bucket-mb", "4")}, "would --compress bf16 or more samples a step make it shorter?"),
+        ({"options": ("--scale", "fsdp")}, "would more samples a step make it shorter?"),
+        ({"options": ("--scale", "own.py:Mine")}, "would more samples a step make it shorter?"),
+        ({"is_own": True}, "would more samples a step make it shorter?"),
+    ],
+)
+def test_limit_names_only_options_that_the_runs_would_accept(changes: dict[str, Any], question: str) -> None:
+    one, four = (with_parts(parts) for parts in LIMITS["communication"])
+    asked = replace(QUESTION, **changes)
+    rows = efficiency.rows(asked, [run(1, [0.1] * 9, account=one), run(4, [0.06] * 9, account=four)])
+    limit = limits.find(asked, rows)
+    assert limit.text.endswith(question)
+    assert f"{question} Amdahl's law expects" in limits.sentence(limit)
+
+
 def test_limit_of_cores_of_devices_of_the_start_and_of_nothing() -> None:
     def kind(question: Question = QUESTION, **fields: object) -> str:
         runs = [run(1, [0.1] * 9), replace(run(4, [0.05] * 9), **fields)]  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from echelon.monitor.device_facts import facts
 GIB = 1 << 30
 EXCLUDE = "; leave the node out and tell the support: --exclude="
 REMEDY = "; ask for fewer devices, or start a rank for each device"
-ROOM = "; larger inputs may not fit; a smaller batch or --scale fsdp leaves room"
+ROOM = "; larger inputs may not fit; a smaller batch, or sharded weights, leave room"
 
 
 def row(number: int = 0, **more: Any) -> dict[str, Any]:

@@ -76,6 +76,7 @@ raise {0}({1!r})
         (FULL, "off", "the device is full: of its 23.7 GiB this rank's PyTorch uses 22.9 GiB, 11.1 MiB is free, and "
          "PyTorch needs 22 MiB more", "smaller batches with gradient accumulation, or activation checkpointing"),
         (FULL, "data", "the device is full: ", "--scale fsdp shards weights, gradients and optimizer states"),
+        (FULL, "data --compress bf16", "the device is full: ", "hint: use smaller batches"),
         (IN_PIECES, "off", "the memory is fragmented: PyTorch needs 6.6 GiB, and holds 7.1 GiB of unused memory",
          "echelon run --env PYTORCH_HIP_ALLOC_CONF=expandable_segments:True …"),
         (HELD_BY_OTHERS, "data", "of the device's 79.2 GiB other processes hold 40.4 GiB (process 4711), and this "
@@ -84,12 +85,12 @@ raise {0}({1!r})
          "find other processes on the device (nvidia-smi)"),
         (OF_NCCL, "off", "the device had no memory left", "set_per_process_memory_fraction(0.9)"),
     ],
-    ids=["full", "full-and-scaled", "in-pieces", "held-by-others", "of-the-driver", "of-nccl"],
+    ids=["full", "full-and-scaled", "full-and-compressed", "in-pieces", "held-by-others", "of-the-driver", "of-nccl"],
 )  # fmt: skip
 def test_rank_without_memory_is_explained(shell: Shell, message: str, scale: str, what: str, hint: str) -> None:
     """Two lines below the failure: what PyTorch's numbers mean, and what to do."""
     shell.script(FAILS.format("OutOfMemoryError" if "Tried" in message else "AcceleratorError", message))
-    done = shell.fork("--scale", scale, "train.py")
+    done = shell.fork("--scale", *scale.split(), "train.py")
     assert done.exit_code == 1
     lines = done.said.splitlines()
     place = next(n for n, line in enumerate(lines) if line.endswith("failed first: out of memory"))

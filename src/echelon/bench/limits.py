@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from echelon.bench.efficiency import ENOUGH, Row
 from echelon.bench.question import STRONG, Question
 from echelon.monitor.phases import BEFORE, IMPORT, START
+from echelon.plan import exchange
 from echelon.units import counted, step_time
 
 LARGE_SHARE = 0.1
@@ -19,11 +20,12 @@ GOOD = 0.9
 LONG_START = 0.5
 BEYOND_AMDAHL = ("cores", "devices", "start")
 """Limits that are not in the times of the steps: what the law expects of the next size would be wrong."""
+LESS_EXCHANGE = ("--compress bf16", "--sync-every 100")
 PARTS = {
-    "communication": "exchange less (--compress, --sync-every), or use more samples a step",
-    "data": "give the DataLoader more workers (num_workers), or prepare the data before",
+    "communication": "would {options}more samples a step make it shorter?",
+    "data": "would more workers of the DataLoader (num_workers), or data that are prepared before, help?",
 }
-"""The parts of a step that grow with the ranks, each with what helps."""
+"""The parts of a step that grow with the ranks, each with what may help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def find(question: Question, sizes: Sequence[Row]) -> Limit:
     rules: tuple[Callable[[], tuple[str, str]], ...] = (
         lambda: _cores(good[-1]),
         lambda: _devices(good[-1]),
-        lambda: _parts(good),
+        lambda: _parts(question, good),
         lambda: _start(question, good[-1]),
         lambda: _next_cores(good[-1]),
         lambda: _nothing(good[-1]),
@@ -121,7 +123,7 @@ def _devices(row: Row) -> tuple[str, str]:
     return "devices", f"{counted(per_node, 'rank')} share {counted(devices, 'device')} of a node: they take turns"
 
 
-def _parts(good: Sequence[Row]) -> tuple[str, str]:
+def _parts(question: Question, good: Sequence[Row]) -> tuple[str, str]:
     """Return the part that takes most of a step, of those that grow with the ranks."""
     first, last = good[0], good[-1]
     grown = {
@@ -133,7 +135,15 @@ def _parts(good: Sequence[Row]) -> tuple[str, str]:
         return "", ""
     name = max(grown, key=lambda part: grown[part])
     before = f"{first.parts.get(name, 0.0):.0%} on {first.num_ranks}"
-    return name, f"{name} takes {grown[name]:.0%} of a step on {last.num_ranks} ranks ({before}): {PARTS[name]}"
+    what_may_help = PARTS[name].format(options=_less_exchange(question))
+    return name, f"{name} takes {grown[name]:.0%} of a step on {last.num_ranks} ranks ({before}): {what_may_help}"
+
+
+def _less_exchange(question: Question) -> str:
+    """Return the options that the measured runs would accept: "--compress bf16 or "."""
+    words = " ".join(question.options).split(" --")
+    options = [] if question.is_own else [more for more in LESS_EXCHANGE if exchange.accepts_with(words, more)]
+    return "".join(f"{more} or " for more in options)
 
 
 def _start(question: Question, row: Row) -> tuple[str, str]:
@@ -171,7 +181,8 @@ def sentence(limit: Limit) -> str:
     if limit.next_efficiency is None:
         return limit.text
     enough = "" if limit.next_efficiency >= ENOUGH else f", less than {ENOUGH:.0%}"
+    end = "" if limit.text.endswith("?") else "."
     return (
-        f"{limit.text}. Amdahl's law expects {limit.next_efficiency:.0%} efficiency of "
+        f"{limit.text}{end} Amdahl's law expects {limit.next_efficiency:.0%} efficiency of "
         f"{counted(limit.next_ranks, 'rank')}{enough}"
     )

@@ -78,7 +78,8 @@ def _bytes(match: re.Match[str] | None) -> int:
 def explain(text: str, *, scale: str) -> list[str]:
     """Return what happened and what to do, one line each; nothing for any other message.
 
-    `scale` is the way in which the script was scaled: "off", "data", "fsdp", …
+    `scale` is the way in which the script was scaled: "off", "data", "fsdp", …; "off" also where the options of the run
+    do not go with another one.
     """
     short = read(text)
     if short is not None:
@@ -131,14 +132,13 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     return (
         f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, "
         f"and PyTorch needs {wanted} more",
-        f"{_LESS[scale]}use smaller batches with gradient accumulation, or activation checkpointing; to see "
+        f"{_LESS.get(scale, '')}use smaller batches with gradient accumulation, or activation checkpointing; to see "
         "what fits: echelon plan --parameters",
     )
 
 
 _WHO_ASKS = {"CUDA": "nvidia-smi", "HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps"}
 _LESS = {
-    "off": "",
     "data": "--scale fsdp shards weights, gradients and optimizer states over the ranks; or ",
     "fsdp": "use more ranks, each with fewer weights and fewer samples; or ",
     "tensor": "use more ranks, each with a smaller part of every layer; or ",

@@ -29,6 +29,7 @@ from echelon.launch.run_directory import RunDirectory, unwritable, unwritable_ag
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
+from echelon.plan import exchange
 from echelon.spec import Plan
 from echelon.units import duration
 
@@ -310,8 +311,13 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     is_shown = plan.show is None or outcome.rank in plan.show  # then the console has already shown its last words
     device = str(outcome.local_rank) if has_devices else ""
     shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
+    options = plan.scale_options
+    cannot_shard = options is not None and not exchange.goes_with(options, "fsdp")
     return failure.describe(
-        shown, device=device, with_tail=not is_shown or outcome.cause == failure.HANG, scale=plan.scale
+        shown,
+        device=device,
+        with_tail=not is_shown or outcome.cause == failure.HANG,
+        scale="off" if plan.scale == "data" and cannot_shard else plan.scale,
     )
 
 

@@ -69,7 +69,7 @@ def _full(rows: Rows) -> Fact | None:
         f"{told}: {_listed(full)} (up to {most})",
         full,
         evidence=f"{fullest['device']} on {node}: {most}",
-        remedy="larger inputs may not fit; a smaller batch or --scale fsdp leaves room",
+        remedy="larger inputs may not fit; a smaller batch, or sharded weights, leave room",
     )
 
 

@@ -82,12 +82,21 @@ def accepts(options: ScaleOptions | None, more: str, *, saves: bool = False) -> 
     >>> accepts(ScaleOptions(), "--compress bf16"), accepts(ScaleOptions(how="fsdp"), "--compress bf16")
     (True, False)
     """
-    if options is None or options.is_of_user:
+    if options is None:
         return False
-    words = [*options.written(), *(["--checkpoint-every 10m"] if saves else [])]
-    values = {"scale": options.how, **_values(words)}
-    asked = _values([more])
-    return not asked.keys() & values.keys() and _are_possible({**values, **asked})
+    saving = ["--checkpoint-every 10m"] if saves else []
+    return accepts_with([f"--scale {options.how}", *options.written(), *saving], more)
+
+
+def accepts_with(words: Sequence[str], more: str) -> bool:
+    """Say whether options that a command line gave would take one more.
+
+    >>> accepts_with(["--scale fsdp", "--share-devices"], "--compress bf16")
+    False
+    """
+    values, asked = _values(words), _values([more])
+    is_of_user = ScaleOptions(values.get("scale", "data")).is_of_user
+    return not is_of_user and not asked.keys() & values.keys() and _are_possible({**values, **asked})
 
 
 def goes_with(options: ScaleOptions, how: str) -> bool:

@@ -25,7 +25,7 @@ NUM_STEPS = 50
 """The number of steps for the median."""
 LEAST_LOSS = 1.1
 """The smallest ratio that is told; a smaller one may be chance."""
-WAYS_OUT = "use a larger batch, fewer ranks, or --sync-every"
+WAYS_OUT = "use a larger batch, or fewer ranks"
 
 
 class Times:
