@@ -171,7 +171,9 @@ class Answer:
         lines.append(f"the fewest devices with FSDP: {_numbers(few.surely, few.perhaps, 'device', is_least=True)}")
         chosen = self._choice(judged)
         if chosen is not None:
-            lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}")
+            cuts = chosen.chosen is not None and self._cuts_batch(chosen.chosen.layout)
+            doubt = "; a trace does not show whether the model mixes samples, which run refuses" if cuts else ""
+            lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}{doubt}")
             if chosen.chosen is not None:
                 lines.append(f"  {self._command(chosen.chosen.layout)}")
         return "\n".join(lines)
@@ -184,6 +186,10 @@ class Answer:
         if self._traced.is_own:
             way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
         return f"echelon run --scale {scaled.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
+
+    def _cuts_batch(self, layout: Layout) -> bool:
+        """Say whether the answer is an `echelon run` whose ranks have parts of the batch."""
+        return scaled.how(layout) in ("data", "fsdp") and not self._is_refused(layout)
 
     def _is_refused(self, layout: Layout) -> bool:
         """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""

@@ -284,6 +284,23 @@ FAILING = {
 }
 
 
+RECURRENT = """
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(4, 2)
+
+        def forward(self, x):
+            return self.rnn(x.transpose(0, 1))
+"""
+LSTM_STEP = """
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        model(x)[0].sum().backward()
+        optimizer.step()
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scripts")
@@ -297,6 +314,11 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     texts |= {
         "curve": CURVE,
         "stepless": START,
+        "time_first": START
+        + RECURRENT
+        + "    x, model = torch.randn(20, 4).cuda(), nn.LSTM(4, 2).cuda()\n"
+        + LSTM_STEP,
+        "transposed": START + RECURRENT + "    x, model = torch.randn(8, 20, 4).cuda(), Turned().cuda()\n" + LSTM_STEP,
         "assumed": START + "    n = int(x[0, 0])\n    model(torch.ones(n, 4).cuda())\n" + STEP,
     }
     paths = {name: FOLDER / f"{name}.py" for name in NAMES}
@@ -355,6 +377,7 @@ def test_parts_of_steps(results: dict[str, dict[str, Any]], name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [("curve", "with a tensor of shape (2000,): this is one sample, and 2 ranks cannot share it"),
+     ("time_first", "LSTM has batch_first=False; the ranks shared dim 0, which has 20 time steps"), ("transposed", ""),
      ("no_module", "called no model"), ("one_step", ""), ("reads", ""), ("closure", "")],
 )  # fmt: skip
 def test_batch_that_ranks_cannot_share(results: dict[str, dict[str, Any]], name: str, said: str) -> None:

@@ -148,8 +148,9 @@ class Course:
         num_bytes = sum(row["bytes"] for row in rows if row["dtype"] in ("bfloat16", "float16"))
         return "weights" if 2 * num_bytes > sum(row["bytes"] for row in rows) else ""
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, args: Any) -> None:
         ledger = self._ledger
+        self.sharing.entered(module, _tensors(args))
         self._has_autocast = self._has_autocast or any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
         self._stack.append(self._numbers.get(id(module), -1))
         ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module

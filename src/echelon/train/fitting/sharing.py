@@ -7,6 +7,7 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import patches
+from ..global_tensors.doubts import TIME_FIRST, of_layer
 from ..unshared_batch import Unshared, is_batch, refusal
 
 NUM_RANKS = 2
@@ -20,6 +21,7 @@ class Sharing:
         self.refusal = ""
         """What `echelon run --scale data` would say; empty: it would share the batches, or it is not known."""
         self._last: Optional[Unshared] = None
+        self._model: Optional[nn.Module] = None
         self._is_shared = False
         self._is_over = False
 
@@ -39,13 +41,25 @@ class Sharing:
         if self._is_over or next(model.parameters(), None) is None:
             return
         shape = None if first is None else tuple(first.shape)
+        self._model = model
         self._last = Unshared(type(model).__name__, shape, set())
         is_argument = first is not None and not isinstance(first, nn.Parameter)
         self._is_shared = self._is_shared or (is_argument and is_batch(first, set()))  # type: ignore[arg-type]
 
+    def entered(self, layer: nn.Module, tensors: List[torch.Tensor]) -> None:
+        """Note a layer to which the rows of the batch are steps of time."""
+        if self._is_over or self.refusal or self._model is None or not isinstance(layer, TIME_FIRST):
+            return
+        shape = self._last.shape if self._last is not None else None
+        if layer.batch_first or not shape or not tensors or len(shape) < 2:
+            return
+        rows, sizes = shape[0], tuple(tensors[0].shape)
+        if sizes[0] == rows and (len(sizes) < 3 or sizes[1] % rows):  # else the two dims may have been exchanged
+            self.refusal = of_layer(self._model, shape, rows, type(layer).__name__)[0]
+
     def went_backward(self, loss: Any) -> None:
         """Judge at the first loss."""
-        if not (self._is_over or self._is_shared) and isinstance(loss, torch.Tensor):
+        if not (self._is_over or self._is_shared or self.refusal) and isinstance(loss, torch.Tensor):
             error = refusal(loss, self._last, NUM_RANKS, True)
             error.withdraw()  # it is told, not raised
             self.refusal = str(error).partition("\n")[0]
