@@ -1,4 +1,4 @@
-"""What `echelon bench scaling` asks of ranks: the times of their steps, and an end; each rank reads it as JSON.
+"""What `echelon bench scaling` and trials ask of ranks: the times of their steps, and an end; ranks read it as JSON.
 
 ECHELON_BENCH='{"folder": "/scratch/bench/4-ranks-1", "steps": 100, "warm_up": 40}'
 """
@@ -23,13 +23,15 @@ class Order(NamedTuple):
     """The number of optimizer steps after which all ranks end; 0: when the script ends."""
     warm_up: int = 0
     """The step after which the devices are waited for once, so that the steps behind it are measured alone."""
+    loader_workers: int = 0
+    """The least number of workers of each DataLoader; 0: the script's own."""
 
 
 def variable(order: Order) -> str:
     """Return the value of VARIABLE.
 
     >>> read({VARIABLE: variable(Order("/tmp", steps=3))})
-    Order(folder='/tmp', steps=3, warm_up=0)
+    Order(folder='/tmp', steps=3, warm_up=0, loader_workers=0)
     """
     return json.dumps(order._asdict())
 

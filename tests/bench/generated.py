@@ -30,6 +30,7 @@ class Folder:
     def run(
         self, num_ranks: int, seconds: Sequence[float], *, repeat: int = 1, num_nodes: int = 1, devices: int = 0,
         cores: int = 64, exit_code: int = 0, cause: str = "", load: "float | None" = None,
+        measures: "dict[str, float] | None" = None,
     ) -> Start:  # fmt: skip
         """Write a run whose steps after the first took these seconds."""
         name = Start.name_of(num_ranks, repeat)
@@ -47,6 +48,7 @@ class Folder:
         first = run.now + PHASES["before the first step"]
         run.now = first + sum(seconds)
         told = {"steps": len(seconds) + 1, "first_step": first, "last_step": run.now, "step_times": []}
+        told.update({"measures": measures} if measures else {})
         run.event("exit", PHASES["end"], rank=0, status=exit_code, **told)
         run.event("end", exit_code=exit_code, cause=cause)
         report = {"format": 1, "exit_code": exit_code, "cause": cause}

@@ -313,7 +313,7 @@ def test_advice_has_only_options_that_the_run_would_accept(
     found = recorded.read(str(run.folder))
     [said] = advice.advise(found, account.of_run(found))
     assert said.startswith("67% of the steps' time was waiting for other ranks: would a larger batch")
-    assert said.endswith("?")
+    assert said.endswith(f"?{advice.MEASURE}" if advised else "?")
     assert re.findall("--[a-z-]+ [a-z0-9]+", said) == advised
     for option in advised:
         read_job(scan([*option.split(), "train.py"], OPTIONS, command="run"))  # the command line takes it

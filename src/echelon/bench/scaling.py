@@ -95,7 +95,7 @@ def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[M
         done = own_runs.finish(host, words, folder=copy)
         shutil.rmtree(copy, ignore_errors=True)
         if done.exit_code and not os.path.exists(os.path.join(folder, start.run, "report.json")):
-            starts[place] = replace(start, failure=_first_line(done.stdout))
+            starts[place] = replace(start, failure=first_line(done.stdout))
             records.write(folder, question, starts)
         run = measured.read(folder, starts[place], question)
         if run.failure:
@@ -120,9 +120,9 @@ def command_in(question: Question, copy: str) -> tuple[str, ...]:
     return (scratch.in_copy(question.script, os.getcwd(), copy), *question.arguments)
 
 
-def options(question: Question, folder: str) -> list[str]:
+def options(question: Question, folder: str, *, loader_workers: int = 0) -> list[str]:
     """Return the options of `echelon run` by which a run is measured; its record goes into the folder."""
-    order = bench_order.Order(folder=folder, steps=question.num_steps, warm_up=question.warm_up)
+    order = bench_order.Order(folder, question.num_steps, question.warm_up, loader_workers)
     variables = {**TRACKERS, "WANDB_DIR": folder, bench_order.VARIABLE: bench_order.variable(order)}
     if question.is_own:
         variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
@@ -143,7 +143,7 @@ def _training(question: Question) -> list[str]:
     return [*scale, *timeout, *(["--per-device-batch"] if question.mode == WEAK else [])]
 
 
-def _first_line(output: str) -> str:
+def first_line(output: str) -> str:
     """Return the error of a command that could not start: "echelon: error: the run directory …"."""
     lines = [line for line in output.strip().splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("echelon: error: ")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from echelon import profile_order
@@ -15,12 +16,21 @@ from echelon.cli.options import Option, Scanned, scan, scan_all
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import EchelonError, UsageError
 from echelon.launch.profilers import NAMES, TORCH
+from echelon.scale_options import AUTO_FIT
 
 if TYPE_CHECKING:
+    from echelon.bench.trials import Trials
+    from echelon.monitor.traces.verdict import Verdict
     from echelon.spec import Plan
 
 FIRST, LAST = 10, 15
 MOST_RANKS = 1 << 20
+TIMED_OUT = 124
+_NOT_TRIED = (
+    "help", "json", "dry_run", "explain_hooks", "run_dir", "show", "debug", "tee", "check", "exclude_bad", "scale",
+    "checkpoint_every", "keep_checkpoints", "resume", "max_restarts",
+)  # fmt: skip
+"""Options that a trial leaves out: it shows nothing, and saves nothing."""
 _JSON = Option(names=("--json",), help="print the verdict as JSON; with --dry-run the plan")
 _HELP = Option(names=("-h", "--help"), help="show this")
 _READ = Option(names=("--read",), help="judge these traces, which torch.profiler wrote: .json or .json.gz")
@@ -28,6 +38,7 @@ OWN: tuple[Option, ...] = (
     Option(names=("--ranks",), value="RANKS", choices=("0", "all"), help="which ranks: 0 (default), 0,17, 4-7 or all"),
     Option(names=("--steps",), value="N..M", help="which steps, for --tool torch (default: 10..15)"),
     Option(names=("--tool",), value="TOOL", choices=NAMES, help="torch (default), rocprof, nsys or py-spy"),
+    Option(names=("--try",), help="then run 50 steps with each change that may help, and print their times"),
     _READ,
     _JSON,
     _HELP,
@@ -61,15 +72,22 @@ def main(arguments: list[str]) -> int:
     return _run(scanned)
 
 
-def judge(paths: Sequence[str], *, as_json: bool) -> None:
-    """Print the verdict on traces; raise UsageError for a file that is none."""
+def judge(
+    paths: Sequence[str], *, as_json: bool, more: Callable[[list[Verdict]], Trials | None] = lambda _: None
+) -> None:
+    """Print the verdict on traces, and the trials that `more` makes; raise UsageError for a file that is none."""
     from echelon.monitor.traces import report, verdict
 
     verdicts = [verdict.of(path) for path in paths]
-    if as_json:
-        print(json.dumps(report.as_plain(verdicts), indent=1))
-    else:
+    if not as_json:
         print_table(report.text(verdicts))
+        sys.stdout.flush()  # trials take a while, and say so on the other stream
+    trials = more(verdicts)
+    if as_json:
+        tried = {"tried": trials.as_plain()} if trials is not None else {}
+        print(json.dumps({**report.as_plain(verdicts), **tried}, indent=1))
+    elif trials is not None:
+        print_table(trials.text())
 
 
 def _run(scanned: Scanned) -> int:
@@ -82,6 +100,10 @@ def _run(scanned: Scanned) -> int:
     plans: list[Plan] = []
 
     def settle(plan: Plan) -> Plan:
+        if "try" in values and plan.where == "meet":
+            raise UsageError(
+                "--try starts several runs, and here each node is started by hand for one", hint="remove --try"
+            )
         plans.append(profilers.ordered(plan, order, tool))
         return plans[-1]
 
@@ -91,12 +113,38 @@ def _run(scanned: Scanned) -> int:
     directory = plans[0].run_directory
     found, missing = _found(directory, order)
     if found and tool == TORCH:
-        judge([path for paths in found.values() for path in paths], as_json="json" in values)
+        judge(
+            [path for paths in found.values() for path in paths],
+            as_json="json" in values,
+            more=lambda verdicts: _tried(scanned, plans[0], verdicts) if exit_code in (0, TIMED_OUT) else None,
+        )
     elif found:
         _name_files(found, tool)
     if missing:
         raise _no_profile(directory, missing, order, tool)
     return exit_code
+
+
+def _tried(scanned: Scanned, plan: Plan, verdicts: list[Verdict]) -> Trials | None:
+    """Try what may shorten the steps, if the user asked for it; else name it."""
+    from echelon.bench import trials
+    from echelon.host import Host
+    from echelon.monitor import account, recorded
+
+    record = recorded.read(plan.run_directory)
+    chosen = trials.candidates(verdicts, record, account.of_run(record))
+    if "try" not in scanned.values:
+        if chosen and not scanned.is_program:
+            say(f"--try measures what changes with {', '.join(candidate.name for candidate in chosen)}")
+        return None
+    if not chosen:
+        say("--try: nothing to try: the steps wait little for data or other ranks, or run accepts no option against it")
+        return None
+    options = [option for option in RUN_OPTIONS if option.key not in _NOT_TRIED and not option.no_meaning]
+    is_module, is_own = "module" in scanned.values, plan.scale_options is None
+    scale = scanned.values.get("scale", ["auto"])[-1]
+    words = [*scanned.words(options), "--scale", plan.scale if is_own or scale == AUTO_FIT else scale]
+    return trials.measure(trials.question(scanned.rest, words, is_module=is_module, is_own=is_own), chosen, Host(), say)
 
 
 def _refuse_trace(scanned: Scanned) -> None:
@@ -105,12 +153,16 @@ def _refuse_trace(scanned: Scanned) -> None:
         raise UsageError(f"{target} is no script; a trace is read with --read", hint=f"echelon profile --read {target}")
     if not scanned.rest:
         raise UsageError("the command line has no script", hint="echelon profile -n 2 train.py")
+    if "try" in scanned.values and scanned.is_program:
+        raise UsageError(f"--try is for a script, and {target} starts one", hint="echelon profile --try -n 2 train.py")
 
 
 def _tool(values: dict[str, str]) -> str:
     tool = values.get("tool", TORCH)
     if tool not in NAMES:
         raise UsageError(f"--tool {tool or repr('')}: the choices are {', '.join(NAMES)}", hint=f"--tool {NAMES[0]}")
+    if tool != TORCH and "try" in values:
+        raise UsageError(f"--try is for --tool torch: {tool} gives no verdict", hint="remove --try")
     if tool != TORCH and "steps" in values:
         raise UsageError(f"--steps is for --tool torch: {tool} records the whole run", hint="remove --steps")
     if tool != TORCH and values.get("launch", "exec") != "exec":

@@ -23,6 +23,7 @@ _FEWER_BYTES = {
     "--sync-every 100": "averages of the weights in place of gradients (--sync-every 100: another training)",
 }
 """What sends less, if the run would accept it."""
+MEASURE = " (measure it: echelon profile --try)"
 
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
@@ -51,6 +52,7 @@ def _input(_: Recorded, account: Account) -> str:
     return (
         f"{training.share(DATA):.0%} of the steps' time was waiting for data: has the node idle cores for more workers "
         f"of the DataLoader ({now}), or can the work for each sample be done once before the training?"
+        + (MEASURE if workers is not None else "")
     )
 
 
@@ -59,13 +61,13 @@ def _communication(recorded: Recorded, account: Account) -> str:
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
     options = recorded.scale_options
-    ways = ["a larger batch"]
-    ways += [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
+    accepted = [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
+    ways = ["a larger batch", *accepted]
     if options is None:
         ways.append("fewer or smaller messages, which the script sends by itself")
     return (
         f"{training.share(COMMUNICATION):.0%} of the steps' time was waiting for other ranks: would "
-        f"{', or '.join(ways)}, make it shorter?"
+        f"{', or '.join(ways)}, make it shorter?{MEASURE if accepted else ''}"
     )
 
 

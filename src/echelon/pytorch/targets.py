@@ -132,10 +132,11 @@ torch.autograd.variable:Variable._execution_engine
 torch.utils._pytree:tree_map torch.utils._python_dispatch:_disable_current_modes
 torch._C:TensorBase.item torch._C:DisableTorchFunction torch._C:_current_graph_task_id
 """
-# What `echelon profile` needs.
+# What `echelon profile` needs; its trials give loaders more workers.
 PROFILE = """
 torch.optim.optimizer:register_optimizer_step_post_hook(hook)
 torch.profiler:profile
+torch.utils.data:DataLoader.__init__
 """
 # What a training that is saved and continued needs besides.
 SAVE = """

@@ -4,11 +4,13 @@ import atexit
 import os
 import sys
 import time
+from functools import wraps
 from typing import Any, List, Mapping
 
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, IterableDataset
 
 from .. import bench_order
 from ..bench_order import Order
@@ -16,6 +18,8 @@ from . import device as devices
 from . import ending, patches
 
 _open = open  # before it is hooked: ranks share the files of a script, and this one is of rank 0
+PREFETCH_FACTOR = 2
+"""PyTorch's default: torch.utils.data.DataLoader."""
 _OTHER_MEETINGS = ("horovod", "mpi4py")
 _EVERY_SECONDS = 1.0
 """How often the record is written: a run that is killed loses the last second."""
@@ -80,3 +84,19 @@ def begin(environ: Mapping[str, str]) -> None:
 
     patches.hook(register_optimizer_step_post_hook, after, why="A benchmark notes the time of each step.")
     atexit.register(times.write)
+    if order.loader_workers:
+        _raise_workers(order.loader_workers)
+
+
+def _raise_workers(number: int) -> None:
+    """Give each DataLoader at least this many workers; of a stream, each worker might read all samples."""
+    construct = DataLoader.__init__
+
+    @wraps(construct)
+    def construct_with_workers(self: Any, *arguments: Any, **options: Any) -> None:
+        construct(self, *arguments, **options)
+        if not isinstance(self.dataset, IterableDataset):
+            self.num_workers = max(number, self.num_workers)
+            self.prefetch_factor = self.prefetch_factor or PREFETCH_FACTOR
+
+    patches.replace(DataLoader, "__init__", construct_with_workers, why="A trial measures steps with more workers.")
