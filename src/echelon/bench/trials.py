@@ -53,7 +53,7 @@ class Candidate:
 
 
 UNCHANGED = Candidate(name="no change")
-NOTHING = "echelon run accepts nothing of what could help for this script"
+NOTHING = "no change had an effect: echelon run refused it, or the DataLoader reads a stream"
 HINT = "echelon profile without --try"
 
 
