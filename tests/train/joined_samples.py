@@ -17,6 +17,8 @@ def collate(samples: Any) -> Any:
         "begins": begins,
         "bonds": torch.cat([torch.stack([torch.arange(n), torch.arange(n).flip(0)], 1) + b
                             for n, b in zip(sizes, begins, strict=True)]),
+        "edges": torch.zeros(2, sum(sizes), dtype=torch.long),
+        "ends": torch.tensor([0, *sizes]).cumsum(0),
         "y": torch.stack([y for _, y in samples]),
     }  # fmt: skip
 
@@ -53,6 +55,27 @@ def train(num_samples: int = 8) -> list[float]:
 
 def outcome() -> list[float]:
     """Train on this rank, without any check."""
+    _install()
+    return train()
+
+
+def refusal(what: str) -> str:
+    """Use a tensor of the batch in the loop; return what is said."""
+    from echelon.train.scaling_error import ScalingError
+
+    _install()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # what is loaded now is for a training
+    samples = [(torch.randn(1 + at % 4, 5), torch.randn(())) for at in range(16)]
+    (batch, *_) = torch.utils.data.DataLoader(samples, batch_size=8, collate_fn=collate)
+    try:
+        return f"{len(batch[what].to('cpu'))} {batch[what].sum()} {optimizer}"
+    except ScalingError as error:
+        error.withdraw()
+        return str(error)
+
+
+def _install() -> None:
     import torch.distributed as dist
 
     from echelon.scale_options import ScaleOptions
@@ -62,4 +85,3 @@ def outcome() -> list[float]:
 
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     hooks.install(Run(world, is_hooked=True, options=ScaleOptions(checks_first_step=False)))
-    return train()

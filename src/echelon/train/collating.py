@@ -6,7 +6,7 @@ import torch
 
 from . import batches
 from .global_tensors import lists
-from .global_tensors.numbered import OF_SAMPLES, Numbering
+from .global_tensors.numbered import NOT_JOINED, OF_SAMPLES, Numbering
 from .global_tensors.tensors import tensors_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def numbering_of(collate: Collate, samples: Sequence[Any]) -> Numbering:
     numbers: Numbering = {}
     for place, tensor in enumerate(whole):
         common = set.intersection(*(of_tensors[place] for of_tensors in candidates))
-        if common and torch.equal(tensor, again[place]):  # else it is drawn
+        if NOT_JOINED in common or (common and torch.equal(tensor, again[place])):  # else it is drawn
             numbers[place] = min(common)
     return numbers
 
@@ -75,20 +75,22 @@ def _counted(collate: Collate, samples: Sequence[Any], at: int, whole: List[torc
     first, last = _tensors(collate(samples[:at])), _tensors(collate(samples[at:]))
     if not len(first) == len(last) == len(whole):
         return [set() for _ in whole]
-    return [
-        set() if difference is None else {
-            *([OF_SAMPLES] if difference == at else []),
-            *(other for other, tensor in enumerate(first) if tensor.size(0) == difference),
-        }
-        for difference in map(_difference, whole, first, last)
-    ]  # fmt: skip
+    counted = []
+    for tensor, head, tail in zip(whole, first, last):  # noqa: B905
+        if len(tensor) != len(head) + len(tail):
+            counted.append({NOT_JOINED})
+            continue
+        difference = _difference(tensor, head, tail)
+        places = {place for place, other in enumerate(first) if len(other) == difference}
+        counted.append(places | ({OF_SAMPLES} if difference == at else set()))
+    return counted
 
 
 def _difference(whole: torch.Tensor, first: torch.Tensor, last: torch.Tensor) -> Optional[int]:
     """Return the number that is added to all elements of the last part in the whole; None without such a number."""
     if whole.is_floating_point() or whole.is_complex() or whole.dtype == torch.bool or whole.is_sparse:
         return None
-    if whole.shape != (len(first) + len(last), *first.shape[1:]) or first.shape[1:] != last.shape[1:]:
+    if not whole.shape[1:] == first.shape[1:] == last.shape[1:]:
         return None
     if not last.numel() or not torch.equal(whole[: len(first)], first):
         return None

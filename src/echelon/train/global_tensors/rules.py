@@ -36,8 +36,9 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     converted = numbered.convert(func, name, args, kwargs)
     if converted is not None:
         return converted
-    args, kwargs = numbered.show(args, kwargs)
     rule = None if "out" in kwargs else _RULES.get(name)
+    if rule is not _own_metadata:
+        args, kwargs = numbered.show(args, kwargs)
     result = None if rule is None else _by_rule(rule, func, args, kwargs)
     result = _with_whole(func, name, args, kwargs) if result is None else result
     if is_in_place(name) and args and getattr(args[0], "origin", None) is not None:
