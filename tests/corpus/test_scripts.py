@@ -19,8 +19,8 @@ RANKS = (1, 2, 3, 4)
 USUAL = (
     "accumulate", "adversarial", "checkpoint_resume", "clamped_gradients", "cnn_batchnorm", "compiled", "csv_writer",
     "distribution_outputs", "dropout_transformer", "energy_model", "gan", "graphs", "iterable", "lbfgs",
-    "old_classifier", "packed_stream", "padded_tagger", "sampler_weighted", "seq2seq", "sparse_embedding", "vae",
-    "weights_of_a_set", "zipped_uneven",
+    "old_classifier", "packed_stream", "padded_tagger", "sampler_weighted", "seq2seq", "sparse_embedding",
+    "tasks_inside", "vae", "weights_of_a_set", "zipped_uneven",
 )  # fmt: skip
 """With the scripts that are refused these reached all functions of echelon that 102 scripts reached (2026-11-29)."""
 
@@ -168,3 +168,11 @@ def test_scripts_know_one_device() -> None:
     knows = re.compile(r"echelon|\bRANK\b|WORLD_SIZE|torch\.distributed\b|DistributedDataParallel")
     texts = {name: (FOLDER / f"{name}.py").read_text() for name in SCRIPTS}
     assert [name for name, text in texts.items() if knows.search(text) or text.count("\n") > 90] == []
+
+
+def test_refused_where_a_lost_rank_would_start_all_again(tmp_path: Path) -> None:
+    """The other rank loses its connection to the one that refuses; that is no loss after which a run begins again."""
+    done = start(FOLDER / "refused/buffer_of_rows.py", 2, tmp_path, "--checkpoint-every", "10steps")
+    assert done.returncode == 2
+    assert REFUSED["buffer_of_rows"] in done.err
+    assert "starting all ranks again" not in done.err

@@ -18,7 +18,7 @@ MARKS = {
 }
 VARIANTS = {
     OF_TRANSFORMERS: ("evaluation", "accumulation", "bf16", "fp16", "collator", "own_loss"),
-    OF_LIGHTNING: ("logged", "fit", "auto", "manual", "bf16_true", "bf16_mixed", "fp16_mixed", "accumulation"),
+    OF_LIGHTNING: ("logged", "fit", "auto", "manual", "bf16_true", "bf16_mixed", "fp16_mixed", "accumulation", "ddp"),
 }
 TRACED = [
     pytest.param(script, variant, marks=MARKS[script])
@@ -28,7 +28,6 @@ TRACED = [
 ONE_DEVICE = 'let the script use one device: devices=1, strategy="auto"'
 REFUSED = [
     (OF_LIGHTNING, "four_devices", "of_lightning.py cannot be traced: MisconfigurationException at ", ONE_DEVICE),
-    in_all(OF_LIGHTNING, "ddp", "distributes itself: init_process_group() is called at of_lightning.py:", ONE_DEVICE),
     in_all(OF_TRANSFORMERS, "two_devices", "distributes itself: init_process_group() is called at ", ONE_DEVICE),
 ]
 

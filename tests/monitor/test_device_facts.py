@@ -107,7 +107,7 @@ class Heard:
         self.lookouts = Lookouts(None, directory, 1, self.said.append)
         self.samples = Samples(directory, lambda: self.now)
         self.samples.load, self.samples.host = self.lookouts.load, self.lookouts.host
-        self.samples.say, self.samples.observer = self.said.append, observer()
+        self.samples.say, self.samples.observer = self.said.append, observer(lambda: False)
 
     def hear(self, after: float, *rows: dict[str, Any], host: "dict[str, Any] | None" = None) -> None:
         self.now += after

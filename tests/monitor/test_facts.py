@@ -13,8 +13,8 @@ NUM_RANKS = 4
 class Course:
     """Samples of a run, made by what each part of a step takes."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
+    def __init__(self, **of_facts: Any) -> None:
+        self.facts = Facts(**of_facts)
         self.now, self.steps = 1000.0, 0
         self.sums: dict[str, float] = {}
         self.said: list[Fact] = []
@@ -46,6 +46,23 @@ def test_healthy_run_says_nothing() -> None:
     course = Course()
     course.go(600, 0.05, data=0.002)
     assert course.kinds == []
+
+
+@pytest.mark.parametrize(
+    ("communication", "is_unshared", "is_said"), [(0, True, True), (0, False, False), (1, True, False)]
+)
+def test_ranks_that_train_alone(communication: int, is_unshared: bool, is_said: bool) -> None:
+    """A library trains the whole model on each rank of a script that nothing shares: said once, from its third step."""
+    asked: list[int] = []
+    course = Course(is_unshared=lambda: asked.append(0) or is_unshared)  # type: ignore[func-returns-value]
+    for steps in (0, 2, 3, 9):
+        course.steps = steps
+        course.now += 100.0
+        course.sample(
+            measures={"step_seconds": 1.0 * steps, **({"communication_seconds": 0.1} if communication else {})}
+        )
+    assert course.kinds == (["ranks train alone"] if is_said else [])
+    assert len(asked) == (0 if communication else 1)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_why_nothing_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "explicit.py").write_text(EXPLICIT)
     for words, why in (
         (("--scale", "off", "train.py"), "--scale off"),
-        (("other.py",), "other.py does not call backward()"),
+        (("other.py",), "other.py calls no backward() and steps no optimizer of torch.optim"),
     ):
         told = " ".join(explain(tmp_path, *words).stdout.split())
         assert told.startswith(f"echelon run, which measures the script and does not scale it ({why}), replaces")

@@ -41,7 +41,8 @@ samples = [
 model, criterion = Detector(), Criterion()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 scale = torch.tensor([1.0, 2.0, 1.0, 0.5], dtype=torch.float64)
-for _ in range(3):
+step = 0
+for _ in range(10):
     for images, targets, notes in DataLoader(samples, batch_size=8, shuffle=True, collate_fn=collate):
         targets = [{key: value.to("cpu") for key, value in one.items()} for one in targets]
         out = model([image.float() for image in images], notes)
@@ -49,5 +50,6 @@ for _ in range(3):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        print(f"loss {loss.item():.8f}")
+        print(f"step {step} loss {loss.item():.8f}")
+        step += 1
 torch.save(model.state_dict(), sys.argv[-1] if len(sys.argv) > 1 else "model.pt")

@@ -176,3 +176,46 @@ def test_weights_that_a_script_has_kept_are_clipped(tmp_path: Path, scale: str) 
     )
     assert len(alone) == 18
     assert spread == pytest.approx(alone, rel=1e-4)
+
+
+NO_BACKWARD = """
+import sys
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value
+
+torch.manual_seed(0)
+model = nn.Linear(6, 1)
+x = torch.randn(48, 6)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss_of(weights, a):
+    return (functional_call(model, weights, (a,)) - a.sum(1, keepdim=True)).pow(2).mean()
+
+
+for a in x.split(16):
+    if "func" in sys.argv:
+        weights = {name: weight.detach() for name, weight in model.named_parameters()}
+        gradients, loss = grad_and_value(loss_of)(weights, a)
+        gradients = gradients.values()
+    else:
+        loss = (model(a) - a.sum(1, keepdim=True)).pow(2).mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for weight, gradient in zip(model.parameters(), gradients):
+        weight.grad = gradient
+    optimizer.step()
+    print(f"loss {loss.item():.5f}")
+"""
+
+
+@pytest.mark.parametrize(("words", "is_shared"), [([], True), (["func"], False)])
+def test_training_without_backward(tmp_path: Path, words: list[str], is_shared: bool) -> None:
+    """It is scaled without being asked; where ranks have no part of it, each computes all, and a line says so."""
+    (tmp_path / "train.py").write_text(NO_BACKWARD)
+    alone = warm.run(["train.py", *words], cwd=tmp_path)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "train.py", *words], cwd=tmp_path)
+    assert numbers(done) == pytest.approx(numbers(alone), rel=1e-4)
+    assert ("scaled over 2 ranks" in done.stderr) == is_shared
+    assert ("each rank runs the whole script by itself" in done.stderr) != is_shared

@@ -83,7 +83,7 @@ def _decided(job: Job) -> _Asked:
         return _Asked(why_not=f"{target} is a program, which echelon starts as it is")
     if distributes.how(prepare.imports_of(job.command, os.getcwd())) == "it imports echelon":
         return _Asked(is_explicit=True)
-    no_reason = "--scale off" if job.scale == "off" else f"{target} does not call backward()"
+    no_reason = "--scale off" if job.scale == "off" else f"{target} {distributes.NEEDS}"
     return _Asked(why_unscaled=plan.scale_why or no_reason)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from echelon.errors import UsageError
@@ -13,18 +14,22 @@ if TYPE_CHECKING:
     from echelon.monitor.facts import Facts
 
 
-def observer() -> Observer:
-    """Return the functions that a supervisor calls; they import what they need when there is something to judge."""
+def observer(is_unshared: Callable[[], bool]) -> Observer:
+    """Return the functions that a supervisor calls; they import what they need when there is something to judge.
+
+    `is_unshared` says whether the script is one for a single device that is not scaled.
+    """
     from echelon.launch.observer import Observer
 
-    judge = _Judge()
+    judge = _Judge(is_unshared)
     return Observer(judge=judge.look, rest=judge.rest, sum_up=_sum_up)
 
 
 class _Judge:
     """The facts of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_unshared: Callable[[], bool]) -> None:
+        self._is_unshared = is_unshared
         self._facts: Facts | None = None
 
     def look(self, line: dict[str, Any]) -> Seen | None:
@@ -34,7 +39,7 @@ class _Judge:
         if self._facts is None:
             from echelon.monitor.facts import Facts
 
-            self._facts = Facts()
+            self._facts = Facts(self._is_unshared)
         fact = self._facts.look(line)
         return _seen(fact) if fact is not None else None
 

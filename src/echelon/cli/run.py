@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli import checkpoint_options, own_parallelism, time_limits
@@ -103,7 +104,9 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
 def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | None) -> int:
     """Start a run, or a job of a chain; return the exit code."""
     from echelon.checkpoint_order import folder
+    from echelon.launch import scaling
     from echelon.launch.chain import sources
+    from echelon.launch.prepare import imports_of
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
@@ -115,7 +118,8 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
 
     def begin() -> int:
         looks = look(scanned.values, plan, host)
-        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer())
+        is_unshared = partial(scaling.is_unshared, job, plan, partial(imports_of, job.command, os.getcwd()))
+        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer(is_unshared))
 
     if chain is None:
         return begin()

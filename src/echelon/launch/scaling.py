@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.scale_options import DEFAULT, ScaleOptions
-from echelon.spec import Job
+from echelon.spec import Job, Plan
 
 if TYPE_CHECKING:
     from echelon.script.imports import Imports
@@ -31,7 +31,7 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
     command = job.command
     if job.scale == "off":
         return Decision(how="off", why="")
-    if command.kind == "program" or (job.container and command.kind == "module"):
+    if not _can_be_read(job):
         if job.checkpoints:
             raise UsageError(
                 f"--checkpoint-every is for a Python script, but echelon does not look into {command.target}",
@@ -52,20 +52,43 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
         )
     if job.scale != "auto":
         return Decision(how=job.scale, why=f"--scale {job.scale}")
-    trains = distributes.trains(imports)
+    sign = distributes.sign_of_training(imports)
     is_saved_by_us = job.checkpoints and not distributes.saves_with_echelon(imports)
     written = job.scale_options.written() or (["--checkpoint-every"] if is_saved_by_us else [])
-    if written and (reason or not trains):
-        fact = f"distributes itself: {reason}" if reason else "does not train: it calls no backward()"
+    if written and (reason or not sign):
+        fact = f"distributes itself: {reason}" if reason else f"does not train: it {distributes.NEEDS}"
         raise UsageError(
             f"{written[0]} is for a script that echelon scales, but {command.target} {fact}",
             hint=_way_out(job.scale_options, reason),
         )
-    if not trains:
-        return Decision(how="off", why="")
+    if not sign:
+        return Decision(how="off", why=_why_alone(distributes.update_by_hand(imports), reason))
     if reason:
         return Decision(how="off", why=f"the script distributes itself: {reason}")
-    return Decision(how="data", why="the script calls backward(), and nothing in it distributes the work")
+    return Decision(how="data", why=f"the script {sign}, and nothing in it distributes the work")
+
+
+def _why_alone(update: str, distribution: str) -> str:
+    """Return why each rank trains all of a script by itself; empty if it distributes itself, or trains nothing."""
+    if distribution or not update:
+        return ""
+    from echelon.script import distributes
+
+    return f"each rank runs the whole script by itself: {update}, but {distributes.NEEDS}, so ranks can share no step"
+
+
+def is_unshared(job: Job, plan: Plan, read: Callable[[], Imports]) -> bool:
+    """Say whether a script for one device is left as it is, because reading has found no training in it."""
+    if job.scale != "auto" or plan.scale != "off" or not _can_be_read(job):
+        return False
+    from echelon.script import distributes
+
+    return not distributes.how(read())
+
+
+def _can_be_read(job: Job) -> bool:
+    """Say whether the command is a Python script outside of an image."""
+    return job.command.kind == "script" or (job.command.kind == "module" and not job.container)
 
 
 def _way_out(options: ScaleOptions, reason: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ GREW = 10.0
 """A loss explodes if it is so many times the least one."""
 IDLE_SECONDS = 120.0
 """The time with steps after which a device that was never busy is named: before, the script may still prepare."""
+ALONE_STEPS = 3
+"""The least steps of each rank after which ranks that never met train alone: the first step is not measured."""
 SLOWER = 1.5
 """Steps became slower if they take so many times the time of the fastest window."""
 
@@ -35,9 +37,13 @@ class _Sample:
 
 
 class Facts:
-    """Looks at the samples of a run, in their order, and says what is new."""
+    """Looks at the samples of a run, in their order, and says what is new.
 
-    def __init__(self) -> None:
+    `is_unshared` says whether the script is one for a single device that is not scaled; it is asked once, if at all.
+    """
+
+    def __init__(self, is_unshared: Callable[[], bool] = lambda: False) -> None:
+        self._is_unshared = is_unshared
         self._base: _Sample | None = None
         self._said: set[tuple[str, int]] = set()
         self._waiting: list[Fact] = []
@@ -107,13 +113,28 @@ class Facts:
         """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
         steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]]
         now = _Sample(float(line["time"]), int(line["attempt"]), min(steps), of_ranks(line))
-        self._note(list(_not_finite(now)))
+        self._note([*_not_finite(now), *self._of_ranks_alone(now)])
         base = self._base
         if base is None or base.attempt != now.attempt or len(base.ranks) != len(now.ranks):
             self._base, self._fastest = now, None
         elif now.time - base.time >= WINDOW_SECONDS and now.num_steps - base.num_steps >= stragglers.LEAST_STEPS:
             self._base = now
             self._note(list(self._of_window(base, now)))
+
+    def _of_ranks_alone(self, now: _Sample) -> Iterator[Fact]:
+        """Say that ranks repeat one training, whose loop is in a library: reading the script has not shown it."""
+        has_met = any(PARTS[COMMUNICATION] in measures for measures in now.ranks)
+        if now.num_steps < ALONE_STEPS or len(now.ranks) < 2 or has_met:
+            return
+        is_unshared, self._is_unshared = self._is_unshared, lambda: False
+        if is_unshared():
+            yield Fact(
+                kind="ranks train alone",
+                line=f"each of the {len(now.ranks)} ranks trains the whole model by itself, and none exchanges "
+                "gradients: the loop of the training is in a library, where echelon does not look; echelon run "
+                "--scale data shares it",
+                evidence={"ranks": len(now.ranks), "steps": now.num_steps},
+            )
 
     def _of_window(self, before: _Sample, now: _Sample) -> Iterator[Fact]:
         num_steps = now.num_steps - before.num_steps

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from echelon.environment.rank_names import RANK_NAMES
+from echelon.script.hand_updates import CHANGES_WEIGHTS, DESCENDS
 from echelon.script.imports import Imports
-from echelon.script.statements import CALLS_BACKWARD, CALLS_CHECKPOINT
+from echelon.script.statements import CALLS_BACKWARD, CALLS_CHECKPOINT, CALLS_STEP
 
 # packages that distribute the work themselves, and names that only distributed scripts mention
 _PACKAGES = (
@@ -22,6 +25,11 @@ _NAMES = (
     "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",
     *_TRAINERS,
 )  # fmt: skip
+_OPTIMIZERS = "torch.optim"
+_GRADIENTS = ("torch.autograd.grad", "torch.autograd.functional", "torch.func", "functorch")
+"""Functions that return gradients, and packages of them."""
+_ALL_WEIGHTS = "torch.nn.utils.vector_to_parameters"
+NEEDS = "calls no backward() and steps no optimizer of torch.optim"
 
 
 def how(imports: Imports) -> str:
@@ -49,8 +57,36 @@ def has_trainer(imports: Imports) -> bool:
 
 
 def trains(imports: Imports) -> bool:
-    """Say whether the script trains with PyTorch in a loop of its own."""
-    return "torch" in imports.uses and CALLS_BACKWARD in imports.mentions
+    """Say whether the script trains with PyTorch in a loop of its own, with gradients or without."""
+    return bool(sign_of_training(imports))
+
+
+def sign_of_training(imports: Imports) -> str:
+    """Return what the script does that only a training does; empty if there is nothing."""
+    if "torch" not in imports.uses:
+        return ""
+    if CALLS_BACKWARD in imports.mentions:
+        return "calls backward()"
+    has_optimizer = CALLS_STEP in imports.mentions and any(_mentioned(imports, _OPTIMIZERS))
+    return "steps an optimizer of torch.optim" if has_optimizer else ""
+
+
+def update_by_hand(imports: Imports) -> str:
+    """Return how a script without backward() and optimizers changes weights; empty if it does not."""
+    if "torch" not in imports.uses or trains(imports):
+        return ""
+    if not {CHANGES_WEIGHTS, DESCENDS}.isdisjoint(imports.mentions):
+        gradient = next((name for package in _GRADIENTS for name in sorted(_mentioned(imports, package))), "")
+        if gradient:
+            return f"it changes weights with gradients of {gradient}"
+    if CHANGES_WEIGHTS in imports.mentions or _ALL_WEIGHTS in imports.mentions:
+        return "it changes weights by hand"
+    return ""
+
+
+def _mentioned(imports: Imports, package: str) -> Iterator[str]:
+    """Yield the names that the script mentions of a package; `package` may be such a name itself."""
+    return (name for name in imports.mentions if (name + ".").startswith(package + "."))
 
 
 def saves_with_echelon(imports: Imports) -> bool:

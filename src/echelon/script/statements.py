@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from echelon.environment.rank_names import RANK_NAMES
+from echelon.script import hand_updates
 from echelon.script.branches import FUNCTIONS, Certainty, running, tail
 from echelon.script.changes import Trace
 from echelon.script.values import dotted
@@ -123,15 +124,15 @@ def _text(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-CALLS_BACKWARD, CALLS_CHECKPOINT = "$.backward", "$.checkpoint"
+CALLS_BACKWARD, CALLS_CHECKPOINT, CALLS_STEP = "$.backward", "$.checkpoint", "$.step()"
 _SIGNS = {"backward": CALLS_BACKWARD, "checkpoint": CALLS_CHECKPOINT, "checkpoints": CALLS_CHECKPOINT}
 
 
 def mentions(tree: ast.Module) -> set[str]:
     """Return every dotted name that is imported or reached through an import, anywhere.
 
-    Two other things count: `$.backward` and `$.checkpoint` for a call of that method, and `$RANK` and similar for the
-    name of a variable that identifies a rank.
+    Three other things count: `$.backward`, `$.checkpoint` and `$.step()` for a call of that method, `$RANK` and similar
+    for the name of a variable that identifies a rank, and the signs of `hand_updates`.
     """
     nodes = list(_live(tree))
     aliases: dict[str, str] = {}
@@ -147,7 +148,8 @@ def mentions(tree: ast.Module) -> set[str]:
             for alias in node.names:
                 names.add(f"{node.module}.{alias.name}")
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return names | {sign for node in nodes if (sign := _sign(node, aliases))}
+    by_hand = hand_updates.signs(nodes) if any(name.partition(".")[0] == "torch" for name in names) else set()
+    return names | by_hand | {sign for node in nodes if (sign := _sign(node, aliases))}
 
 
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
@@ -155,6 +157,8 @@ def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
         chain = _chain(node, aliases)
         return _SIGNS.get(node.attr, "") if chain in ("", "echelon.checkpoints") else chain
+    if isinstance(node, ast.Call):
+        return CALLS_STEP if isinstance(node.func, ast.Attribute) and node.func.attr == "step" else ""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_NAMES:
         return "$" + node.value
     return ""

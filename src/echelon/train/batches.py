@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from ..pytorch import internals
 from . import messages
 from .global_tensors import lists, pieces
+from .global_tensors.numbered import Numbered, Numbering, shift
 from .global_tensors.pieces import Pieces
 from .global_tensors.tensors import Sharded, map_tensors, own_part, tensors_of
 from .world import World
@@ -77,30 +78,45 @@ def of_whole(
     return lists.show(map_tensors(lists.hide_at(batch, of_lists), change))
 
 
-def of_shards(batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
+def of_shards(
+    batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering
+) -> Any:
     """Return the global tensors of a batch whose virtual shards this process has loaded separately."""
     tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]
     counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors[0])
     shards = [
-        map_tensors(batch, _viewing(own, counts, place))
+        map_tensors(batch, _viewing(own, counts, place, rows, numbers))
         for batch, own, place in zip(batches, tensors, world.shards())  # noqa: B905
     ]
     return _with_whole_lists(pieces.of(shards), world, rows, shards)
 
 
-def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool) -> Any:
+def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering) -> Any:
     """Return a batch's global tensors, made of each rank's part; a collate function may change the rows."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
     kept = counts[0] if counts and max(counts[0]) <= max(rows) else rows  # a collate function may drop samples
-    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world)), world, kept, [batch])
+    return _with_whole_lists(map_tensors(batch, _viewing(tensors, counts, world, rows, numbers)), world, kept, [batch])
 
 
 def _viewing(
-    tensors: List[torch.Tensor], counts: List[Tuple[int, ...]], world: World
+    tensors: List[torch.Tensor],
+    counts: List[Tuple[int, ...]],
+    world: World,
+    rows: Tuple[int, ...],
+    numbers: Numbering,
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    by_tensor = {id(tensor): count for tensor, count in zip(tensors, counts)}  # noqa: B905
-    return lambda tensor: Sharded(tensor, world, by_tensor[id(tensor)]) if tensor.dim() else tensor
+    places = {id(tensor): place for place, tensor in enumerate(tensors)}
+
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim():
+            return tensor
+        place = places[id(tensor)]
+        if place not in numbers:
+            return Sharded(tensor, world, counts[place])
+        return Numbered(tensor, world, counts[place], shift(numbers[place], rows, counts, world.rank))
+
+    return view
 
 
 def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, ...]) -> List[Tuple[int, ...]]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Dict, Fr
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from . import batches
+from . import batches, collating
 from .exact import loading
 from .global_tensors import lists
+from .global_tensors.numbered import Numbering
 from .global_tensors.pieces import shards_of
 from .recording.record import in_other_order
 from .rng.generators import key_of, seed_all
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from .training import Training
 
 _RANK_STEP = 7_368_787
-_PROBED = (3, 2)
 iterate = DataLoader.__iter__  # the original, before it is hooked
 
 
@@ -29,13 +29,21 @@ class ShardedSampler:
     """A batch sampler that yields this rank's share of each batch of another sampler, or the whole batch."""
 
     def __init__(
-        self, base: Any, run: "Training", *, is_whole: bool, of_lists: FrozenSet[lists.Path] = frozenset()
-    ) -> None:  # fmt: skip
+        self,
+        base: Any,
+        run: "Training",
+        *,
+        is_whole: bool,
+        of_lists: FrozenSet[lists.Path] = frozenset(),
+        numbers: Optional[Numbering] = None,
+    ) -> None:
         self.base = base
         self.run = run
         self.is_whole = is_whole
         self.of_lists = of_lists
         """Where a whole batch has lists with an entry for each sample."""
+        self.numbers = numbers or {}
+        """What the numbers of a rank's own batch count, of which the whole batch has others."""
         self.rows: Deque[Tuple[int, ...]] = deque()
         self.indices: Deque[List[Any]] = deque()
         """The indices of all ranks' samples in the batches that wait in `rows`."""
@@ -191,13 +199,17 @@ class Loop:
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)
         if twin is None:
-            probes = _probes(loader, self.run) if self._has_own_collate and self.run.world.size > 1 else []
-            of_lists = _lists_of_samples(probes)
-            is_whole = _collates_rows(probes) or bool(of_lists)
+            probes = collating.probes(loader, self.run) if self._has_own_collate and self.run.world.size > 1 else []
+            of_lists = collating.lists_of_samples(probes)
+            is_whole = collating.makes_rows(probes) or bool(of_lists)
+            numbers = collating.numbering(loader, self.run) if probes and not is_whole else {}
+            sampler = ShardedSampler(
+                loader.batch_sampler, self.run, is_whole=is_whole, of_lists=of_lists, numbers=numbers
+            )
             if of_lists:
                 self.run.say("each rank loads whole batches, for the collate function makes lists of samples")
             changes = {
-                "batch_sampler": ShardedSampler(loader.batch_sampler, self.run, is_whole=is_whole, of_lists=of_lists),
+                "batch_sampler": sampler,
                 "worker_init_fn": _SeededWorker(0 if is_whole else self.run.world.rank, loader.worker_init_fn),
             }
             if self.run.world.is_exact:
@@ -271,14 +283,15 @@ class Loop:
         self.num_rows = sum(rows)
         if run.world.size == 1:
             return batch
+        is_ragged = self._has_own_collate
         if self._sampler is None or self._sampler.is_whole:
             is_listed = self._sampler is not None and run.world.is_exact
             of_lists = frozenset() if self._sampler is None else self._sampler.of_lists
             batch = batches.of_whole(batch[0] if is_listed else batch, run.world, rows, of_lists)
         elif run.world.is_exact:
-            batch = batches.of_shards(batch, run.world, rows, may_be_ragged=self._has_own_collate)
+            batch = batches.of_shards(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self._sampler.numbers)
         else:
-            batch = batches.of_parts(batch, run.world, rows, may_be_ragged=self._has_own_collate)
+            batch = batches.of_parts(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self._sampler.numbers)
         run.ignore_index.ask(shards_of(batch))
         return batch
 
@@ -309,37 +322,6 @@ def _refuse_dropped(batch: Any, rows: Tuple[int, ...], sampler: ShardedSampler) 
             % (size, num_samples),
             "let the dataset leave these samples out, or run without --exact",
         )
-
-
-def _probes(loader: Any, run: "Training") -> List[Tuple[int, Any]]:
-    """Return batches that a script's collate function makes of a few samples, each with their number."""
-    with run.generators.kept():
-        try:
-            return [
-                (size, loader.collate_fn([loader.dataset[place] for place in range(size)]))
-                for size in _PROBED
-                if size <= len(loader.dataset)
-            ]
-        except (LookupError, TypeError):  # places are not its keys
-            return []
-
-
-def _collates_rows(probes: List[Tuple[int, Any]]) -> bool:
-    """Say whether a collate function makes tensors with a row for each sample; it may pad all rows.
-
-    If so, each rank loads whole batches, because a part would be padded to its own longest sample.
-    """
-    return bool(probes) and all(batches.has_rows(batch, size) for size, batch in probes)
-
-
-def _lists_of_samples(probes: List[Tuple[int, Any]]) -> FrozenSet[lists.Path]:
-    """Return the paths of the lists that have an entry with tensors for each sample, such as boxes of images.
-
-    Then each rank loads whole batches: the script may look at all samples, and a model gets its rank's part of a list.
-    """
-    if len(probes) < len(_PROBED):
-        return frozenset()
-    return frozenset.intersection(*(lists.paths(batch, size) for size, batch in probes))
 
 
 class WholeLoop:

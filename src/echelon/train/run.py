@@ -34,6 +34,7 @@ from .recording import record
 from .rng.draws import Draws
 from .rng.generators import Generators
 from .training import Training
+from .unshared_batch import STEP_OF_NO_BATCH
 
 if TYPE_CHECKING:
     from .checkpoints.saving import Checkpoints
@@ -352,6 +353,8 @@ class Run(Training):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Notice that an optimizer has stepped."""
+        if self.parallelism.num_steps == 1 and self.is_hooked and not (self.has_begun or self.world.is_alone):
+            self.say(STEP_OF_NO_BATCH)
         self.parallelism.after_step(optimizer)
         self.later.after_step(optimizer)
 

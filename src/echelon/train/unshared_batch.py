@@ -8,6 +8,11 @@ from .gradient_observers import leaves_of
 from .scaling_error import ScalingError
 
 _ONE_RANK = "start one rank: echelon run -n 1 …"
+STEP_OF_NO_BATCH = (
+    "nothing is shared: the script steps its optimizer without backward(), and takes no batch from a DataLoader with "
+    "gradients on; each rank runs the whole script by itself"
+)
+"""What a person reads of a training of which ranks have no part."""
 
 
 class Unshared(NamedTuple):

@@ -28,3 +28,22 @@ def test_multiple_of_a_gradient_is_named() -> None:
     with pytest.raises(ScalingError, match="it is 2 times as large") as refusal:
         compare.difference(nn.Parameter(torch.zeros(4)), 2 * wanted, wanted, bound)
     assert refusal.value.factor == pytest.approx(2.0)
+
+
+def test_gradient_that_is_not_finite() -> None:
+    """What is no number on one device either is left out, and named; in other places it is a difference."""
+    wanted = torch.tensor([1.0, float("nan"), float("inf"), 4.0])
+    bound = compare.bound_of(wanted.dtype, 4, compare.norm_of([wanted]), is_half=False)
+    assert bound.norm == pytest.approx(17**0.5)
+    layer = nn.Linear(4, 1, bias=False)
+    weight = layer.weight
+    assert compare.difference(weight, wanted.clone(), wanted, bound) == 0.0
+    assert compare.name_of_infinite(weight, wanted) == "Linear.weight"
+    assert not compare.name_of_infinite(weight, torch.ones(1, 4))
+    for place, value in ((0, 2.0), (0, float("nan")), (1, 0.0)):
+        other = wanted.clone()
+        other[place] = value
+        with pytest.raises(ScalingError, match=r"differs by|not finite in other places"):
+            compare.difference(weight, other, wanted, bound)
+    sparse = torch.eye(3).to_sparse()
+    assert compare.difference(weight, sparse, sparse, bound) == 0.0

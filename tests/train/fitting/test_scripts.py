@@ -30,6 +30,13 @@ STEP = """
         optimizer.zero_grad()
 """
 PIECES = {
+    "group_of_one": """
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+        model = nn.parallel.DistributedDataParallel(model, device_ids=[0])
+        assert sum(bucket.numel() for bucket in model.buckets) == 10 and model.module.weight.is_cuda
+        import inspect
+        assert "batch_size" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+    """,
     "reads": """
         loss = model(x).sum()
         assert isinstance(loss.item(), float) and isinstance(x.tolist()[0][0], float)

@@ -37,7 +37,7 @@ class Bound(NamedTuple):
 
 def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
     """Return the norm of a whole model's gradient."""
-    return math.sqrt(sum(float(doubles(gradient).norm()) ** 2 for gradient in gradients if gradient is not None))
+    return math.sqrt(sum(float(_finite(gradient).norm()) ** 2 for gradient in gradients if gradient is not None))
 
 
 def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Bound:
@@ -61,7 +61,10 @@ def difference(
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
             raise _wrong(parameter, "%s no gradient" % ("the ranks have" if ours is None else "the whole batch gives"))
         return 0.0
-    ours, theirs = doubles(ours.cpu()), doubles(theirs)  # some devices have no float64
+    ours = ours.cpu()  # some devices have no float64
+    if _is_strided(ours, theirs) and not torch.equal(ours.isfinite(), theirs.isfinite()):
+        raise _wrong(parameter, "it has values that are not finite in other places")
+    ours, theirs = _finite(ours), _finite(theirs)
     scale, absolute = float(theirs.norm()), distance(ours, theirs)
     relative = absolute / scale if scale else float(absolute > 0.0)
     if relative <= bound.relative:
@@ -147,6 +150,24 @@ def _name(parameter: nn.Parameter) -> str:
         if one is parameter and modules.OF_OPTIMIZERS not in name  # not our own wrapper
     ]
     return max(names, key=lambda name: name.count("."), default="a parameter of shape %s" % (tuple(parameter.shape),))
+
+
+def name_of_infinite(parameter: nn.Parameter, gradient: Optional[torch.Tensor]) -> str:
+    """Return the name of a parameter whose gradient is infinite or not a number somewhere; empty if it is finite."""
+    if gradient is None or not _is_strided(gradient) or bool(gradient.isfinite().all()):
+        return ""
+    return _name(parameter)
+
+
+def _finite(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient with zeros where it has no number that could be compared."""
+    values = doubles(gradient)
+    return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) if _is_strided(values) else values
+
+
+def _is_strided(*gradients: torch.Tensor) -> bool:
+    """Say whether gradients are dense: PyTorch looks for infinite values in no others."""
+    return all(gradient.layout == torch.strided for gradient in gradients)
 
 
 def _is_zero(gradient: Optional[torch.Tensor]) -> bool:

@@ -58,6 +58,8 @@ class FirstStep:
         self._num_compared = 0
         self._num_left = 0
         self._worst = 0.0
+        self._infinite = ""
+        """The first parameter whose gradient is not finite, on one device too."""
         self._seconds = 0.0
         self.is_due = True
         self.is_open = False
@@ -209,6 +211,7 @@ class FirstStep:
         for place, theirs in enumerate(_in_order_of(modules.marks(parameters), report)):
             bound = compare.bound_of(parameters[place].dtype, self.num_samples, norm, is_half=self.is_half, slack=slack)
             self._worst = max(self._worst, compare.difference(parameters[place], gradients[place], theirs, bound))
+            self._infinite = self._infinite or compare.name_of_infinite(parameters[place], theirs)
         if self.compares_buffers:
             ours = compare.buffers(parameters, self._known)
             compare.compare_buffers(ours, report["buffers"], is_half=self.is_half)
@@ -229,6 +232,8 @@ class FirstStep:
         if not num_compared:
             return _NOT_COMPARED % self._why_not
         equal = "equals that of one device to %.0e (%.1f s)" % (self._worst, self._seconds)
+        if self._infinite:
+            equal = "not compared in full: the gradient of %s is not finite, on one device either" % self._infinite
         if num_all == 1:
             return equal
         if num_compared == num_all:

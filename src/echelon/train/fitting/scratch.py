@@ -4,6 +4,7 @@ import builtins
 import io
 import os
 import shutil
+from functools import wraps
 from typing import Any, Callable
 
 import torch
@@ -100,6 +101,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _alone(original: Callable[..., None]) -> Callable[..., None]:
     """Return the beginning of a loader that loads in this process, and keeps no batches ahead."""
 
+    @wraps(original)  # Lightning makes a loader again, with the arguments that its signature names
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         settings = dict(zip(_ORDER, args))  # noqa: B905
         settings.update(kwargs)

@@ -60,7 +60,7 @@ class Pieces(GlobalTensor):
 
     def value(self) -> torch.Tensor:
         """Return the rows, or the sum, of all virtual shards, without a graph."""
-        locals_ = [one.local.detach() for one in self.parts]
+        locals_ = [(one if self.is_total else one.shown).local.detach() for one in self.parts]
         if not self.is_total:
             return exchange.gather_pieces(locals_, self.parts[0].world, self.parts[0].rows, self.parts[0].dim_of_rows)
         self._forget_what_changed()

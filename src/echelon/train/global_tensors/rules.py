@@ -12,7 +12,7 @@ import torch
 from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
-from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, pieces, shapes
+from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, numbered, pieces, shapes
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, plain, version_of
@@ -33,7 +33,12 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         if not isinstance(args[0], GlobalTensor):
             return args[0].to(*args[1:], **kwargs)
         func = torch.Tensor.to
+    converted = numbered.convert(func, name, args, kwargs)
+    if converted is not None:
+        return converted
     rule = None if "out" in kwargs else _RULES.get(name)
+    if rule is not _own_metadata:
+        args, kwargs = numbered.show(args, kwargs)
     result = None if rule is None else _by_rule(rule, func, args, kwargs)
     result = _with_whole(func, name, args, kwargs) if result is None else result
     if is_in_place(name) and args and getattr(args[0], "origin", None) is not None:

@@ -88,6 +88,11 @@ class Sharded(GlobalTensor):
         """Return the rows of this rank, without a placeholder."""
         return self.local.narrow(self.dim_of_rows, 0, self.rows[self.world.rank])
 
+    @property
+    def shown(self) -> "Sharded":
+        """Return the rows as the whole batch has them."""
+        return self
+
     def whole(self) -> torch.Tensor:
         if self.local.layout != torch.strided:
             whole = exchange.gather(self.local.to_dense(), self.world, self.rows, self.dim_of_rows)

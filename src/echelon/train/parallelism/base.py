@@ -71,6 +71,8 @@ class Parallelism:
         self._shared: Set[int] = set()
         """The identities of the weights that have the values of rank 0."""
         self.num_steps = 0
+        self.is_local = False
+        """Whether a gradient lacks the other ranks' part, to which later backward passes of this step will add."""
         self.observers = GradientObservers()
 
     # Methods that a subclass defines

@@ -25,8 +25,6 @@ class SharedBatches(Parallelism):
         super().__init__(setup)
         self._sparse: Dict[int, nn.Parameter] = {}
         """Parameters with sparse gradients."""
-        self.is_local = False
-        """Whether a gradient lacks the other ranks' part."""
 
     def headline(self) -> str:
         return (

@@ -158,7 +158,7 @@ class Continuing:
         if self._tape.is_playing:
             if self._resumed is not None and self._tape.is_over and self._resumed.is_place(kind, self._num_steps):
                 self._go_on()
-        elif self._tape.is_recording:
+        elif self._tape.is_recording and not self._run.parallelism.is_local:  # a mean taken early has other bits
             if self._first_counts is None:
                 self._first_counts = counts()
             with self._tape.left_out():

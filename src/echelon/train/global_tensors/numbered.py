@@ -1,0 +1,82 @@
+"""Numbers of rows of a batch, which count from its begin: a rank that loads its own part counts from the part's begin.
+
+In a batch that joins graphs or ragged lists, the vector that says which row belongs to which sample is such a tensor,
+and so are the places where samples begin. A model gets the numbers of its rank's part; the script sees those of the
+whole batch.
+"""
+
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+import torch
+
+from ..scaling_error import ScalingError
+from ..world import World
+from . import pieces
+from .tensors import Args, Kwargs, Sharded, map_tensors
+
+_KEPT = frozenset(("to", "int", "long", "cpu", "cuda", "detach", "clone", "contiguous", "pin_memory"))
+"""Functions that leave numbers as they are, on the way to a device."""
+OF_SAMPLES, NOT_JOINED = -1, -2
+Numbering = Dict[int, int]
+"""By the place of a tensor in a batch: the place of the tensor whose rows its numbers count, or OF_SAMPLES.
+
+NOT_JOINED is a tensor that cannot be put together from the ranks' parts, such as edges in dim 1.
+"""
+
+
+class Numbered(Sharded):
+    """Numbers that count from the begin of each rank's part."""
+
+    shift: Optional[int]
+    """What the numbers of this rank have in addition in the whole batch; None if the parts cannot be put together."""
+
+    @staticmethod
+    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], shift: Optional[int]) -> "Numbered":
+        self: Numbered = Sharded.__new__(cls, local, world, rows)  # type: ignore[assignment]
+        self.shift = shift
+        return self
+
+    @property
+    def shown(self) -> Sharded:
+        if self.shift is None:
+            raise ScalingError(
+                "the collate function joins samples, but not row by row: outside of a model, a tensor of the batch (of "
+                "shape %s on rank %d) cannot be put together from the parts of the ranks"
+                % (tuple(self.local.shape), self.world.rank),
+                "use it inside of the model, as an argument; or start one rank: echelon run -n 1 …",
+            )
+        return Sharded(self.local + self.shift, self.world, self.rows)
+
+    def whole(self) -> torch.Tensor:
+        return self.shown.whole()
+
+
+def shift(counted: int, rows: Tuple[int, ...], counts: Sequence[Tuple[int, ...]], rank: int) -> Optional[int]:
+    """Return how many samples, or rows of a tensor, come before those of a rank; None for what is not joined."""
+    if counted == NOT_JOINED:
+        return None
+    return sum((rows if counted == OF_SAMPLES else counts[counted])[:rank])
+
+
+def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Optional[Any]:
+    """Return numbers on another device or of another type; None for a function that does something else."""
+    tensor: Any = args[0] if args else None
+    if isinstance(tensor, pieces.Pieces) and isinstance(tensor.parts[0], Numbered) and name in _KEPT:
+        return pieces.of([convert(func, name, (part, *args[1:]), kwargs) for part in tensor.parts])
+    if not isinstance(tensor, Numbered) or name not in _KEPT:
+        return None
+    return Numbered(func(tensor.local, *args[1:], **kwargs), tensor.world, tensor.rows, tensor.shift)
+
+
+def show(args: Args, kwargs: Kwargs) -> Tuple[Args, Kwargs]:
+    """Return the arguments with all numbers as they are in the whole batch."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, Numbered):
+            return tensor.shown
+        if isinstance(tensor, pieces.Pieces) and isinstance(tensor.parts[0], Numbered):
+            return pieces.Pieces([part.shown for part in tensor.parts])
+        return tensor
+
+    shown: Tuple[Args, Kwargs] = map_tensors((args, kwargs), change)
+    return shown
