@@ -86,8 +86,8 @@ def _be_rank(path: str, num_rounds: int, sizes: list[int]) -> None:
     import torch
     import torch.distributed as dist
 
-    from echelon.train import world
-    from echelon.train.cpu import all_gather as ours
+    from echelon.train.wire import gather as ours
+    from echelon.train.wire import world
 
     torch.set_num_threads(1)
     world.join(world.read(os.environ))  # as echelon makes the group

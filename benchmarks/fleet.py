@@ -15,16 +15,16 @@ import time
 from dataclasses import replace
 
 from benchmarks.meter import program
-from echelon.launch import agent_specs
+from echelon.launch import agents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.prepare import prepare
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.supervisor import Supervisor
-from echelon.node import agent_spec, beat
+from echelon.node import agent_spec
+from echelon.node.agent_spec import Placement
 from echelon.node.channel import Channel, Closed, encode
-from echelon.node.connect import connect
-from echelon.node.placement import Placement
+from echelon.node.connect import BEAT_SECONDS, connect
 from echelon.spec import Command, Job, Plan
 
 RANKS_PER_NODE = 8
@@ -39,7 +39,7 @@ def supervise(directory: str, num_agents: int) -> None:
     listener = listen("127.0.0.1")
     secret = os.urandom(32)
     addresses = [("127.0.0.1", listener.getsockname()[1])]
-    agent_spec.write(agent_specs.spec(plan, addresses, secret), directory)
+    agent_spec.write(agents.spec(plan, addresses, secret), directory)
     supervisor = Supervisor(plan, run_directory, listener, secret, Console(is_terminal=False))
     print(addresses[0][1], flush=True)
     supervisor.run()
@@ -143,12 +143,12 @@ def _beat(channels: list[Channel]) -> None:
     """Send the beats of all agents, spread over each second as those of real agents are."""
     line = encode("beat")
     while True:
-        seconds = beat.BEAT_SECONDS / max(1, len(channels))
+        seconds = BEAT_SECONDS / max(1, len(channels))
         for channel in list(channels):
             channel.send_beside(line)
             time.sleep(seconds)
         if not channels:
-            time.sleep(beat.BEAT_SECONDS)
+            time.sleep(BEAT_SECONDS)
 
 
 def _allow_many_files() -> None:

@@ -14,7 +14,7 @@ from tests.topology import trees
 from benchmarks.figures import Figure, Row, Spread, at_most
 from benchmarks.meter import Meter, tool
 from benchmarks.rows_here import walls
-from echelon.topology import describe, discover
+from echelon.topology import discover
 
 NUM_READINGS = 20
 TREES = (trees.lumi_g, trees.dgx_a100, trees.gh200)
@@ -55,7 +55,7 @@ def topology(meter: Meter) -> Row:
         what = f"{tree.__name__}, {len(node.cpus)} hardware threads: read"
         figures.append(Figure(what=what, unit="ms", ours=_timed(partial(discover.read, root)), target=at_most(50)))
         figures.append(
-            Figure(what="… and its cores divided", unit="ms", ours=_timed(partial(describe.near_cores, node)))
+            Figure(what="… and its cores divided", unit="ms", ours=_timed(partial(discover.near_cores, node)))
         )
     figures.append(
         Figure(what="this machine: read", unit="ms", ours=_timed(partial(discover.read, "/")), target=at_most(50))

@@ -22,7 +22,7 @@ from dataclasses import asdict
 
 from benchmarks.figures import Figure, Row, Spread, at_most_of_theirs, circumstances, markdown
 from benchmarks.meter import PROGRAMS, BenchmarkError, clean_environ
-from echelon.checkpoint_order import MEMORY
+from echelon.orders.checkpoint import MEMORY
 
 NUM_RANKS, BATCH = 2, 512
 KINDS = ("stop", "memory", "disk")

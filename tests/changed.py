@@ -16,12 +16,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ALWAYS = ("tests/test_house.py",)
 STARTED = {
-    "bench": ("bench",), "checks": ("checks",), "lint": ("lint",), "machines": ("machines",), "monitor": ("monitor",),
+    "trials": ("bench", "proof", "planted"), "jobs": ("slurm",), "dialects": ("launchers", "frameworks"),
+    "checks": ("checks",), "lint": ("lint",), "machines": ("machines",), "monitor": ("monitor",),
     "plan": ("plan",), "estimate": ("estimate",), "topology": ("topology", "run"), "script": ("script",),
     "slurm": ("slurm",), "cli": ("run", "test_docs.py"), "launch": ("run", "faults", "slurm", "launchers"),
     "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "launchers"),
-    "host": ("run",), "proof": ("planted",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"),
-    "train": ("corpus",), "pytorch": ("pytorch",),
+    "host": ("run",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"), "train": ("corpus",),
+    "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),
 }  # fmt: skip
 """Folders and files of tests for each room of src/echelon."""
 OTHERS = {

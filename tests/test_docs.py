@@ -34,8 +34,8 @@ from echelon.cli import COMMANDS, plan, submit
 from echelon.cli import help as helps
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
-from echelon.environment.place import Place
-from echelon.launch import failure, gathering, late_ranks, stop_requests, supervisor
+from echelon.environment.frameworks import Place
+from echelon.launch import failure, gathering, hangs, signals, supervisor
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
@@ -389,15 +389,13 @@ def test_cause_of_a_failure_is_explained(cause: str) -> None:
 def test_waiting_time_is_the_one_of_the_code(name: str) -> None:
     """The page says how long the supervisor waits for what, in its own numbers."""
     row = next(line for line in (ROOT / "docs/run.md").read_text("utf-8").splitlines() if f"`{name}`" in line)
-    assert (
-        f"{next(getattr(one, name) for one in (supervisor, stop_requests, gathering) if hasattr(one, name)):g} s" in row
-    )
+    assert f"{next(getattr(one, name) for one in (supervisor, signals, gathering) if hasattr(one, name)):g} s" in row
 
 
 def test_patience_with_the_last_ranks_is_the_one_of_the_code() -> None:
     """The page says after how long a rank that does not end is named."""
     text = (ROOT / "docs/failures.md").read_text("utf-8")
-    assert f"ranks ended {late_ranks.PATIENCE_SECONDS:.0f} s ago; still runs: rank" in text
+    assert f"ranks ended {hangs.PATIENCE_SECONDS:.0f} s ago; still runs: rank" in text
 
 
 def prose(page: Path) -> str:

@@ -14,7 +14,7 @@ from benchmarks.gpu import page, peaks, row, rows, rows_survive
 from benchmarks.gpu.bench import Bench, Done
 from benchmarks.gpu.facts import Facts
 
-from echelon import rehearsal_order
+from echelon.orders import rehearsal
 
 ROOT = Path(__file__).parents[1]
 HERE = Facts(python="3.12.1", torch="2.9.0", build="CUDA 12.8", nccl="2.27", devices=("H100",), missing=("lightning",))
@@ -40,7 +40,7 @@ class Prepared(Bench):
 
     def run(self, options: tuple[str, ...], script: Path, *arguments: str, more: Mapping[str, str] = {}) -> Done:
         self.commands.append((*options, script.name, more.get("CUDA_VISIBLE_DEVICES", "")))
-        if rehearsal_order.VARIABLE in more:
+        if rehearsal.VARIABLE in more:
             return self.killed
         return self.by_echelon
 

@@ -72,14 +72,13 @@ def test_circle_is_found(tmp_path: Path) -> None:
     assert circles(house) == [{"house.room.one", "house.room.two"}]
 
 
+IN_RANKS_ROOMS = ("train", "tracing", "bandwidth", "checkpoint")
 COUNTS_DIGITS = ("environment/digits.py", "lint/shell.py", "machines/schema.py", "topology/files.py")
 
 
 def test_numbers_are_read_at_one_door() -> None:
     """No other file asks Python what a digit is: "²" is one, and int() refuses it; it also refuses 5,000 digits."""
-    others = [
-        path for path in FILES if "train" not in path.relative_to(SOURCE).parts and name(path) not in COUNTS_DIGITS
-    ]
+    others = [path for path in FILES if room(path) not in IN_RANKS_ROOMS and name(path) not in COUNTS_DIGITS]
     assert [name(path) for path in others if re.search(r"\.is(digit|decimal|numeric)\(", path.read_text())] == []
 
 
@@ -139,8 +138,8 @@ def test_node_code_is_python_3_9() -> None:
 
 
 ASKS_DEVICES = re.compile(r"\btorch\.(cuda|xpu|mps|accelerator)\b|\.is_(cuda|xpu)\b|device\.type [!=]=")
-IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("train", "checkpoint")]
-DOORS_TO_DEVICES = ("train/device.py", "checkpoint/host_memory.py")
+IN_RANKS = [path for path in FILES if path.relative_to(SOURCE).parts[0] in IN_RANKS_ROOMS]
+DOORS_TO_DEVICES = ("train/wire/device.py", "checkpoint/host_memory.py")
 
 
 def test_devices_are_asked_at_one_door() -> None:
@@ -152,7 +151,7 @@ def test_devices_are_asked_at_one_door() -> None:
 SET_ELSEWHERE = {
     "train/check/spots.py": "setattr(self._times, ",  # our own numbers
     "train/strategies/blocks.py": "setattr(model.get_submodule(parent), ",  # the user's model
-    "train/plain_data_kinds.py": "setattr(error, ",  # an error that another rank has sent
+    "train/wire/plain_data.py": "setattr(error, ",  # an error that another rank has sent
     "train/rng/states.py": "random._inst.gauss_next",  # a part of the state of Python's generator
     "train/fsdp.py": "setattr(root, ",  # the user's model
     "train/global_tensors/pieces.py": "setattr(",  # an object that is made here
@@ -193,7 +192,7 @@ def test_own_names_may_be_assigned() -> None:
 
 
 DOOR_TO_PYTORCH = SOURCE / "pytorch"
-WITH_TORCH = ("train", "checkpoint", "proof", "bench")
+WITH_TORCH = (*IN_RANKS_ROOMS, "trials")
 
 
 def test_private_names_of_pytorch_are_taken_at_one_door() -> None:

@@ -8,7 +8,7 @@ from tests import warm
 
 from echelon.cli import options, run
 from echelon.errors import UsageError
-from echelon.scale_options import DEFAULT, ScaleOptions
+from echelon.orders.scale import DEFAULT, ScaleOptions
 
 WORDS = (
     "--no-check --shard-eval --sync-bn --same-random --per-device-batch --scale-lr sqrt --compress powersgd:2:5",

@@ -130,8 +130,8 @@ class Exploit:
 
 def hear_in_meeting() -> None:
     """Hear how rank 0 has written a file."""
-    from echelon.train import world
     from echelon.train.files.meeting import Meeting
+    from echelon.train.wire import world
 
     Meeting(world.read(os.environ)).follow("open", "/a", lambda: None)
 
@@ -150,8 +150,8 @@ def tell_in_meeting(path: str) -> None:
 
 def hear_random_states() -> None:
     """Follow rank 0's random numbers."""
-    from echelon.train import world
-    from echelon.train.rng import generators as generators
+    from echelon.train.rng import generators
+    from echelon.train.wire import world
 
     generators.Generators(1, None).follow(world.read(os.environ))
 
@@ -165,7 +165,8 @@ def tell_random_states(path: str) -> None:
 
 def hear_lists() -> None:
     """Gather the names of a batch's samples."""
-    from echelon.train import batches, world
+    from echelon.train import batches
+    from echelon.train.wire import world
 
     batches._gathered_list([["a"]], world.read(os.environ), (1, 1))
 
@@ -179,8 +180,8 @@ def tell_lists(path: str) -> None:
 
 def hear_activations() -> None:
     """Receive what the stage before gives."""
-    from echelon.train import world
     from echelon.train.model_parallel.micro_batches import MicroBatches
+    from echelon.train.wire import world
 
     MicroBatches(None, world.read(os.environ), [], {})._receive({}, ((), {}))  # type: ignore[arg-type]
 

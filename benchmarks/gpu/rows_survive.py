@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.gpu.bench import PROGRAMS, ROOT, Bench, Done
 from benchmarks.gpu.row import FAILED, LOOSE, MOST_SHOWN, RELATIVE, SHOWN, Row, Seen, failed, ranks
-from echelon import rehearsal_order
-from echelon.checkpoint_order import MEMORY
-from echelon.rehearsal_order import FREEZE_RANK, KILL_RANK, Fault, Rehearsal
+from echelon.orders import rehearsal
+from echelon.orders.checkpoint import MEMORY
+from echelon.orders.rehearsal import FREEZE_RANK, KILL_RANK, Fault, Rehearsal
 
 NUM_STEPS, KILLED_AFTER = 60, 35
 SAVED = ("--no-check", "--checkpoint-every", "10steps")
@@ -153,7 +153,7 @@ def _fault(kind: str, step: int) -> Mapping[str, str]:
 
 
 def _order(order: Rehearsal) -> Mapping[str, str]:
-    return {rehearsal_order.VARIABLE: rehearsal_order.variable(order)}
+    return {rehearsal.VARIABLE: rehearsal.variable(order)}
 
 
 ROWS = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.monitor.test_report import Generated
 
-from echelon import bench_order
-from echelon.bench import efficiency, measured, records
-from echelon.bench.question import STRONG, Question, Size
-from echelon.bench.records import Start
+from echelon.orders import bench
+from echelon.trials import efficiency, measured, records
+from echelon.trials.question import STRONG, Question, Size
+from echelon.trials.records import Start
 
 QUESTION = Question(
     script="train.py", arguments=("--epochs", "3"), is_module=False, is_own=False, sizes=(), mode=STRONG, num_steps=100,
@@ -35,7 +35,7 @@ class Folder:
         """Write a run whose steps after the first took these seconds."""
         name = Start.name_of(num_ranks, repeat)
         (self.path / name).mkdir(parents=True)
-        (self.path / name / bench_order.SECONDS_FILE).write_text("".join(f"{each:.9f}\n" for each in seconds))
+        (self.path / name / bench.SECONDS_FILE).write_text("".join(f"{each:.9f}\n" for each in seconds))
         run = Generated(self.path / name / "run")
         plan = {"format": 1, "num_nodes": num_nodes, "scale_options": {"how": "data"}, "environ": []}
         run.write("plan.json", plan)

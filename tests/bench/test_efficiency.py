@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.bench.generated import PHASES, QUESTION, Folder
 
-from echelon.bench import efficiency, limits, measured, plot, records, report, sizes
-from echelon.bench.question import WEAK, Question, Size
 from echelon.errors import UsageError
+from echelon.trials import efficiency, measured, plot, records, scaling_report
+from echelon.trials.question import WEAK, Question, Size, parse, place, usual
 
 step_seconds = st.floats(0.001, 5.0)
 
@@ -45,7 +45,7 @@ def test_speedup_and_efficiency_of_generated_runs(
     enough = [row for row in rows if row.efficiency is not None and row.efficiency.value >= 0.75 and not row.doubt]
     kept = efficiency.largest_enough(rows)
     assert kept is not None and kept.num_ranks == enough[-1].num_ranks
-    found, ours = limits.amdahl(folder.question, rows)
+    found, ours = efficiency.amdahl(folder.question, rows)
     if mode == "strong":
         assert found == pytest.approx(fixed, rel=1e-3, abs=1e-5)
         assert ours == pytest.approx(shared / base, rel=1e-3, abs=1e-5)
@@ -102,10 +102,10 @@ def test_failed_size_has_its_reason_and_the_others_their_numbers(tmp_path: Path)
     rows = folder.rows()
     assert [row.failure for row in rows] == ["error in the script", "", ""]
     assert rows[2].speedup is not None and rows[2].speedup.value == pytest.approx(2.0)
-    text = report.text(folder.question, rows)
+    text = scaling_report.text(folder.question, rows)
     assert "relative to 2 ranks" in text
     assert "1 rank gave no result: error in the script." in text
-    plain = report.as_plain(folder.question, rows)
+    plain = scaling_report.as_plain(folder.question, rows)
     assert plain["sizes"][0]["efficiency"] is None
     assert plain["largest_with_75_percent"] == 4
 
@@ -118,7 +118,7 @@ def test_gain_that_ranks_cannot_explain_is_doubted(tmp_path: Path, fast: float, 
     rows = folder.rows()
     assert bool(rows[1].doubt) == doubt
     assert ("cannot explain" in rows[1].doubt) == (fast == 0.03)
-    assert report.as_plain(folder.question, rows)["largest_with_75_percent"] == (1 if doubt else 2)
+    assert scaling_report.as_plain(folder.question, rows)["largest_with_75_percent"] == (1 if doubt else 2)
 
 
 def test_phases_utilisation_and_nodes_are_those_of_the_runs(tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ def test_phases_utilisation_and_nodes_are_those_of_the_runs(tmp_path: Path) -> N
     folder.run(1, [0.1] * 99, devices=4, load=90.0)
     folder.run(8, [0.02] * 99, num_nodes=2, devices=4, load=60.0)
     rows = folder.rows()
-    told = report.as_plain(folder.question, rows)["sizes"]
+    told = scaling_report.as_plain(folder.question, rows)["sizes"]
     assert told[1]["phases"] == pytest.approx({**PHASES, "steps": 99 * 0.02}, rel=1e-3)
     assert [size["utilisation_percent"] for size in told] == [90.0, 60.0]
     assert [size["nodes"] for size in told] == [1, 2]
-    assert "busy 90 % on 1 rank, 60 % on 8 ranks of the time" in report.paragraph(folder.question, rows)
+    assert "busy 90 % on 1 rank, 60 % on 8 ranks of the time" in scaling_report.paragraph(folder.question, rows)
 
 
 def test_run_that_its_time_limit_cut_counts(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_limit_is_the_part_that_grows(kind: str) -> None:
     """The share of communication, or of waiting for data, grows with the ranks; without parts, what does not shrink."""
     one, four = (with_parts(parts) for parts in LIMITS[kind])
     rows = efficiency.rows(QUESTION, [run(1, [0.1] * 9, account=one), run(4, [0.06] * 9, account=four)])
-    limit = limits.find(QUESTION, rows)
+    limit = efficiency.find(QUESTION, rows)
     assert limit.kind == kind
     assert (limit.next_ranks, limit.next_efficiency) == (8, pytest.approx(0.1 / (0.14 / 3 + 0.16 / 3 / 8) / 8))
     if kind != "fixed part":
@@ -184,15 +184,15 @@ def test_limit_names_only_options_that_the_runs_would_accept(changes: dict[str, 
     one, four = (with_parts(parts) for parts in LIMITS["communication"])
     asked = replace(QUESTION, **changes)
     rows = efficiency.rows(asked, [run(1, [0.1] * 9, account=one), run(4, [0.06] * 9, account=four)])
-    limit = limits.find(asked, rows)
+    limit = efficiency.find(asked, rows)
     assert limit.text.endswith(question)
-    assert f"{question} Amdahl's law expects" in limits.sentence(limit)
+    assert f"{question} Amdahl's law expects" in efficiency.sentence(limit)
 
 
 def test_limit_of_cores_of_devices_of_the_start_and_of_nothing() -> None:
     def kind(question: Question = QUESTION, **fields: object) -> str:
         runs = [run(1, [0.1] * 9), replace(run(4, [0.05] * 9), **fields)]  # type: ignore[arg-type]
-        return limits.find(question, efficiency.rows(question, runs)).kind
+        return efficiency.find(question, efficiency.rows(question, runs)).kind
 
     assert kind(num_cores=2) == kind(num_cores=4, seconds=(0.03,) * 9) == "cores"
     assert kind(num_cores=4) == "fixed part"
@@ -207,9 +207,9 @@ def test_long_start_limits_a_run_that_was_not_cut(tmp_path: Path) -> None:
     folder = Folder(tmp_path, replace(QUESTION, num_steps=0))
     folder.run(1, [0.05] * 99)
     folder.run(4, [0.04] * 99)
-    assert limits.find(folder.question, folder.rows()).kind == "start"
+    assert efficiency.find(folder.question, folder.rows()).kind == "start"
     folder.question = replace(folder.question, num_steps=100)
-    assert limits.find(folder.question, folder.rows()).kind == "fixed part"
+    assert efficiency.find(folder.question, folder.rows()).kind == "fixed part"
 
 
 @given(st.integers(1, 64), st.integers(0, 8), st.integers(1, 512))
@@ -217,7 +217,7 @@ def test_place_fills_nodes(num_nodes: int, per_node: int, number: int) -> None:
     """Each size gets the fewest nodes that share its ranks equally, or an error with the choices."""
     plan = {"nodes": [""] * num_nodes, "devices_per_node": per_node}
     try:
-        (size,) = sizes.place(plan, (number,), shares_devices=False)
+        (size,) = place(plan, (number,), shares_devices=False)
     except UsageError as error:
         assert per_node and (number > num_nodes * per_node or number % -(-number // per_node))
         assert error.hint
@@ -229,18 +229,18 @@ def test_place_fills_nodes(num_nodes: int, per_node: int, number: int) -> None:
 def test_size_that_does_not_fit_names_the_choices() -> None:
     plan = {"nodes": ["a", "b"], "devices_per_node": 4}
     with pytest.raises(UsageError, match=r"--ranks 16: there are 8 devices here, 4 on 2 nodes; the choices are 1 to 8"):
-        sizes.place(plan, (1, 4, 16), shares_devices=False)
-    assert sizes.place(plan, (16,), shares_devices=True) == (Size(num_ranks=16, num_nodes=2),)
+        place(plan, (1, 4, 16), shares_devices=False)
+    assert place(plan, (16,), shares_devices=True) == (Size(num_ranks=16, num_nodes=2),)
     with pytest.raises(UsageError, match="2 nodes with 4 devices each cannot share 5 ranks equally") as raised:
-        sizes.place(plan, (5,), shares_devices=False)
+        place(plan, (5,), shares_devices=False)
     assert raised.value.hint == "use 4 or 8 ranks in place of 5"
-    assert sizes.usual(plan) == (1, 2, 4, 8)
+    assert usual(plan) == (1, 2, 4, 8)
 
 
 @pytest.mark.parametrize("text", ["", "0,1", "1", "2,2", "1,x", "1,-2", "1,²", "9999999,1", "1;2"])
 def test_wrong_ranks(text: str) -> None:
     with pytest.raises(UsageError, match="--ranks"):
-        sizes.parse(text)
+        parse(text)
 
 
 FOREIGN = {

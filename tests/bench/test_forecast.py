@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.monitor.test_report import Generated, steps
 
-from echelon.bench import measured_sizes
 from echelon.cli import fit_scaling
 from echelon.errors import UsageError
+from echelon.trials import measured_sizes
 
 BATCH = 512
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.bench.lines import bench, is_one_error, missing_on_page
 
-from echelon.bench import network, plot
+from echelon.bandwidth import operations
 from echelon.cli import bench_network
-from echelon.train.collectives import operations
+from echelon.trials import network, plot
 
 
 def test_operations_of_real_ranks_are_right(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.lines import bench, is_one_error, missing_on_page
 
-from echelon.bench import start
-from echelon.bench.question import Size
-from echelon.bench.start import Started
 from echelon.cli import bench_start
+from echelon.trials import start
+from echelon.trials.question import Size
+from echelon.trials.start import Started
 
 seconds = st.floats(0.0, 100.0)
 

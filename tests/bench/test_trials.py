@@ -12,13 +12,13 @@ import pytest
 from tests import warm
 from tests.bench.generated import Folder
 
-from echelon import bench_order
-from echelon.bench import trials
-from echelon.bench.trials import Candidate
 from echelon.errors import EchelonError
 from echelon.host import Host
 from echelon.monitor.traces.verdict import COMMUNICATION, INPUT
-from echelon.scale_options import DEFAULT, ScaleOptions
+from echelon.orders import bench
+from echelon.orders.scale import DEFAULT, ScaleOptions
+from echelon.trials import candidates
+from echelon.trials.candidates import Candidate
 
 WORKERS = Candidate(name="num_workers=4", loader_workers=4)
 COMPRESS = Candidate(name="--compress bf16", price="other last digits", options=("--compress", "bf16"))
@@ -34,7 +34,7 @@ def names(
     verdicts: Any = [SimpleNamespace(shares=dict(zip((INPUT, COMMUNICATION), pair, strict=True))) for pair in shares]
     record: Any = SimpleNamespace(scale_options=options, saves=saves)
     account: Any = SimpleNamespace(training=training)
-    return [candidate.name for candidate in trials.candidates(verdicts, record, account)]
+    return [candidate.name for candidate in candidates.candidates(verdicts, record, account)]
 
 
 def test_only_what_run_accepts_for_the_script_is_tried() -> None:
@@ -54,12 +54,12 @@ def test_workers_are_tried_where_some_rank_waits_for_data() -> None:
     assert names(shares=[(0.0, 0.0)], workers=0) == names(shares=[(0.5, 0.0)]) == []
 
 
-def of(seconds: float, *without: float, spread: float = 0.0) -> trials.Trials:
+def of(seconds: float, *without: float, spread: float = 0.0) -> candidates.Trials:
     def steps(mean: float) -> tuple[float, ...]:
         return tuple(mean + spread * (-1) ** step for step in range(10))
 
-    trial = trials.Trial(candidate=COMPRESS, seconds=steps(seconds))
-    return trials.Trials(tried=(trial,), without=tuple(map(steps, without)))
+    trial = candidates.Trial(candidate=COMPRESS, seconds=steps(seconds))
+    return candidates.Trials(tried=(trial,), without=tuple(map(steps, without)))
 
 
 def test_gain_is_told_only_where_it_exceeds_what_runs_differ_by() -> None:
@@ -85,7 +85,7 @@ class Ranks(Host):
     def start(self, argv: Sequence[str], **_: Any) -> Any:
         words = list(argv)
         self.words.append(words)
-        [order] = [word.partition("=")[2] for word in words if word.startswith(bench_order.VARIABLE)]
+        [order] = [word.partition("=")[2] for word in words if word.startswith(bench.VARIABLE)]
         fields = json.loads(order)
         name = "--compress bf16" if "bf16" in words else "workers" if fields["loader_workers"] else "no change"
         code = self._exit_codes.get(name, 0)
@@ -99,7 +99,7 @@ class Ranks(Host):
             )  # fmt: skip
             run = Path(words[words.index("--run-dir") + 1])
             (generated.path / start.run).rename(run)
-            (generated.path / start.folder / bench_order.SECONDS_FILE).rename(folder / bench_order.SECONDS_FILE)
+            (generated.path / start.folder / bench.SECONDS_FILE).rename(folder / bench.SECONDS_FILE)
         say = f"import sys\nprint({text!r})\nsys.exit({code})"
         return subprocess.Popen([sys.executable, "-IS", "-c", say], stdout=subprocess.PIPE)
 
@@ -107,8 +107,8 @@ class Ranks(Host):
 def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Ranks) -> str:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    asked = trials.question(["train.py", "3"], ["-n", "2", "--scale", "auto"], is_module=False, is_own=False)
-    return trials.measure(asked, [WORKERS, COMPRESS], host, lambda _: None).text()
+    asked = candidates.question(["train.py", "3"], ["-n", "2", "--scale", "auto"], is_module=False, is_own=False)
+    return candidates.measure(asked, [WORKERS, COMPRESS], host, lambda _: None).text()
 
 
 def test_candidate_that_run_refuses_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_candidate_that_fails_or_has_no_effect(tmp_path: Path, monkeypatch: pyte
 
 
 def test_nothing_had_an_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trials.NOTHING in tried(tmp_path, monkeypatch, Ranks({"--compress bf16": 2, "workers": 2}))
+    assert candidates.NOTHING in tried(tmp_path, monkeypatch, Ranks({"--compress bf16": 2, "workers": 2}))
 
 
 def test_run_without_a_change_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,28 +2,28 @@
 
 from pathlib import Path
 
-from echelon.checkpoint import path_log
-from echelon.train.files.written_paths import WrittenPaths
+from echelon.checkpoint.written import append, read
+from echelon.train.files.sharing import WrittenPaths
 
 
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "checkpoints" / "written.jsonl"
-    path_log.append(str(log), "best.pt", was_there=False)
-    path_log.append(str(log), "data\udce9.csv", was_there=True)  # no valid UTF-8
+    append(str(log), "best.pt", was_there=False)
+    append(str(log), "data\udce9.csv", was_there=True)  # no valid UTF-8
     with log.open("a") as file:
         file.write('{"path": "ha')
-    assert path_log.read(str(log)) == {"best.pt": False, "data\udce9.csv": True}
+    assert read(str(log)) == {"best.pt": False, "data\udce9.csv": True}
 
 
 def test_line_behind_half_a_line(tmp_path: Path) -> None:
     """What a full disk has cut, or somebody altered, costs no other line."""
     log = tmp_path / "written.jsonl"
     log.write_bytes(b'{"path": "ha')
-    path_log.append(str(log), "best.pt", was_there=False)
+    append(str(log), "best.pt", was_there=False)
     with log.open("ab") as file:
         file.write(b'\xff\n[1]\n{"path": 3}\n')
-    path_log.append(str(log), "last.pt", was_there=True)
-    assert path_log.read(str(log)) == {"best.pt": False, "last.pt": True}
+    append(str(log), "last.pt", was_there=True)
+    assert read(str(log)) == {"best.pt": False, "last.pt": True}
 
 
 def test_full_disk_costs_the_log_and_not_the_file() -> None:
@@ -39,7 +39,7 @@ def test_full_disk_costs_the_log_and_not_the_file() -> None:
 
 
 def test_no_log_has_no_paths(tmp_path: Path) -> None:
-    assert path_log.read(str(tmp_path / "written.jsonl")) == {}
+    assert read(str(tmp_path / "written.jsonl")) == {}
 
 
 def test_file_of_after_the_checkpoint_is_absent_until_it_is_written_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.tiers import pick
 
 from echelon.checkpoint.store import Store
-from echelon.train.checkpoints import whole
+from echelon.train.checkpoints import newest
 from echelon.train.scaling_error import ScalingError
 
 NUM_RANKS, NUM_DAMAGES = 3, pick(40, all=200)
@@ -51,11 +51,11 @@ def damage(folder: Path, chance: random.Random, other: Path) -> None:
         path.write_bytes(content)
 
 
-def found(store: Store) -> list[whole.OnDisk]:
+def found(store: Store) -> list[newest.OnDisk]:
     """Return what each of several ranks finds; they ask each other as ranks do."""
     answers: dict[str, list[bool]] = {}
     meeting = threading.Barrier(NUM_RANKS)
-    results: dict[int, whole.OnDisk] = {}
+    results: dict[int, newest.OnDisk] = {}
 
     def any_rank(question: str, *, is_so: bool) -> bool:
         answers.setdefault(question, []).append(is_so)
@@ -63,7 +63,7 @@ def found(store: Store) -> list[whole.OnDisk]:
         return any(answers[question])
 
     def work(rank: int) -> None:
-        results[rank] = whole.newest(store, rank, NUM_RANKS, any_rank)
+        results[rank] = newest.newest_on_disk(store, rank, NUM_RANKS, any_rank)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(NUM_RANKS)]
     for thread in threads:
@@ -112,6 +112,6 @@ def test_no_checkpoint_is_whole(store: Store) -> None:
 
 
 def test_empty_folder_is_a_beginning(tmp_path: Path) -> None:
-    one = whole.newest(Store(str(tmp_path)), 0, 1, lambda _, *, is_so: is_so)
-    assert one == whole.OnDisk(None, [], str(tmp_path), 0)
+    one = newest.newest_on_disk(Store(str(tmp_path)), 0, 1, lambda _, *, is_so: is_so)
+    assert one == newest.OnDisk(None, [], str(tmp_path), 0)
     one.refuse_none()

@@ -17,13 +17,11 @@ from tests.runs import ECHELON
 from echelon.errors import UsageError
 from echelon.launch import lookouts
 from echelon.launch.crew import Member
-from echelon.launch.lookouts import Look, Lookouts
+from echelon.launch.lookouts import Look, Lookouts, Seen
 from echelon.launch.run_directory import RunDirectory
-from echelon.launch.seen import Seen
 from echelon.node import sweep
-from echelon.node.agent_spec import AgentSpec
+from echelon.node.agent_spec import AgentSpec, Placement
 from echelon.node.lookout import Lookout
-from echelon.node.placement import Placement
 from echelon.node.survey.nouns import Survey, plain
 
 UNTIL_FOUND = 'until grep -q \'"event": "finding"\' "$ECHELON_RUN_DIR/events.jsonl"; do sleep 0.1; done'

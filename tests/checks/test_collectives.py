@@ -14,10 +14,10 @@ from tests.checks.shaped import Network as Shaped
 from tests.runs import ECHELON
 from tests.tiers import some
 
+from echelon.bandwidth.sweep import libraries, traffic
 from echelon.checks import collectives, reference
 from echelon.checks.finding import Finding
 from echelon.node.survey.nouns import Interface, Network, Survey
-from echelon.train.collectives.routes import libraries, traffic
 
 MIB = 1 << 20
 MINE = """
@@ -47,7 +47,7 @@ import os
 import sys
 import time
 
-from echelon.train.collectives import sweep
+from echelon.bandwidth import sweep
 
 reduce_once = sweep.reduce_once
 
@@ -143,7 +143,7 @@ def test_a_node_on_a_slow_link_is_found(tmp_path: Path) -> None:
     Where nobody can make namespaces and shapers, that node's rank sleeps instead.
     """
     num_nodes, bad = 5, 4
-    program = (sys.executable, "-m", "echelon.train.collectives.sweep")
+    program = (sys.executable, "-m", "echelon.bandwidth.sweep")
     try:
         with Shaped(num_nodes) as network:
             network.slow_down(bad)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echelon.train.collectives.narrow import Group, Measure, by_round, most_rounds, narrow
+from echelon.bandwidth.narrow import Group, Measure, by_round, most_rounds, narrow
 
 SIZES = tuple(range(2, 131))
 

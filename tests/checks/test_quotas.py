@@ -6,7 +6,7 @@ import pytest
 
 from echelon.checks.examine import examine
 from echelon.checks.finding import Wanted
-from echelon.node.survey import quotas, take
+from echelon.node.survey import folders, take
 from echelon.node.survey.nouns import Quota, Survey
 
 TIB, KIB = 1 << 40, 1 << 10
@@ -43,7 +43,7 @@ def read(mount: Path, filesystem: str, tool: str, text: str) -> tuple[Quota, ...
         (root / "bin" / tool).write_text(text)
         (root / "bin" / tool).chmod(0o755)
     environ = {"PATH": f"{root / 'bin'}:/bin:/usr/bin"}
-    return quotas.read(str(root), environ, checkpoints=str(mount / "me" / "checkpoints")).quotas
+    return folders.read_quotas(str(root), environ, checkpoints=str(mount / "me" / "checkpoints")).quotas
 
 
 def test_lustre(mount: Path) -> None:
@@ -81,7 +81,7 @@ def test_no_quota(mount: Path, filesystem: str, tool: str, text: str) -> None:
 
 def test_tool_that_hangs(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that does not answer is named."""
-    monkeypatch.setattr(quotas, "TOOL_SECONDS", 0.2)
+    monkeypatch.setattr(folders, "TOOL_SECONDS", 0.2)
     with pytest.raises(TimeoutError, match=r"lfs did not answer within 0\.2 s"):
         read(mount, "lustre", "lfs", "#!/bin/sh\nexec sleep 20\n")
 

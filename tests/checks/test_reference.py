@@ -12,9 +12,9 @@ from tests.checks.test_take import check
 
 from echelon.checks import reference
 from echelon.checks.finding import Wanted
-from echelon.machines.keep import keep
 from echelon.machines.load import find
 from echelon.machines.page import page
+from echelon.machines.write import keep
 
 LUMI = nodes.machine_named("lumi")
 DAY = date(2026, 11, 21)

@@ -6,8 +6,8 @@ import pytest
 from tests.checks import nodes
 from tests.checks.seeds import SEEDS, Seed
 
+from echelon.checks import network
 from echelon.checks.finding import Finding
-from echelon.checks.one import interfaces
 from echelon.node.survey.nouns import Survey
 
 BAD_NODE = 2  # of several
@@ -75,4 +75,4 @@ def listed(findings: list[Finding]) -> str:
 )  # fmt: skip
 def test_a_value_selects_interfaces(text: str, expected: list[str]) -> None:
     """As NCCL does: by prefix, after = by exact name, after ^ all others but loopback."""
-    assert interfaces.chosen(text, ["lo", "nmn0", "hsn0", "hsn1"]) == expected
+    assert network.chosen(text, ["lo", "nmn0", "hsn0", "hsn1"]) == expected

@@ -15,7 +15,7 @@ from tests.runs import ECHELON
 from tests.test_house import pythons
 
 from echelon.launch import package
-from echelon.node.survey import folders, health, meet, nouns, settings, take
+from echelon.node.survey import devices, folders, nouns, process, take, visit
 from echelon.node.survey.take import Part
 
 
@@ -102,7 +102,9 @@ def test_other_data_is_refused(data: object) -> None:
 
 def test_secrets_are_not_read() -> None:
     """Variables that may hold a secret never leave the node."""
-    found = settings.read({"HF_TOKEN": "x", "HF_HOME": "/h", "HF_HUB_KEY": "y", "NCCL_DEBUG": "INFO", "OTHER": "z"})
+    found = process.read_settings(
+        {"HF_TOKEN": "x", "HF_HOME": "/h", "HF_HUB_KEY": "y", "NCCL_DEBUG": "INFO", "OTHER": "z"}
+    )
     assert found.variables == {"HF_HOME": "/h", "NCCL_DEBUG": "INFO"}
 
 
@@ -127,7 +129,7 @@ def test_what_nvidia_smi_says_is_read(tmp_path: Path) -> None:
 *) echo '00000000:07:00.0, 4711, /usr/bin/python3';;
 esac""",
     )
-    found = health.ask_nvidia_smi(environ)
+    found = devices.ask_nvidia_smi(environ)
     assert found is not None
     assert found.devices == (
         nouns.Health(
@@ -182,9 +184,9 @@ def test_a_file_that_blocks_costs_one_part(forest: nodes.Forest) -> None:
 
 def test_an_nvidia_smi_that_fails_is_no_answer(tmp_path: Path) -> None:
     """An exit code, rubbish and no program at all: nothing is known, and nothing raises."""
-    assert health.ask_nvidia_smi(nvidia_smi(tmp_path, "exit 9")) is None
-    assert health.ask_nvidia_smi({"PATH": "/nowhere"}) is None
-    found = health.ask_nvidia_smi(nvidia_smi(tmp_path, "echo Unable to determine the device handle"))
+    assert devices.ask_nvidia_smi(nvidia_smi(tmp_path, "exit 9")) is None
+    assert devices.ask_nvidia_smi({"PATH": "/nowhere"}) is None
+    found = devices.ask_nvidia_smi(nvidia_smi(tmp_path, "echo Unable to determine the device handle"))
     assert found is not None
     assert found.devices == ()
 
@@ -210,7 +212,7 @@ def test_the_mount_with_the_longest_name_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [2, 3, 16, 17, 100, 1024])
 def test_every_node_is_tried_by_others_and_tries_others(count: int) -> None:
     """Whatever the number of nodes: each is tried, both ways, and one's own work stays small."""
-    tries = {index: meet.partners(index, count) for index in range(count)}
+    tries = {index: visit.partners(index, count) for index in range(count)}
     for index, others in tries.items():
         assert index not in others
         assert len(others) == len(set(others)) <= max(15, 2 * count.bit_length())
@@ -219,8 +221,8 @@ def test_every_node_is_tried_by_others_and_tries_others(count: int) -> None:
 
 def test_doors_greet_who_knows_them() -> None:
     """An open door is reached, a closed one and another service are named with the reason."""
-    own, other = meet.Door("word", "127.0.0.1"), meet.Door("another", "127.0.0.1")
-    closed = meet.Door("word", "127.0.0.1")
+    own, other = visit.Door("word", "127.0.0.1"), visit.Door("another", "127.0.0.1")
+    closed = visit.Door("word", "127.0.0.1")
     port = closed.port
     closed.socket.close()
     code = "import sys; from echelon.node.survey import meet; d = meet.Door('word', '127.0.0.1'); print(d.port, flush=True); d.socket.setblocking(True); d.answer(); d.answer()"  # noqa: E501
@@ -231,7 +233,7 @@ def test_doors_greet_who_knows_them() -> None:
         "good": ("127.0.0.1", good), "closed": ("127.0.0.1", port), "unknown": ("no-such-name.invalid", 1),
         "stranger": ("127.0.0.1", other.port),
     }  # fmt: skip
-    unreached = meet.visit(doors, "word", own=own, seconds=2.0)
+    unreached = visit.visit(doors, "word", own=own, seconds=2.0)
     server.terminate()
     server.wait()
     server.stdout.close()

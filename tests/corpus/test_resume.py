@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.tiers import pick
 
-from echelon import rehearsal_order
-from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
+from echelon.orders import rehearsal
+from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 
 from . import same
 from .runs import FOLDER, Done, Runs, start
@@ -37,7 +37,7 @@ class Moment:
         self.rank = chance.randrange(self.before)
 
     def fault(self) -> dict[str, str]:
-        return {rehearsal_order.VARIABLE: rehearsal_order.variable(Rehearsal(Fault(KILL_RANK, self.rank, self.step)))}
+        return {rehearsal.VARIABLE: rehearsal.variable(Rehearsal(Fault(KILL_RANK, self.rank, self.step)))}
 
 
 def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:

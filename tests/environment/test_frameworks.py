@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from echelon.environment import frameworks, slurm_task
-from echelon.environment.place import Place
+from echelon.environment import frameworks
+from echelon.environment.frameworks import Place
 
 PLACE = Place(5, 8, 1, 4, 1, 2, "n1", 29400)
 WORKERS = [f"n{rank // 4}:{20000 + rank}" for rank in range(8)]
@@ -116,26 +116,26 @@ def test_task_variables_equal_what_srun_says(recorded):
         "SLURM_NTASKS_PER_NODE": "1", "SLURM_GTIDS": "1",
     }  # fmt: skip
     place = Place(9, 16, 1, 8, 1, 2, "nid005000", 20002)
-    assert {**agent, **slurm_task.task_variables(agent, place)} == theirs
+    assert {**agent, **frameworks.task_variables(agent, place)} == theirs
 
 
 def test_task_variables_of_uneven_nodes(recorded):
     """Counts that differ are given, and must fit the place."""
     theirs = recorded("srun-uneven-rank6")
     place = Place(6, 7, 0, 1, 2, 3, "nid005000", 20004)
-    task = slurm_task.task_variables(theirs, place, ranks_per_node=[5, 1, 1])
+    task = frameworks.task_variables(theirs, place, ranks_per_node=[5, 1, 1])
     assert task.pop("SLURM_NTASKS_PER_NODE") == "1"
     assert {**theirs, **task} == theirs
     with pytest.raises(ValueError, match=r"\[1, 1, 1\] ranks per node"):
-        slurm_task.task_variables(theirs, place)
+        frameworks.task_variables(theirs, place)
 
 
 def test_task_variables_share_the_agents_cores(recorded):
     """SLURM_CPUS_PER_TASK of the agent is divided among its ranks."""
     agent = {**recorded("srun-2x8-rank9"), "SLURM_CPUS_PER_TASK": "56"}
-    assert slurm_task.task_variables(agent, PLACE)["SLURM_CPUS_PER_TASK"] == "14"
+    assert frameworks.task_variables(agent, PLACE)["SLURM_CPUS_PER_TASK"] == "14"
 
 
 def test_task_variables_outside_of_slurm():
     """Without Slurm nobody pretends to be it."""
-    assert slurm_task.task_variables({"HOME": "/h"}, PLACE) == {}
+    assert frameworks.task_variables({"HOME": "/h"}, PLACE) == {}

@@ -5,7 +5,7 @@ import pytest
 
 from echelon.environment import master, surroundings
 from echelon.environment.errors import SurroundingError
-from echelon.environment.place import Place
+from echelon.environment.frameworks import Place
 
 RECORDED_PLACES = {
     "srun-2x8-rank9": Place(9, 16, 1, 8, 1, 2, "nid005000", 20002),

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from tests.estimate.logs import MIB, Written, of_model
 
 from echelon.errors import UsageError
-from echelon.estimate import alternatives, replicas, scaled, schedule, stages, strategies, timeline
-from echelon.estimate.layout import POLICY, Layout
+from echelon.estimate import choice, replicas, schedule, stages, strategies, timeline
+from echelon.estimate.layout import POLICY, Layout, share
 from echelon.estimate.log import EventLog, Weight
-from echelon.estimate.shares import share
 
 LAYOUTS = [
     Layout(),
@@ -158,7 +157,7 @@ def test_policy_of_fully_shard_halves_what_is_computed() -> None:
     """Weights are gathered and activations kept in 16 bits, shards are not; autocast has halved activations before."""
     layout, log = Layout(shard=2, precision=POLICY), by_hand()
     assert (layout.name, layout.code) == ("FSDP + bf16 policy", 'Strategy(shard=2, precision="bf16")')
-    assert not scaled.how(layout)
+    assert not choice.how(layout)
     plain = strategies.memory(log, Layout(shard=2)).messages
     assert strategies.memory(log, layout).messages[0].num_bytes == plain[0].num_bytes // 2
     for half, activations in (("", 250 + 2 * 300), ("autocast", 500 + 2 * 600)):
@@ -452,7 +451,7 @@ COMBINED = [
 def test_tensor_beside_other_axes(num_ranks: int, per_node: int, expected: list[tuple[int, int, int]]) -> None:
     """Tensor stays within a node; beside it are shards, or stages of a pipeline, and each has its own estimate."""
     log = of_model(num_blocks=4, rows=16)
-    layouts = alternatives.of_several(log, num_ranks, per_node)
+    layouts = choice.of_several(log, num_ranks, per_node)
     axes = [(one.tensor, one.pipeline, one.shard) for one in layouts if one.tensor > 1 or one.pipeline > 1]
     assert axes == expected
     assert len({(one.name, one.reshard) for one in layouts}) == len(layouts)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.errors import UsageError
-from echelon.estimate.speed.communication import STEP_BYTES, Network, of_machine
-from echelon.estimate.speed.runs import Prediction, Refusal, Run
+from echelon.estimate.speed.runs import STEP_BYTES, Network, Prediction, Refusal, Run, of_machine
 from echelon.estimate.speed.throughput import DOUBT_A_DOUBLING, FARTHEST, Model, fit
 from echelon.machines.load import load_shipped
 

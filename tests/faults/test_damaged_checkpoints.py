@@ -10,7 +10,7 @@ from tests.checkpoint.test_whole import damage
 from tests.tiers import pick
 from tests.train.replay.test_resume import Folder
 
-from echelon.rehearsal_order import KILL_RANK
+from echelon.orders.rehearsal import KILL_RANK
 
 SCRIPT = """
 import torch

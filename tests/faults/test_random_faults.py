@@ -13,7 +13,7 @@ from tests.cluster.fixture import require_tools
 from tests.runs import ECHELON, left_behind
 from tests.tiers import pick
 
-from echelon.rehearsal_order import KINDS
+from echelon.orders.rehearsal import KINDS
 
 SCRIPT = Path(__file__).with_name("rehearsed.py")
 NUM_NODES = 4

@@ -14,8 +14,8 @@ from echelon.cli import COMMANDS
 from echelon.cli import help as helps
 from echelon.cli.options import Option
 from echelon.environment import become
+from echelon.environment.agent_place import agent_task
 from echelon.environment.errors import WrongEnvironmentError
-from echelon.environment.slurm_agent import agent_task
 from echelon.errors import UsageError
 from echelon.slurm import allocation
 

@@ -12,13 +12,13 @@ from tests.plan.test_fit import SCRIPT
 from tests.tiers import some
 
 from echelon.errors import UsageError
-from echelon.estimate import scaled
+from echelon.estimate import choice
 from echelon.estimate.choice import MARGIN
 from echelon.estimate.devices import Device
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import judge
 from echelon.launch.auto_fit import Memory, choose
-from echelon.scale_options import DEFAULT, ScaleOptions
+from echelon.orders.scale import DEFAULT, ScaleOptions
 
 GIB = 1 << 30
 
@@ -36,8 +36,8 @@ def ranks(memory_bytes: int, num_ranks: int = 2) -> Memory:
 def needs(num_ranks: int = 2) -> dict[str, int]:
     """Return the most that each way to scale takes."""
     device = Device(chip="A100", memory_bytes=80 * GIB)
-    layouts = scaled.layouts(log(), num_ranks, num_ranks)
-    return {scaled.how(layout): judge(log(), layout, device).high_bytes for layout in layouts}
+    layouts = choice.layouts(log(), num_ranks, num_ranks)
+    return {choice.how(layout): judge(log(), layout, device).high_bytes for layout in layouts}
 
 
 def test_just_enough_memory_for_each_way() -> None:
@@ -70,7 +70,7 @@ def test_batches_of_each_rank_count() -> None:
     large = of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8, activation_bytes=256 * MIB)
     device = data.device
     shared, own = (judge(large, layout, device) for layout in
-                   (scaled.layouts(large, 2, 2)[0], scaled.layouts(large, 2, 2, rows=16)[0]))  # fmt: skip
+                   (choice.layouts(large, 2, 2)[0], choice.layouts(large, 2, 2, rows=16)[0]))  # fmt: skip
     assert own.high_bytes > shared.high_bytes
     tight = ranks(int(shared.high_bytes / (1 - MARGIN)) + 1)
     assert choose(large, tight, DEFAULT, script="train.py").how == "data"
@@ -84,7 +84,7 @@ def test_nothing_fits() -> None:
         choose(log(), ranks(MIB), DEFAULT, script="train.py")
     assert result.value.hint == "echelon fit train.py   says what to change first"
     tall = of_model(num_blocks=8, block_bytes=8 * MIB, rows=8, activation_bytes=256 * MIB)
-    layout = scaled.layouts(tall, 1, 1)[0].changed(checkpointing=True)
+    layout = choice.layouts(tall, 1, 1)[0].changed(checkpointing=True)
     need = judge(tall, layout, ranks(80 * GIB).device).high_bytes
     with pytest.raises(UsageError, match="one device needs least") as result:
         choose(tall, ranks(int(need / (1 - MARGIN)) + 1, 1), DEFAULT, script="train.py")

@@ -10,9 +10,8 @@ import pytest
 from tests.topology import trees
 
 from echelon.launch.binding_report import Bound
-from echelon.node.agent_spec import AgentSpec
+from echelon.node.agent_spec import AgentSpec, Placement
 from echelon.node.binding import Binding
-from echelon.node.placement import Placement
 from echelon.topology.binding import parse_cpu_list
 
 MAP = ("49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47")

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from echelon.checkpoint_order import Order
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished
-from echelon.host.recorded import RecordedHost
+from echelon.host.host import RecordedHost
+from echelon.jobs import lease, settings
+from echelon.jobs.course import ChainOver, Course, with_chain
+from echelon.jobs.history import History
+from echelon.jobs.settings import Chain
 from echelon.launch import runs
-from echelon.launch.chain import lease, settings
-from echelon.launch.chain.course import ChainOver, Course, with_chain
-from echelon.launch.chain.history import History
-from echelon.launch.chain.settings import Chain
 from echelon.launch.prepare import prepare
+from echelon.orders.checkpoint import CheckpointOrder
 from echelon.spec import Command, Job
 
 HOUR = 3600.0
@@ -48,7 +48,9 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
 
 def job(folder: Path) -> Job:
     command = Command(kind="script", target="train.py")
-    return Job(command=command, checkpoints=Order("", steps=5), run_directory=str(folder / "run"), ranks_per_node=2)
+    return Job(
+        command=command, checkpoints=CheckpointOrder("", steps=5), run_directory=str(folder / "run"), ranks_per_node=2
+    )
 
 
 def host(now: float = 1000.0, answers: dict[tuple[str, ...], Finished] | None = None) -> RecordedHost:

@@ -12,7 +12,7 @@ from echelon.launch.failure import (
     USER_ERROR,
     Failure,
 )  # fmt: skip
-from echelon.node import error_owner
+from echelon.node import frames
 
 COLLECTIVE = """Traceback (most recent call last):
   File "/home/me/train.py", line 41, in <module>
@@ -103,7 +103,7 @@ def test_lost_database_is_an_error_of_the_script(last: str) -> None:
 
 def test_words_of_a_rank_about_itself() -> None:
     """A rank knows whether an error is echelon's own, and whether echelon knows its PyTorch."""
-    own = of_rank(OWN + error_owner.own_line())
+    own = of_rank(OWN + frames.own_line())
     assert own.cause == OWN_MISTAKE
     assert failure.error_line(own) == "KeyError: 'x'"
     assert failure.describe(own, device="", with_tail=False)[-2] == "  please report it, with this file:"

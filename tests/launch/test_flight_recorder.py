@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echelon.node.flight_recorder import pending
-from echelon.node.plain_values import read
+from echelon.node.flight_recorder import pending, read
 
 
 class Evil:

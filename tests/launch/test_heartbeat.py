@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from echelon.launch.heartbeat import Heartbeat
-from echelon.node import halt_watch, process_state
+from echelon.launch.crew import Heartbeat
+from echelon.node import process_state
 
 
 class Clock:
@@ -83,7 +83,7 @@ def test_stopped_warm_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     states = {"now": "S"}
     monkeypatch.setattr(process_state, "read", lambda pid: process_state.Process(pid, 1, states["now"], 0))
-    watch = halt_watch.HaltWatch(clock)
+    watch = process_state.HaltWatch(clock)
 
     def seconds(count: int) -> list[bool]:
         seen = []

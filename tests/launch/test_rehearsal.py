@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from echelon.errors import UsageError
-from echelon.launch.rehearsal import random_faults, scratch, verdict
-from echelon.rehearsal_order import DROP_NODE, FILL_DISK, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
+from echelon.orders.rehearsal import DROP_NODE, FILL_DISK, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
+from echelon.trials import disturbed, rehearse, scratch
 
 
 def test_copy_has_small_files_and_links_to_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ def test_fault_is_drawn_where_the_training_can_go_on(kind: str) -> None:
     """It comes after a checkpoint that it can go back to, and before the end; a seed draws the same fault again."""
     drawn = set()
     for seed in range(200):
-        fault = random_faults.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
-        assert fault == random_faults.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
+        fault = rehearse.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
+        assert fault == rehearse.draw(kind, seed, num_ranks=4, num_steps=20, step_seconds=0.01)
         least = {SIGNAL: 1, TEAR_CHECKPOINT: 11}.get(kind, 6)
         assert least <= fault.step <= (10 if kind == SIGNAL else 19)
         assert fault.step <= 17 or not fault.delay
@@ -55,9 +55,7 @@ def test_fault_is_drawn_where_the_training_can_go_on(kind: str) -> None:
 
 def test_disk_is_filled_before_a_save() -> None:
     """Of 23 steps, the last save is after step 20."""
-    steps = {
-        random_faults.draw(FILL_DISK, seed, num_ranks=2, num_steps=23, step_seconds=0.1).step for seed in range(200)
-    }
+    steps = {rehearse.draw(FILL_DISK, seed, num_ranks=2, num_steps=23, step_seconds=0.1).step for seed in range(200)}
     assert steps == set(range(6, 20))
 
 
@@ -88,10 +86,10 @@ def test_file_that_vanishes_is_named(tmp_path: Path) -> None:
         contents.copy_to(str(tmp_path / "copy"))
 
 
-def records(*steps: "tuple[int, float, int]", end: "dict[str, Any] | None" = None) -> verdict.Records:
+def records(*steps: "tuple[int, float, int]", end: "dict[str, Any] | None" = None) -> disturbed.Records:
     lines = [{"step": step, "time": when, "pid": pid} for step, when, pid in steps]
     told = {"is_same": True, "difference": 0.0, "weights": 0.0, "tensor": "", "lacks": "", **(end or {})}
-    return verdict.Records(lines, {"struck_at": 3, "time": 3.2}, told)
+    return disturbed.Records(lines, {"struck_at": 3, "time": 3.2}, told)
 
 
 def run_directory(folder: Path, *events: "dict[str, Any]") -> str:
@@ -104,9 +102,9 @@ RESTART = {"event": "restart", "cause": "killed by a signal"}
 STEPS = ((1, 1.0, 7), (2, 2.0, 7), (3, 3.0, 7), (2, 4.0, 8), (3, 5.0, 8), (4, 6.0, 8))
 
 
-def judged(folder: Path, found: verdict.Records, *, exit_code: int = 0, bound: float = 1e-6) -> verdict.Verdict:
+def judged(folder: Path, found: disturbed.Records, *, exit_code: int = 0, bound: float = 1e-6) -> disturbed.Verdict:
     run = run_directory(folder, RESTART)
-    return verdict.judge(
+    return disturbed.judge(
         Fault(KILL_RANK, rank=1, step=3), found, run, num_steps=4, exit_code=exit_code, bound=lambda: bound
     )
 
@@ -143,8 +141,8 @@ def test_verdict_needs_a_named_cause_and_a_fault(tmp_path: Path) -> None:
     run = run_directory(tmp_path)
     for found, why in (
         (records(*STEPS), "echelon did not name the cause"),
-        (verdict.Records([], {}, {}), "the fault did not happen"),
+        (disturbed.Records([], {}, {}), "the fault did not happen"),
     ):
         fault = Fault(DROP_NODE, rank=1, step=3)
-        told = verdict.judge(fault, found, run, num_steps=4, exit_code=0, bound=lambda: 1e-6)
+        told = disturbed.judge(fault, found, run, num_steps=4, exit_code=0, bound=lambda: 1e-6)
         assert told.why_not.startswith(why)

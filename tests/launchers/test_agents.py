@@ -2,8 +2,8 @@
 
 import pytest
 
+from echelon.environment.agent_place import mpi_task
 from echelon.environment.errors import SurroundingError
-from echelon.environment.mpi_agent import mpi_task
 from echelon.node.agent_spec import AgentSpec
 from echelon.node.starter import with_argument
 

@@ -12,7 +12,7 @@ from tests.cluster import Cluster
 from tests.run.shell import Shell
 
 from echelon.environment import frameworks
-from echelon.environment.place import Place
+from echelon.environment.frameworks import Place
 
 from .conftest import FOR_MPI, PATH, SCRIPT, reports
 

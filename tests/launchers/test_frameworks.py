@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from echelon.launch.frameworks import installed
-from echelon.launch.frameworks.installed import Build, problems
-from echelon.launch.frameworks.rows import FRAMEWORKS
-from echelon.launch.frameworks.versions import fits, is_older
+from echelon.dialects import installed
+from echelon.dialects.installed import FRAMEWORKS, Build, fits, is_older, problems
 
 CPU = Build(version="2.13.0+cpu", cuda="", rocm="")
 CUDA = Build(version="2.13.0+cu130", cuda="13.0", rocm="")

@@ -13,13 +13,14 @@ import pytest
 from echelon.cli.launcher import with_launcher, with_line
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
+from echelon.dialects import accelerate
+from echelon.dialects.accelerate import ask
+from echelon.dialects.settle import settle
+from echelon.dialects.translate import Line, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
-from echelon.launch.launchers import Line, accelerate, recognise
-from echelon.launch.launchers.ask_accelerate import ask
-from echelon.launch.launchers.settle import settle
 from echelon.slurm.allocation import Allocation
-from echelon.slurm.mpi import read_list
+from echelon.slurm.step import read_list
 from echelon.spec import Job
 
 from .conftest import BESIDE, PATH, require
@@ -150,7 +151,7 @@ def test_deepspeeds_choice_of_devices(text: str, expected: tuple[int, int, str])
 )  # fmt: skip
 def test_a_number_for_all_nodes_is_divided(monkeypatch: pytest.MonkeyPatch, text: str, ranks_per_node: int) -> None:
     """mpirun, accelerate and srun count the ranks of all nodes together."""
-    monkeypatch.setattr("echelon.launch.launchers.settle._with_mpi", lambda launcher, *_: launcher)
+    monkeypatch.setattr("echelon.dialects.settle._with_mpi", lambda launcher, *_: launcher)
     assert job(text, TWO_NODES).ranks_per_node == ranks_per_node
 
 
@@ -327,7 +328,7 @@ def test_what_starts_an_mpi_program(
     monkeypatch: pytest.MonkeyPatch, host: RecordedHost, expected: tuple[str, tuple[str, ...]]
 ) -> None:
     """Slurm where it speaks the library's protocol and can load it, else the line's own mpirun."""
-    monkeypatch.setattr("echelon.launch.launchers.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
     scanned, line = with_launcher(scan(["--", "mpirun", "-n", "4", "true"]))
     assert line is not None
     launcher = settle(with_line(read_job(scanned), line), TWO_NODES, host).launcher
@@ -338,7 +339,7 @@ def test_what_starts_an_mpi_program(
 @pytest.mark.parametrize("text", ["-- mpirun --bind-to core -n 2 true", "--bind off -- mpirun -n 2 true"])
 def test_own_bindings_of_mpirun_stay(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Who says where MPI's processes go, or wants no binding, keeps it."""
-    monkeypatch.setattr("echelon.launch.launchers.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
     scanned, line = with_launcher(scan(text.split()))
     assert line is not None
     host = machine(listed="", mpirun=OPEN_MPI)
@@ -349,7 +350,7 @@ def test_own_bindings_of_mpirun_stay(monkeypatch: pytest.MonkeyPatch, text: str)
 
 def test_horovodrun_stays_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reaches others by ssh, and starts its ranks where it is called: both are checked against the allocation."""
-    monkeypatch.setattr("echelon.launch.launchers.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
     one = replace(TWO_NODES, nodes=("nid1",))
     assert "reaches its 2 nodes by ssh" in refusal("-- horovodrun -np 2 true", TWO_NODES)
     assert "not the node of job 7 (nid1)" in refusal("-- horovodrun -np 2 true", one)

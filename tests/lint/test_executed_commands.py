@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.lint.linting import codes, texts
 
-from echelon.lint.called_files import called
+from echelon.lint.executed_commands import called
 from echelon.lint.job import Job
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n#SBATCH --time=1:00:00\n"

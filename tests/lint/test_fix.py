@@ -9,7 +9,7 @@ import pytest
 from tests.lint.linting import MACHINES, TODAY
 from tests.lint.test_command import CLEAN, WRONG, lint
 
-from echelon.cli import repairs
+from echelon.cli.lint import write
 from echelon.errors import UsageError
 from echelon.lint.pages import all_pages, default_name, files
 from echelon.lint.repair import Repaired, difference, repair
@@ -113,10 +113,10 @@ def test_formats_have_the_output(tmp_path: Path) -> None:
 def test_file_that_cannot_be_written(tmp_path: Path) -> None:
     """The file and the reason are named, and nothing is left beside it."""
     with pytest.raises(UsageError, match=r"echelon cannot write .*job.sh: No such file or directory"):
-        repairs.write(str(tmp_path / "gone" / "job.sh"), b"")
+        write(str(tmp_path / "gone" / "job.sh"), b"")
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(UsageError, match=r"echelon cannot write .*job.sh: Is a directory"):
-        repairs.write(str(tmp_path / "job.sh"), b"")
+        write(str(tmp_path / "job.sh"), b"")
     assert [path.name for path in tmp_path.iterdir()] == ["job.sh"]
 
 

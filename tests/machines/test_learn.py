@@ -12,7 +12,8 @@ from tests.runs import ECHELON
 
 from echelon.errors import EchelonError
 from echelon.host import Finished, RecordedHost, ToolSlow
-from echelon.machines import files, load, probe
+from echelon.machines import files, load
+from echelon.machines import learn as machines_learn
 from echelon.machines.learn import Learned, learn
 from echelon.machines.machine import Machine, NodeType, Partition
 from echelon.machines.write import as_toml
@@ -210,7 +211,7 @@ TOPOLOGY = {
 
 
 def asked_probe(answer: Finished) -> RecordedHost:
-    argv = probe.command("small-g", NODE, archive="a.pyz", options=["--account=p"])
+    argv = machines_learn.command("small-g", NODE, archive="a.pyz", options=["--account=p"])
     assert {"--partition=small-g", "--gres=gpu:mi250:8", "--exclusive", "--account=p"} < set(argv)
     return RecordedHost(environ={}, answers={argv: answer})
 
@@ -218,7 +219,7 @@ def asked_probe(answer: Finished) -> RecordedHost:
 def test_probe_reads_the_nearest_cores() -> None:
     """Reserved cores and second threads are left out, what a node does not know stays absent."""
     host = asked_probe(said(json.dumps(TOPOLOGY)))
-    seen = probe.probe(host, "small-g", NODE, archive="a.pyz", options=["--account=p"], today=TODAY)
+    seen = machines_learn.probe(host, "small-g", NODE, archive="a.pyz", options=["--account=p"], today=TODAY)
     assert (seen.vendor, seen.num_chips, seen.device_memory_bytes) == ("amd", 1, 64 << 30)
     assert [(row.device, row.numa, row.cores, row.pci_bus, row.nic) for row in seen.nearest] == [
         (0, 3, (49, 50), "0000:c1:00.0", "hsn0"),
@@ -238,7 +239,9 @@ def test_probe_reads_the_nearest_cores() -> None:
 def test_probe_that_fails_says_why(answer: Finished, message: str) -> None:
     """Whatever a node answers is an error with its words, never a traceback."""
     with pytest.raises(EchelonError, match=message):
-        probe.probe(asked_probe(answer), "small-g", NODE, archive="a.pyz", options=["--account=p"], today=TODAY)
+        machines_learn.probe(
+            asked_probe(answer), "small-g", NODE, archive="a.pyz", options=["--account=p"], today=TODAY
+        )
 
 
 @pytest.mark.slurm

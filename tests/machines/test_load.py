@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.errors import UsageError
-from echelon.machines import cores, files, load
+from echelon.machines import files, load, schema
 from echelon.machines.files import File
 from echelon.machines.machine import Machine, NearestCores, NodeType, Partition, Quirk, Setting
 from echelon.machines.write import as_toml
@@ -346,7 +346,7 @@ def test_here_is_a_machine_without_partitions() -> None:
 @given(st.sets(st.integers(0, 300)))
 def test_list_of_cores_is_read_as_written(numbers: set[int]) -> None:
     """Writing cores and reading them gives the same cores."""
-    assert cores.read(cpu_list(numbers)) == tuple(sorted(numbers))
+    assert schema.read(cpu_list(numbers)) == tuple(sorted(numbers))
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from echelon.cli.observer import observer
+from echelon.cli.preflight import observer
 from echelon.launch.lookouts import Lookouts
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.samples import Samples

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests import warm
 
-from echelon import profile_order
 from echelon.errors import UsageError
 from echelon.launch import profilers
 from echelon.launch.prepare import prepare
 from echelon.node import profiler
+from echelon.orders.profile import ProfileOrder
 from echelon.spec import Command, Job
 
 ONE_DEVICE = """
@@ -181,7 +181,7 @@ def test_tool_gets_a_name_of_each_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, installed: "set[str]", program: str
 ) -> None:
     """The best installed program is taken, and its files are named after the rank."""
-    order = profile_order.Order(((0, -1),), 10, 15)
+    order = ProfileOrder(((0, -1),), 10, 15)
     plan = profilers.ordered(
         planned(tmp_path, monkeypatch), order, tool, find=lambda name: name if name in installed else None
     )
@@ -193,7 +193,7 @@ def test_tool_gets_a_name_of_each_rank(
 
 
 def test_tool_that_is_missing_names_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = profile_order.Order(((1, 2),), 10, 15)
+    order = ProfileOrder(((1, 2),), 10, 15)
     for tool in profilers.TOOLS:
         with pytest.raises(UsageError, match="is not installed here") as caught:
             profilers.ordered(planned(tmp_path, monkeypatch), order, tool, find=lambda _: None)

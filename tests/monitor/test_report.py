@@ -15,12 +15,12 @@ from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
-from echelon.checkpoint_order import VARIABLE
 from echelon.cli.options import OPTIONS, scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.monitor import account, advice, attempts, phases, recorded
+from echelon.monitor import account, advice, attempts, recorded
 from echelon.node.pulse import bucket, seconds_of
+from echelon.orders.checkpoint import VARIABLE
 
 BEGAN = 1_800_000_000.0
 
@@ -100,12 +100,12 @@ def test_report_of_a_generated_run(
     found = run.account()
     total = waiting + importing + preparing + dying + again + ending + 2 * (number - 1) * each
     expected = {
-        phases.IMPORT: importing,
-        phases.START: waiting,
-        phases.BEFORE: preparing,
-        phases.STEPS: 2 * (number - 1) * each,
-        phases.RESTARTS: dying + again,
-        phases.END: ending,
+        attempts.IMPORT: importing,
+        attempts.START: waiting,
+        attempts.BEFORE: preparing,
+        attempts.STEPS: 2 * (number - 1) * each,
+        attempts.RESTARTS: dying + again,
+        attempts.END: ending,
     }
     assert seconds(found) == pytest.approx(expected, abs=1e-3, rel=1e-3)
     assert found.seconds == pytest.approx(total, rel=1e-3)
@@ -164,8 +164,8 @@ def test_killed_run_ends_with_its_last_record(tmp_path: Path) -> None:
     run.samples((10, 0, 80), (100, 0, 800))
     found = run.account()
     assert (found.seconds, found.device_hours) == (100.0, 4 * 100 / 3600)
-    assert seconds(found) == {phases.START: 2.0, phases.BEFORE: 8.0, phases.STEPS: 90.0}
-    assert seconds(run.account(now=BEGAN + 120))[phases.STEPS] == 110.0  # as long as it goes on
+    assert seconds(found) == {attempts.START: 2.0, attempts.BEFORE: 8.0, attempts.STEPS: 90.0}
+    assert seconds(run.account(now=BEGAN + 120))[attempts.STEPS] == 110.0  # as long as it goes on
 
 
 def test_agents_that_start_again_have_the_same_devices(tmp_path: Path) -> None:
@@ -190,7 +190,13 @@ def test_attempts_that_fail_before_their_first_step_are_restarts(tmp_path: Path)
     run.event("exit", 0.0, rank=0, status=0, **steps(run, 10, 1.0, run.now - 9.0))
     run.event("end", 3.0, exit_code=0)
     found = run.account()
-    expected = {phases.START: 2.0, phases.RESTARTS: 9.0, phases.BEFORE: 5.0, phases.STEPS: 9.0, phases.END: 3.0}
+    expected = {
+        attempts.START: 2.0,
+        attempts.RESTARTS: 9.0,
+        attempts.BEFORE: 5.0,
+        attempts.STEPS: 9.0,
+        attempts.END: 3.0,
+    }
     assert seconds(found) == expected
     assert sum(expected.values()) == found.seconds
 
@@ -244,11 +250,11 @@ def test_running_and_empty_runs(tmp_path: Path) -> None:
     run = Generated(tmp_path / "run")
     run.event("supervisor", pid=1, node="n")
     found = run.account(now=BEGAN + 30)
-    assert found.phases == (phases.Phase(name=phases.START, seconds=30.0),)
+    assert found.phases == (attempts.Phase(name=attempts.START, seconds=30.0),)
     run.event("attempt", 5.0, number=0, ranks=1)
     run.event("started", 5.0, rank=0)
     found = run.account(now=BEGAN + 30)
-    assert {phase.name: phase.seconds for phase in found.phases}[phases.SCRIPT] == 20.0
+    assert {phase.name: phase.seconds for phase in found.phases}[attempts.SCRIPT] == 20.0
     assert found.steps is None
     assert sum(phase.seconds for phase in found.phases) == found.seconds == 30.0
 

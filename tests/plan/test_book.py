@@ -7,7 +7,7 @@ import pytest
 
 from echelon.errors import UsageError
 from echelon.machines.machine import Machine, NodeType, Partition
-from echelon.plan import billing
+from echelon.plan import candidates as plan_candidates
 from echelon.plan.book import book, refuse_missing_account
 from echelon.plan.candidates import candidates, choose, why_not
 from echelon.spec import Request
@@ -31,13 +31,13 @@ def test_lumi_bills_as_documented(
     partition: str, nodes: int, devices: int, cores: int, gib: int, minutes: int, units: float
 ) -> None:
     """LUMI's published examples come out."""
-    row = billing.rule(machine("lumi"), partition)
+    row = plan_candidates.rule(machine("lumi"), partition)
     assert row is not None
-    charged = billing.Charged(
+    charged = plan_candidates.Charged(
         num_nodes=nodes, devices_per_node=devices, cores_per_node=cores, memory_bytes_per_node=gib * GIB,
         minutes=minutes,
     )  # fmt: skip
-    assert units == billing.units(row, charged)
+    assert units == plan_candidates.units(row, charged)
 
 
 def refusal(asked: Request, known: Machine) -> UsageError:

@@ -32,9 +32,9 @@ from tests import huge_pages
 
 from echelon.errors import EchelonError
 from echelon.host import Finished, Host
-from echelon.launch import prove
-from echelon.proof import compare
 from echelon.train.recording import observe
+from echelon.trials import prove
+from echelon.trials.proof import compare
 
 NUM_RANKS, NUM_STEPS, SECONDS = 2, 12, 60.0
 PORTS = 5  # that are tried, one after the other
@@ -105,9 +105,9 @@ class WarmHost(Host):
     def ask(self, argv: Sequence[str], *, timeout_seconds: float, environ: Mapping[str, str] | None = None) -> Finished:
         """Compare records here; a dry run finds nothing."""
         said = StringIO()
-        if "echelon.proof.compare" in argv:
+        if "echelon.trials.proof.compare" in argv:
             with redirect_stdout(said):
-                compare.main(list(argv[argv.index("echelon.proof.compare") + 1 :]))
+                compare.main(list(argv[argv.index("echelon.trials.proof.compare") + 1 :]))
         return Finished(exit_code=0, stdout=said.getvalue(), stderr="")
 
     def start(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str = "") -> Any:

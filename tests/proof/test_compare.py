@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from echelon import records
-from echelon.proof import compare, factors
-from echelon.proof.tensors import apart, is_near, multiple
-from echelon.records import GRADIENT, INITIAL, PARAMETER
+from echelon.orders import records
+from echelon.orders.records import GRADIENT, INITIAL, PARAMETER
+from echelon.trials.proof import compare, factors
+from echelon.trials.proof.tensors import apart, is_near, multiple
 
 NUM_RANKS = 2
 NAME = "Net.fc.weight"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echelon.node import after_fork
+from echelon.node import warm
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ def test_pool_of_threads_is_renewed_in_builds_for_devices(
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.delitem(sys.modules, "numpy.random", raising=False)
-    after_fork.renew()
+    warm.renew()
     assert seen == calls

@@ -30,7 +30,7 @@ DELETES = """
 import json, os, sys
 import torch, torch.utils.checkpoint
 from echelon.pytorch import targets
-from echelon.scale_options import DEFAULT
+from echelon.orders.scale import DEFAULT
 from echelon.train import automatic
 
 os.environ.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.killing import write
 
-from echelon.checkpoint_order import Order
-from echelon.cli import checkpoint_options
+from echelon.cli import run_options
 from echelon.errors import UsageError
-from echelon.launch.chain import sources
+from echelon.jobs import settings
+from echelon.orders.checkpoint import CheckpointOrder
 from echelon.spec import Command, Job
 
 
@@ -27,12 +27,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refused(**values: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        checkpoint_options.order(values)
+        run_options.order(values)
     return caught.value
 
 
 def test_resume_continues_in_the_folder_of_the_earlier_run(run: Path) -> None:
-    order = checkpoint_options.order({"checkpoint_every": "2h", "resume": str(run)})
+    order = run_options.order({"checkpoint_every": "2h", "resume": str(run)})
     assert order is not None
     assert (order.folder, order.seconds, order.resumes) == (str(run / "checkpoints"), 7200.0, True)
 
@@ -44,7 +44,7 @@ def test_run_that_still_works_is_not_resumed(run: Path) -> None:
         error = refused(checkpoint_every="5steps", resume=str(run))
     assert "this run still works, and two runs would write the same checkpoints" in error.message
     assert "wait for its end" in str(error.hint)
-    assert checkpoint_options.order({"checkpoint_every": "5steps", "resume": str(run)}) is not None
+    assert run_options.order({"checkpoint_every": "5steps", "resume": str(run)}) is not None
 
 
 def test_run_without_a_checkpoint_is_not_resumed(run: Path) -> None:
@@ -70,7 +70,7 @@ def test_training_that_is_not_saved_is_refused_at_the_start(values: "dict[str, s
 
 @pytest.mark.parametrize("scale", ["auto", "data", "fsdp", "tensor", "pipeline", "context"])
 def test_each_way_to_scale_is_saved(scale: str) -> None:
-    assert checkpoint_options.order({"checkpoint_every": "5steps", "scale": scale}) is not None
+    assert run_options.order({"checkpoint_every": "5steps", "scale": scale}) is not None
 
 
 @pytest.mark.parametrize("text", ["", "10", "0steps", "0m", "-5m", "1e3s", "m", "5 fortnights", "1000000000000m"])
@@ -96,8 +96,9 @@ def test_files_that_were_edited_since_are_named(tmp_path: Path, monkeypatch: pyt
     for text, resumes in (("import model\n", False), ("import model\n", True), ("import model\nx = 1\n", True)):
         script.write_text(text)
         job = Job(
-            command=Command(kind="script", target="train.py"), checkpoints=Order(str(folder), steps=5, resumes=resumes)
+            command=Command(kind="script", target="train.py"),
+            checkpoints=CheckpointOrder(str(folder), steps=5, resumes=resumes),
         )
-        sources.note_edits(job, str(folder), str(tmp_path), said.append)
+        settings.note_edits(job, str(folder), str(tmp_path), said.append)
     assert len(said) == 1
     assert said[0].startswith("note: train.py was edited since the run that is continued")

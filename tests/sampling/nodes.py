@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.topology import trees
 
-from echelon.node.survey import cores, devices
+from echelon.node.survey import devices, process
 from echelon.node.survey.nouns import Device, Survey
 from echelon.topology import discover
 
@@ -15,7 +15,7 @@ GIB = 1 << 30
 def survey(root: Path) -> Survey:
     """Return what a lookout knows of a tree before it samples."""
     node = discover.read(str(root), {})
-    return Survey("node", devices=devices.read(node, {}), cores=cores.read(str(root), node))
+    return Survey("node", devices=devices.read(node, {}), cores=process.read_cores(str(root), node))
 
 
 def device(number: int = 0, **more: Any) -> Device:

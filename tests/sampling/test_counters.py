@@ -5,8 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echelon.node.survey.sampling.counters import LONGEST_GAP_SECONDS, Energy, risen
-from echelon.node.survey.sampling.reading import NOTHING, Reading
+from echelon.node.survey.sampling.reading import LONGEST_GAP_SECONDS, NOTHING, Energy, Reading, risen
 
 PATIENT = settings(deadline=None)
 widths = st.sampled_from((32, 56, 64))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sampling.tables import STRUCTS, table
 
-from echelon.node.survey.sampling import gpu_metrics
-from echelon.node.survey.sampling.gpu_metrics import EMPTY, LAYOUTS, Residencies
+from echelon.node.survey.sampling import amd
+from echelon.node.survey.sampling.amd import EMPTY, LAYOUTS, Residencies
 
 FEW = settings(max_examples=30, deadline=None)
 OLD = [(1, number) for number in range(4)]
@@ -34,7 +34,7 @@ def test_tables_up_to_an_mi250x(
 ) -> None:
     """The fields are those that were set; energy and throttling are read from version 1.3 on."""
     more: dict[str, Any] = {"energy_accumulator": energy, "indep_throttle_status": 1 << 36} if version == (1, 3) else {}
-    found = gpu_metrics.parse(
+    found = amd.parse(
         table(version, average_socket_power=power, temperature_hotspot=celsius, current_gfxclk=clock,
               average_gfx_activity=percent, **more)
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_tables_from_an_mi300_on(
     counters = list(range(100, 106))
     names = [name for name, _ in STRUCTS[(1, 6)] if name == "accumulation_counter" or name.endswith("residency_acc")]
     more = dict(zip(names, counters, strict=True)) if version >= (1, 6) else {}
-    found = gpu_metrics.parse(
+    found = amd.parse(
         table(version, curr_socket_power=power, temperature_hotspot=celsius, current_gfxclk=each,
               average_gfx_activity=50, energy_accumulator=energy, **more)
     )  # fmt: skip
@@ -65,13 +65,11 @@ def test_tables_from_an_mi300_on(
 @pytest.mark.parametrize("version", STRUCTS)
 def test_what_the_driver_does_not_know_is_missing(version: tuple[int, int]) -> None:
     """Ones and, for what is never 0 on a device that runs, zeros."""
-    assert gpu_metrics.parse(table(version)) == EMPTY._replace(version=version)
+    assert amd.parse(table(version)) == EMPTY._replace(version=version)
     power = "curr_socket_power" if version in NEW else "average_socket_power"
     nothing: dict[str, Any] = {power: 0, "temperature_hotspot": 0, "energy_accumulator": 0}
     nothing["current_gfxclk"] = [0] * 8 if version in NEW else 0
-    assert gpu_metrics.parse(table(version, average_gfx_activity=0, **nothing)) == EMPTY._replace(
-        version=version, percent=0
-    )
+    assert amd.parse(table(version, average_gfx_activity=0, **nothing)) == EMPTY._replace(version=version, percent=0)
 
 
 @pytest.mark.parametrize("version", STRUCTS)
@@ -79,15 +77,15 @@ def test_what_the_driver_does_not_know_is_missing(version: tuple[int, int]) -> N
 @given(data=st.data())
 def test_cut_tables_are_empty(version: tuple[int, int], data: st.DataObject) -> None:
     whole = table(version, average_gfx_activity=50)
-    assert gpu_metrics.parse(whole[: data.draw(st.integers(0, len(whole) - 1))]) == EMPTY
+    assert amd.parse(whole[: data.draw(st.integers(0, len(whole) - 1))]) == EMPTY
 
 
 @FEW
 @given(st.binary(max_size=4000))
 def test_other_bytes_raise_nothing(content: bytes) -> None:
-    gpu_metrics.parse(content)
+    amd.parse(content)
 
 
 @pytest.mark.parametrize("head", [b"\x78\x00\x01\x09", b"\x78\x00\x02\x03", b"\x80\x00\x01\x03", b"\x78\x00\x03\x00"])
 def test_other_versions_and_sizes_are_empty(head: bytes) -> None:
-    assert gpu_metrics.parse(head + table((1, 3), average_gfx_activity=50)[4:] + b"\xff" * 200) == EMPTY
+    assert amd.parse(head + table((1, 3), average_gfx_activity=50)[4:] + b"\xff" * 200) == EMPTY

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from echelon.script.lazy import ROWS, later
+from echelon.script.unsafe import LAZY_ROWS, later, why_unsafe
 from echelon.script.unsafe import ROWS as UNSAFE
-from echelon.script.unsafe import why_unsafe
 
 PROGRAM = """
 import json, os, sys, torch, torch.distributed as dist, torch.nn as nn
@@ -41,16 +40,16 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @needs_torch
 def test_each_row_is_what_torch_does() -> None:
     """The call imports the row's modules, in a process that had imported torch alone."""
-    asked = json.dumps([(ACTS[row.mention], row.preload) for row in ROWS])
+    asked = json.dumps([(ACTS[row.mention], row.preload) for row in LAZY_ROWS])
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=asked, capture_output=True, text=True, env=env)
-    assert done.stdout.splitlines() == ["[]"] * len(ROWS), done.stderr
+    assert done.stdout.splitlines() == ["[]"] * len(LAZY_ROWS), done.stderr
 
 
 @needs_torch
 def test_what_is_preloaded_for_later_starts_no_thread_and_no_process() -> None:
     """The modules of the table leave the warm process fit to fork."""
-    names = sorted({name for row in ROWS for name in row.preload})
+    names = sorted({name for row in LAZY_ROWS for name in row.preload})
     program = f"""
 import os, importlib
 for name in {names!r}: importlib.import_module(name)
@@ -63,8 +62,8 @@ print(len(os.listdir("/proc/self/task")), open(f"/proc/self/task/{{os.getpid()}}
 
 def test_rows_are_worth_their_place() -> None:
     """Every row saves at least 0.03 s a rank and has an act that proves it."""
-    assert all(row.seconds >= 0.03 for row in ROWS)
-    assert {row.mention for row in ROWS} == set(ACTS)
+    assert all(row.seconds >= 0.03 for row in LAZY_ROWS)
+    assert {row.mention for row in LAZY_ROWS} == set(ACTS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echelon.launch import scaling
+from echelon.launch import prepare
 from echelon.script import distributes
 from echelon.script.find import resolve
 from echelon.script.imports import Imports, read_imports
@@ -107,8 +107,8 @@ def read(folder: Path, text: str) -> Imports:
     return read_imports(resolve("train.py", module=False, cwd=str(folder), search_path=(str(folder), library)))
 
 
-def decide(imports: Imports) -> scaling.Decision:
-    return scaling.decide(Job(command=Command(kind="script", target="train.py")), imports, lambda: imports)
+def decide(imports: Imports) -> prepare.Decision:
+    return prepare.decide(Job(command=Command(kind="script", target="train.py")), imports, lambda: imports)
 
 
 @pytest.mark.parametrize("name", OPTIMIZED)
@@ -130,7 +130,7 @@ def test_weights_that_are_changed_by_hand(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NO_TRAININGS)
 def test_no_training_is_left_as_it_is(tmp_path: Path, name: str) -> None:
     """Evaluation and generation run unchanged on each rank, without a line."""
-    assert decide(read(tmp_path, NO_TRAININGS[name])) == scaling.Decision(how="off", why="")
+    assert decide(read(tmp_path, NO_TRAININGS[name])) == prepare.Decision(how="off", why="")
 
 
 def test_script_without_pytorch_trains_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tiers import pick
 
 from echelon.topology import binding
-from echelon.topology.near import LOCAL, REMOTE
+from echelon.topology.devices import LOCAL, REMOTE
 from echelon.topology.node import Cpu, Device, Node
 
 MOST_STATES = 4000  # of the slow, certain search for the least total distance

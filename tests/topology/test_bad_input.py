@@ -9,7 +9,7 @@ import pytest
 from tests.topology import trees
 
 from echelon.cli import topology, topology_picture
-from echelon.topology import binding, describe, discover, files
+from echelon.topology import binding, discover, files
 from echelon.topology.cpu_lists import parse_cpu_list
 from echelon.topology.node import Node
 
@@ -29,7 +29,7 @@ MACHINES = (trees.lumi_g, trees.dgx_a100, trees.workstation, trees.vm)
 
 def use(node: Node) -> None:
     """Do with a node all that is done with nodes."""
-    describe.as_dict(node)
+    discover.as_dict(node)
     topology.table(node)
     topology_picture.svg(node)
     for device in node.devices:

@@ -13,7 +13,7 @@ from tests.topology import trees
 import echelon
 from echelon.cli import topology, topology_picture
 from echelon.errors import UsageError
-from echelon.topology import describe, discover
+from echelon.topology import discover
 
 MACHINES = (trees.lumi_g, trees.dgx_a100, trees.gh200, trees.v100, trees.workstation, trees.vm)
 LUMI_PART = """\
@@ -89,14 +89,14 @@ def test_json_is_the_node(machine: Callable[..., Path], tmp_path: Path, capsys: 
     root = str(machine(tmp_path))
     assert topology.main(["--json", "--root", root]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == json.loads(describe.dump(root, {}))
+    assert shown == json.loads(discover.dump(root, {}))
     assert list(shown) == ["format", "node", "cpus", "allowed", "numa", "devices", "nics", "links"]
     assert shown["format"] == 1
 
 
 def test_json_of_a_device(tmp_path: Path) -> None:
     """A device's row says where it is, whose it is and which cores are its own."""
-    shown = json.loads(describe.dump(str(trees.lumi_g(tmp_path)), {}))
+    shown = json.loads(discover.dump(str(trees.lumi_g(tmp_path)), {}))
     assert shown["devices"][1] == {
         "number": 1, "vendor": "amd", "model": "gfx90a", "pci": "0000:c6:00.0", "uuid": "GPU-4a7c19da00000001",
         "numa": 3, "cores": [57, 58, 59, 60, 61, 62, 63], "memory_bytes": 64 << 30, "chip": 0, "is_allowed": True,

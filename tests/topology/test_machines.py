@@ -6,7 +6,7 @@ import pytest
 from tests.topology import trees
 from tests.topology.conftest import Reader
 
-from echelon.topology import binding, describe, discover
+from echelon.topology import binding, discover
 from echelon.topology.node import Node
 
 LUMI_MAP = {
@@ -15,7 +15,7 @@ LUMI_MAP = {
 
 
 def near(node: Node) -> dict[int, str]:
-    return {number: binding.cpu_list(cpus) for number, cpus in describe.near_cores(node).items()}
+    return {number: binding.cpu_list(cpus) for number, cpus in discover.near_cores(node).items()}
 
 
 @pytest.mark.parametrize("local", ["numa", "cache", "unknown"])
@@ -32,7 +32,7 @@ def test_lumi_g_whole_has_the_documented_map(read: Reader, local: str) -> None:
 
 def test_lumi_g_masks_are_the_documented_ones(read: Reader) -> None:
     """The masks are those that LUMI's users are told to write."""
-    masks = [binding.mask(cpus) for cpus in describe.near_cores(read(trees.lumi_g)).values()]
+    masks = [binding.mask(cpus) for cpus in discover.near_cores(read(trees.lumi_g)).values()]
     assert masks == [
         "0x00fe000000000000", "0xfe00000000000000", "0x0000000000fe0000", "0x00000000fe000000",
         "0x00000000000000fe", "0x000000000000fe00", "0x000000fe00000000", "0x0000fe0000000000",

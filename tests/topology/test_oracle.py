@@ -9,7 +9,7 @@ import pytest
 from tests.topology import hwloc, trees
 
 from echelon.topology import binding, discover
-from echelon.topology.near import LOCAL
+from echelon.topology.devices import LOCAL
 from echelon.topology.node import Device
 
 FIXTURES = os.environ.get("ECHELON_FIXTURES", "")

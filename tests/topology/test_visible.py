@@ -7,7 +7,7 @@ from tests.topology import trees
 from tests.topology.conftest import Reader
 
 from echelon.environment import devices
-from echelon.topology.visible import visible
+from echelon.topology.devices import visible
 
 SECOND = "GPU-4a7c19da00000001"
 

@@ -676,10 +676,10 @@ def serve(folder: str) -> int:
     """Train the compositions that come, as a rank of a scaled run; return how many."""
     import torch.distributed as dist
 
-    from echelon.scale_options import ScaleOptions
+    from echelon.orders.scale import ScaleOptions
     from echelon.train import hooks
     from echelon.train.run import Run
-    from echelon.train.world import World
+    from echelon.train.wire.world import World
 
     torch.set_default_dtype(torch.float64)
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))

@@ -78,10 +78,10 @@ def refusal(what: str) -> str:
 def _install() -> None:
     import torch.distributed as dist
 
-    from echelon.scale_options import ScaleOptions
+    from echelon.orders.scale import ScaleOptions
     from echelon.train import hooks
     from echelon.train.run import Run
-    from echelon.train.world import World
+    from echelon.train.wire.world import World
 
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     hooks.install(Run(world, is_hooked=True, options=ScaleOptions(checks_first_step=False)))

@@ -174,11 +174,11 @@ def outcomes() -> dict[str, Any]:
     """Train all cases on this rank; return for each its losses, or the refusal."""
     import torch.distributed as dist
 
-    from echelon.scale_options import ScaleOptions
+    from echelon.orders.scale import ScaleOptions
     from echelon.train import hooks
     from echelon.train.run import Run
     from echelon.train.scaling_error import ScalingError
-    from echelon.train.world import World
+    from echelon.train.wire.world import World
 
     world = World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     run = Run(world, is_hooked=True, options=ScaleOptions(checks_first_step=False))

@@ -9,7 +9,7 @@ from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.arguments import Entries
 from echelon.train.global_tensors.tensors import Sharded
 from echelon.train.scaling_error import ScalingError
-from echelon.train.world import World
+from echelon.train.wire.world import World
 
 WORLD = World(0, 2, torch.device("cpu"))
 rules.install()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from echelon.train import batches
 from echelon.train.global_tensors import rules
-from echelon.train.world import World
+from echelon.train.wire.world import World
 
 rules.install()
 

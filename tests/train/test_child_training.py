@@ -10,8 +10,8 @@ from tests import warm
 from tests.conftest import FOREIGN
 from tests.tiers import in_all, some
 
+from echelon.dialects import own_starts
 from echelon.errors import UsageError
-from echelon.launch import duplicate_training
 from echelon.spec import Command
 
 TRAIN = """
@@ -177,11 +177,11 @@ def test_copies_of_one_training(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "job.sh").write_text("export A=1\nnumactl -l python \\\n  train.py  # all of it\n")
     command = Command(kind="program", target=words[0], arguments=words[1:])
     with pytest.raises(UsageError) as caught:
-        duplicate_training.refuse(command, 1, 2, cwd=str(tmp_path), search_path=[str(tmp_path)])
+        own_starts.refuse_repeated_training(command, 1, 2, cwd=str(tmp_path), search_path=[str(tmp_path)])
     assert "each of the 2 ranks would train all of " in caught.value.message
     assert "echelon run -n 2 " in caught.value.hint
     assert "train" in caught.value.hint
-    duplicate_training.refuse(command, 1, 1, cwd=str(tmp_path), search_path=[str(tmp_path)])
+    own_starts.refuse_repeated_training(command, 1, 1, cwd=str(tmp_path), search_path=[str(tmp_path)])
 
 
 @pytest.mark.parametrize("options", [("-n", "2"), ("-n", "2", "--scale", "off")], ids=["refused", "as-it-is"])

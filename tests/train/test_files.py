@@ -796,7 +796,7 @@ def on_two_nodes(folder: Path, script: str, own_disk: Path) -> list[subprocess.C
     """Run two ranks, each as if on a node of its own: the second has another disk at one folder."""
     (folder / "script.py").write_text(script)
     start = (
-        "import runpy, sys; from echelon.scale_options import DEFAULT; from echelon.train import start; "
+        "import runpy, sys; from echelon.orders.scale import DEFAULT; from echelon.train import start; "
         "start.start_hooked(DEFAULT); runpy.run_path(sys.argv[1])"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}

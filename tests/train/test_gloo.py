@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests import warm
 
-from echelon.train.cpu import gloo
+from echelon.train.wire import groups
 
 LOOK = """
 import os
@@ -82,7 +82,7 @@ def test_loops_make_way(tmp_path: Path, script: str, words: list[str]) -> None:
     """Each process group has a loop of its own; all of them are lower than the program, which stays as it was."""
     program, loops = run(tmp_path, script, *words)
     lowest = 19
-    assert loops == {(min(lowest, program + gloo.NICENESS), 1)}
+    assert loops == {(min(lowest, program + groups.NICENESS), 1)}
 
 
 def test_group_of_the_script_is_left_alone(tmp_path: Path) -> None:

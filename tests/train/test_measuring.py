@@ -12,10 +12,10 @@ from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
-from echelon.train.measuring import batch_size, spans
-from echelon.train.measuring.batch_size import size_of
+from echelon.train.measuring import measures as measuring_measures
+from echelon.train.measuring import spans
 from echelon.train.measuring.install import _timed
-from echelon.train.measuring.measures import Measures
+from echelon.train.measuring.measures import Measures, size_of
 
 SCRIPT = """
 import os, time, torch
@@ -301,9 +301,9 @@ def test_size_of_batches() -> None:
 def test_ranks_that_compute_a_batch_together_count_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    monkeypatch.setattr(batch_size, "_num_ranks", 1)
-    batch_size.share(4)
-    assert batch_size.of_rank(torch.zeros(8, 3)) == {"samples": 2.0}
+    monkeypatch.setattr(measuring_measures, "_num_ranks", 1)
+    measuring_measures.share(4)
+    assert measuring_measures.of_rank(torch.zeros(8, 3)) == {"samples": 2.0}
 
 
 IN_BACKWARD = """

@@ -289,7 +289,7 @@ UNDONE = (
     WHOLE
     + """
 import echelon.train.start as start
-from echelon.scale_options import ScaleOptions
+from echelon.orders.scale import ScaleOptions
 from echelon.train import patches
 for name in ("elementwise", "dropout", "context"):
     importlib.import_module("echelon.train.strategies." + name)
@@ -328,7 +328,7 @@ def test_all_that_scaling_replaces_is_put_back(tmp_path: Path, rank: int, option
 CALLED = """
 import inspect, json, os, sys
 import echelon.train.start as start
-from echelon.scale_options import ScaleOptions
+from echelon.orders.scale import ScaleOptions
 from echelon.train import patches
 
 NAMED = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")

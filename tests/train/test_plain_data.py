@@ -19,8 +19,8 @@ import numpy
 import pytest
 import torch
 
-from echelon.train import plain_data
 from echelon.train.scaling_error import ScalingError
+from echelon.train.wire import plain_data
 
 
 class Point(NamedTuple):

@@ -16,10 +16,10 @@ import pytest
 import torch.distributed as dist
 from tests.looping import looping
 
-from echelon.node import credentials, rank_store, server, stores
+from echelon.node import rank_store, secret, server, stores
 from echelon.node.rank_store import LENGTH, packed, rank_proof, store_proof
 from echelon.node.secret import NONCE_BYTES, PROOF_BYTES
-from echelon.train.store import RankStore
+from echelon.train.wire.store import RankStore
 
 KEY = b"k" * 32
 
@@ -201,7 +201,7 @@ def test_the_limit_on_open_files_is_raised_for_many_ranks() -> None:
 
 def test_a_server_that_does_not_hold_the_key_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger who has taken the port gets nothing set, and the rank says why."""
-    monkeypatch.setattr("echelon.train.store.CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("echelon.train.wire.store.CONNECT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
 
         def answer() -> None:
@@ -218,18 +218,18 @@ def test_a_server_that_does_not_hold_the_key_is_not_believed(monkeypatch: pytest
 
 def test_the_key_is_in_a_file_without_a_name() -> None:
     """It is read once, from the very file; a descriptor of another file with its number is left alone."""
-    entrance = credentials.Entrance(KEY, "127.0.0.1", 1)
-    descriptor = credentials.write(entrance)
+    entrance = secret.Entrance(KEY, "127.0.0.1", 1)
+    descriptor = secret.write(entrance)
     assert not os.get_inheritable(descriptor)
-    environ = dict(credentials.variable(descriptor))
+    environ = dict(secret.variable(descriptor))
     assert KEY.hex() not in str(environ)
     copy = dict(environ)
-    assert credentials.take(environ) == entrance
+    assert secret.take(environ) == entrance
     assert environ == {}
     others = {os.open(os.devnull, os.O_RDONLY), descriptor}
     os.dup2(min(others), max(others))
-    assert credentials.take(copy) is None
+    assert secret.take(copy) is None
     for other in others:
         os.close(other)
     for text in ("", "a:1", "²:1", "1", "999999:1", "9" * 5000 + ":1"):
-        assert credentials.take({credentials.VARIABLE: text}) is None
+        assert secret.take({secret.VARIABLE: text}) is None

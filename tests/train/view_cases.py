@@ -11,7 +11,7 @@ from torch import nn
 from echelon.train import batches
 from echelon.train.global_tensors import derivatives, rules
 from echelon.train.global_tensors.tensors import GlobalTensor, Sharded, plain
-from echelon.train.world import World
+from echelon.train.wire.world import World
 
 Case = Callable[..., Any]
 

@@ -1,9 +1,15 @@
 """Exchange bytes between the ranks of a group; nothing is pickled."""
 
+import json
 from typing import Any, List
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+
+from . import safetensors
+from .errors import CheckpointError
 
 _LENGTH_BYTES = 8
 
@@ -56,3 +62,31 @@ def _device(group: Any) -> torch.device:
     """Return the device of a group's messages: the CPU if the group has a backend for it."""
     config = str(dist.get_backend_config(group))
     return torch.device("cpu" if "cpu:" in config else config.partition(":")[0])
+
+
+def encode(plan: SavePlan) -> bytes:
+    """Return a rank's plan; raise CheckpointError for anything but tensors."""
+    rows = []
+    for item in plan.items:
+        data = item.tensor_data
+        if data is None:
+            raise CheckpointError("%s is no tensor" % item.index.fqn)
+        dtype, is_shard = safetensors.dtype_name(data.properties.dtype), item.type == WriteItemType.SHARD
+        rows.append(
+            [item.index.fqn, dtype, list(data.size), list(data.chunk.offsets), list(data.chunk.sizes), is_shard]
+        )
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def decode(content: bytes) -> SavePlan:
+    """Return the plan of another rank."""
+    items = []
+    for name, dtype, size, offsets, sizes, is_shard in json.loads(content):
+        data = TensorWriteData(
+            chunk=ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(sizes)),
+            properties=TensorProperties(dtype=safetensors.dtype_of(dtype)),
+            size=torch.Size(size),
+        )
+        kind = WriteItemType.SHARD if is_shard else WriteItemType.TENSOR
+        items.append(WriteItem(index=MetadataIndex(name, offsets), type=kind, tensor_data=data))
+    return SavePlan(items)

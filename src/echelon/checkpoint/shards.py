@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from . import exchange, safetensors, tensors_file, written_plans
+from . import exchange, safetensors, tensors_file
 from .errors import CheckpointError, FormatError, MismatchError, writing
 from .safetensors import Spec
 from .tensors_file import Chunk, SavedTensor
@@ -175,7 +175,7 @@ class Plans:
         kinds = _kinds(tensors)
         if not kinds or kinds != self._kinds:
             plan = self._writer.prepare_local_plan(self._planner.create_local_plan())
-            self._local, self._kinds = written_plans.encode(plan), kinds
+            self._local, self._kinds = exchange.encode(plan), kinds
         return hashlib.blake2b(self._local, digest_size=16).hexdigest()
 
     def share(self, digests: Sequence[str]) -> Share:
@@ -197,7 +197,7 @@ class Plans:
     def _plan_all(self, encoded: List[bytes]) -> None:
         self._digests = []
         try:
-            plans, metadata = self._planner.create_global_plan([written_plans.decode(one) for one in encoded])
+            plans, metadata = self._planner.create_global_plan([exchange.decode(one) for one in encoded])
         except ValueError as error:
             raise CheckpointError("the shards of the ranks do not fit together: %s" % error) from None
         self._plans = self._writer.prepare_global_plan(plans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from echelon.cli import foreign_errors, streams
+from echelon.cli import streams
 from echelon.errors import EchelonError, UsageError
 
 COMMANDS = {
@@ -55,14 +55,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; without `argv`, read sys.argv and replace the standard streams."""
     if argv is None:
         streams.replace()
-        sys.excepthook = foreign_errors.tell_mistake
+        sys.excepthook = streams.tell_mistake
     try:
         exit_code = _run_command(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except foreign_errors.FOREIGN as error:
-        return _tell(foreign_errors.translated(error), is_silent=foreign_errors.is_unread(error))
+    except streams.FOREIGN as error:
+        return _tell(streams.translated(error), is_silent=streams.is_unread(error))
     except EchelonError as error:
         return _tell(error)
     return exit_code

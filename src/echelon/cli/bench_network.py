@@ -40,10 +40,9 @@ def main(arguments: list[str], help_text: Callable[[], str]) -> int:
     if scanned.rest:
         raise UsageError(f"echelon bench network takes no {scanned.rest[0]}", hint="echelon bench network -n 4")
     names, sizes = _names(values), _sizes(values)
-    from echelon.bench import network, plot
     from echelon.cli import nodes
     from echelon.host import Host
-    from echelon.launch import sweep
+    from echelon.trials import network, plot, sweep
 
     files = plot.paths(values["plot"], usual="network") if "plot" in values else ()
     host = Host()

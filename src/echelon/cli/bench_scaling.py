@@ -18,9 +18,9 @@ from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.bench.measured import Measured
-    from echelon.bench.question import Question
     from echelon.host import Host
+    from echelon.trials.measured import Measured
+    from echelon.trials.question import Question
 
 COMMAND = "bench scaling"
 NUM_STEPS, WARM_UP = 100, 40
@@ -60,21 +60,22 @@ def main(arguments: list[str], help_text: Callable[[], str]) -> int:
 
     files = _files(values)
     if "read" in values:
-        from echelon.bench import jobs
+        from echelon.trials import scaling_jobs
 
-        question, runs = jobs.read(values["read"], Host())
+        question, runs = scaling_jobs.read(values["read"], Host())
         return _tell(question, runs, values, files)
     return _submit(scanned, values, Host()) if "submit" in values else _measure(scanned, values, files, Host())
 
 
 def _measure(scanned: Scanned, values: Mapping[str, str], files: tuple[str, ...], host: Host) -> int:
     """Run all sizes here, one after the other."""
-    from echelon.bench import scaling, sizes
+    from echelon.trials import question as trials_question
+    from echelon.trials import scaling
 
     question = _question(scanned, values)
     plan = scaling.plan_of(question, host)
-    numbers = sizes.parse(values["ranks"]) if "ranks" in values else sizes.usual(plan)
-    placed = sizes.place(plan, numbers, shares_devices="share_devices" in values)
+    numbers = trials_question.parse(values["ranks"]) if "ranks" in values else trials_question.usual(plan)
+    placed = trials_question.place(plan, numbers, shares_devices="share_devices" in values)
     question, num_threads = scaling.with_equal_threads(replace(question, sizes=placed), plan, host)
     if num_threads:
         say(f"each rank of all sizes gets {scaling.THREADS}={num_threads}; --env {scaling.THREADS}=N changes it")
@@ -90,19 +91,20 @@ def _measure(scanned: Scanned, values: Mapping[str, str], files: tuple[str, ...]
 
 def _submit(scanned: Scanned, values: Mapping[str, str], host: Host) -> int:
     """Submit a job for each run."""
-    from echelon.bench import jobs, sizes
-    from echelon.bench.question import Size
+    from echelon.trials import question as trials_question
+    from echelon.trials import scaling_jobs
+    from echelon.trials.question import Size
 
     if "ranks" not in values:
         raise UsageError("--submit needs --ranks: the numbers of devices to book", hint="--ranks 1,2,4,8 --submit")
-    numbers = sizes.parse(values["ranks"])
+    numbers = trials_question.parse(values["ranks"])
     question = replace(
         _question(scanned, values), sizes=tuple(Size(num_ranks=number, num_nodes=0) for number in numbers)
     )
     resources = scanned.words(OF_SUBMIT)
-    jobs.refuse_what_cannot_run(question, resources, host)
+    scaling_jobs.refuse_what_cannot_run(question, resources, host)
     folder = os.path.abspath(_new_folder(values.get("out") or _stamped(scanned.rest[0])))
-    starts = jobs.submit(question, resources, host, say, folder)
+    starts = scaling_jobs.submit(question, resources, host, say, folder)
     shown = os.path.relpath(folder)
     if "json" in values:
         told = {"format": 1, "directory": folder, "jobs": [start.job for start in starts]}
@@ -113,24 +115,24 @@ def _submit(scanned: Scanned, values: Mapping[str, str], host: Host) -> int:
 
 def _tell(question: Question, runs: list[Measured], values: Mapping[str, str], files: tuple[str, ...]) -> int:
     """Print the report and draw the picture; return 1 if a size has no numbers."""
-    from echelon.bench import efficiency, plot, report
+    from echelon.trials import efficiency, plot, scaling_report
 
     sizes = efficiency.rows(question, runs)
     if files:
         plot.draw(question, sizes, files)
         say(f"the picture is in {' and '.join(files)}")
     if "json" in values:
-        print(json.dumps(report.as_plain(question, sizes), indent=1))
+        print(json.dumps(scaling_report.as_plain(question, sizes), indent=1))
     else:
-        print_table(report.text(question, sizes))
+        print_table(scaling_report.text(question, sizes))
     return 1 if not sizes or any(row.failure for row in sizes) else 0
 
 
 def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
     """Return what is asked, still without the sizes."""
-    from echelon.bench.question import STRONG, WEAK, Question
-    from echelon.launch import own_runs
     from echelon.script import distributes
+    from echelon.trials import own_runs
+    from echelon.trials.question import STRONG, WEAK, Question
 
     script, is_module = scanned.rest[0], "module" in values
     how = distributes.how(own_runs.imports_of(script, is_module=is_module, command=COMMAND))
@@ -224,7 +226,7 @@ def _refuse_with_submit(values: Mapping[str, str]) -> None:
 def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     if "plot" not in values:
         return ()
-    from echelon.bench import plot
+    from echelon.trials import plot
 
     return plot.paths(values["plot"], usual="scaling")
 
@@ -235,7 +237,7 @@ def _folder(values: Mapping[str, str]) -> Iterator[str]:
     if "out" in values:
         yield os.path.abspath(_new_folder(values["out"]))
         return
-    from echelon.launch.shared_folder import shared_folder
+    from echelon.launch.run_directory import shared_folder
 
     with shared_folder("bench", "the runs write there") as folder:
         yield folder

@@ -33,14 +33,14 @@ def main(arguments: list[str], help_text: Callable[[], str]) -> int:
             hint="echelon bench start --ranks 1,2,4",
         )
     num_repeats = whole(values.get("repeat", "1"), "--repeat", least=1, usual=3)
-    from echelon.bench import sizes, start
     from echelon.host import Host
-    from echelon.launch.shared_folder import shared_folder
+    from echelon.launch.run_directory import shared_folder
+    from echelon.trials import question, start
 
     host, options = Host(), scanned.words(OPTIONS[len(OWN) :])
-    asked = sizes.parse(values["ranks"], fewest=1) if "ranks" in values else ()
+    asked = question.parse(values["ranks"], fewest=1) if "ranks" in values else ()
     plan = start.plan_of(options, host)
-    placed = sizes.place(plan, asked or sizes.usual(plan), shares_devices="share_devices" in values)
+    placed = question.place(plan, asked or question.usual(plan), shares_devices="share_devices" in values)
     start.refuse_what_cannot_run(placed, options, host)
     with shared_folder("bench", "the runs write there") as folder:
         starts = list(

@@ -13,7 +13,7 @@ from echelon.errors import UsageError
 from echelon.spec import Job
 
 if TYPE_CHECKING:
-    from echelon.launch.submit import ChainWish, Script
+    from echelon.jobs.submit import ChainWish, Script
 
 UNTIL_DONE = "until-done"
 MOST_JOBS = 1000
@@ -42,7 +42,7 @@ def read(values: Mapping[str, str], job: Job) -> ChainWish | None:
                 option = "--" + key.replace("_", "-")
                 raise UsageError(f"{option} is for a chain of jobs, and --chain is missing", hint="--chain 5 …")
         return None
-    from echelon.launch.submit import ChainWish
+    from echelon.jobs.submit import ChainWish
 
     for key, why in _NOT_IN_CHAIN.items():
         if key in values:
@@ -87,10 +87,10 @@ def _refuse_without_checkpoints(job: Job, chain: str) -> None:
     """Refuse a script that echelon scales, and that would begin at its first step in each job."""
     from functools import partial
 
-    from echelon.launch import scaling
+    from echelon.launch import prepare
     from echelon.launch.prepare import imports_of
 
-    if scaling.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
+    if prepare.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
         return  # a script that distributes itself saves and continues by itself
     raise UsageError(
         f"each job of the chain would begin {job.command.target} at its first step: --checkpoint-every is missing",
@@ -100,14 +100,14 @@ def _refuse_without_checkpoints(job: Job, chain: str) -> None:
 
 def _refuse_edited(name: str, job: Job) -> None:
     """Refuse to go on with the training of a chain whose script was edited since."""
-    from echelon.launch.chain import sources
-    from echelon.launch.chain.history import History
+    from echelon.jobs import settings
+    from echelon.jobs.history import History
     from echelon.launch.runs import find
 
-    edited = sources.differences(History(find(name)).sources, sources.hashes(job, os.getcwd()))
+    edited = settings.differences(History(find(name)).sources, settings.hashes(job, os.getcwd()))
     if edited:
         raise UsageError(
-            f"--resume {name}: {sources.listed(edited)} since the last job of that chain, "
+            f"--resume {name}: {settings.listed(edited)} since the last job of that chain, "
             "so this may be another training",
             hint=f"echelon submit --resume-anyway --resume {name} …   or undo the edit",
         )
@@ -115,7 +115,7 @@ def _refuse_edited(name: str, job: Job) -> None:
 
 def described(script: Script) -> str:
     """Describe the chain of a script in one line."""
-    from echelon.slurm.successor import cancellation
+    from echelon.slurm.batch import cancellation
 
     chain = script.chain
     if chain is None:

@@ -108,10 +108,9 @@ def listing() -> list[str]:
     from importlib import import_module
 
     from echelon.checks import collectives
-    from echelon.checks.between import COMPARISONS
-    from echelon.checks.one import CHECKS
+    from echelon.checks.examine import COMPARISONS, OF_ONE
 
-    named = [(check.name, check.look.__module__) for check in CHECKS]
+    named = [(check.name, check.look.__module__) for check in OF_ONE]
     named += [(each.name, each.look.__module__) for each in COMPARISONS]
     named.append((collectives.NAME, collectives.__name__))
     return [f"{name:<14} {(import_module(module).__doc__ or '').strip()}" for name, module in named]

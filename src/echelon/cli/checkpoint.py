@@ -7,12 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from echelon.checkpoint_order import SUBFOLDER
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help, print_table, say
 from echelon.environment import digits
 from echelon.errors import UsageError
+from echelon.orders.checkpoint import SUBFOLDER
 from echelon.units import size
 
 if TYPE_CHECKING:

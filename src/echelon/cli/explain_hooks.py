@@ -13,8 +13,8 @@ from typing import Any
 from echelon.cli.options import Scanned
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, own_command
+from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.pytorch import targets
-from echelon.scale_options import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.spec import Job
 
 PROGRAM = "echelon.train.explain_hooks"

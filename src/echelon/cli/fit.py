@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli import fit_devices, fit_scaling
@@ -14,9 +14,14 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, one_of, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.estimate import remembered_memory, trainings
+from echelon.machines import kept_rows
 
 if TYPE_CHECKING:
-    from echelon.launch.fit import Question
+    from echelon.estimate.verdict import Verdict
+    from echelon.host import Host
+    from echelon.launch.fit import Question, Traced
+
 
 OPTIMIZERS = ("adamw", "adam", "momentum", "sgd")
 OF_TRACE: tuple[Option, ...] = (
@@ -76,7 +81,7 @@ def main(arguments: list[str]) -> int:
     if "scaling" in values or "from" in values:
         return _scaling(scanned, values)
     asked = question(scanned, values)
-    from echelon.cli import fit_answer, fit_kept
+    from echelon.cli import fit_answer
     from echelon.host import Host
     from echelon.launch import fit
 
@@ -89,19 +94,17 @@ def main(arguments: list[str]) -> int:
     traced = fit.trace(asked, host, say)
     answer = fit_answer.Answer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
     if asked.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
-        fit_kept.keep(asked, traced, answer.verdicts, host)
+        keep(asked, traced, answer.verdicts, host)
     if files:
-        from echelon.bench import memory_plot
-        from echelon.estimate import workspaces
+        from echelon.estimate import timeline
+        from echelon.trials import plot
 
-        memory_plot.draw(
-            workspaces.without(traced.log), chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files
-        )
+        plot.draw_memory(timeline.without(traced.log), chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files)
     if "json" in values:
         print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
     else:
         answer.print()
-        for line in fit_kept.trust([target.device.chip for target in chosen], traced.log.torch, host):
+        for line in trust([target.device.chip for target in chosen], traced.log.torch, host):
             print(line)
         for path in files:
             print(path)
@@ -126,7 +129,7 @@ def _scaling(scanned: Scanned, values: Mapping[str, str]) -> int:
 def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     if "plot" not in values:
         return ()
-    from echelon.bench import plot
+    from echelon.trials import plot
 
     return plot.paths(values["plot"], usual="memory")
 
@@ -192,3 +195,28 @@ def _assumed(text: str) -> tuple[str, float]:
     except ValueError:
         pass
     raise UsageError(f"--assume {text or repr('')}: give a line and a number", hint="--assume train.py:31=0.5")
+
+
+def keep(question: Question, traced: Traced, verdicts: Iterable[Verdict], host: Host) -> None:
+    """Keep the prediction for each way in which `echelon run` trains the script, as it is, with its own batch."""
+    rows = []
+    for verdict in verdicts:
+        layout = verdict.layout
+        how = trainings.how(layout)
+        training = trainings.of_script(
+            question.target, question.arguments, how, layout.num_ranks, has_own_batches=False
+        )
+        if not how or training is None or layout.rows not in (0, traced.log.rows):
+            continue
+        prediction = remembered_memory.predict(
+            training, verdict, torch=traced.log.torch, rows=traced.log.rows, time=host.now()
+        )
+        rows.append(prediction.as_row())
+    if rows:
+        kept_rows.add(remembered_memory.PREDICTIONS, rows, host.environ)
+
+
+def trust(chips: Iterable[str], torch: str, host: Host) -> list[str]:
+    """Say of each chip how far runs were from what was predicted; nothing of a chip on which none was compared."""
+    rows = kept_rows.read(remembered_memory.RATIOS, host.environ)
+    return [line for chip in dict.fromkeys(chips) if (line := remembered_memory.trust(rows, chip=chip, torch=torch))]

@@ -11,7 +11,7 @@ from typing import Any
 from echelon.cli.fit_devices import Target
 from echelon.cli.talk import print_table
 from echelon.errors import UsageError
-from echelon.estimate import advice, alternatives, choice, scaled, verdict
+from echelon.estimate import advice, choice, verdict
 from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
@@ -94,9 +94,9 @@ class Answer:
 
     def _judge(self, target: Target, *, is_only: bool) -> _Judged:
         log, rows = self._log, self._rows
-        layouts = alternatives.of_one_device(log, rows=rows) if is_only else [Layout(rows=rows)]
+        layouts = choice.of_one_device(log, rows=rows) if is_only else [Layout(rows=rows)]
         if is_only:
-            layouts += alternatives.of_several(log, self._ranks(target), target.per_node, rows=rows)
+            layouts += choice.of_several(log, self._ranks(target), target.per_node, rows=rows)
         verdicts = tuple(verdict.judge(log, layout, target.device) for layout in layouts)
         return _Judged(target=target, verdicts=verdicts)
 
@@ -185,16 +185,16 @@ class Answer:
         way_out = ""
         if self._traced.is_own:
             way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
-        return f"echelon run --scale {scaled.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
+        return f"echelon run --scale {choice.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
 
     def _cuts_batch(self, layout: Layout) -> bool:
         """Say whether the answer is an `echelon run` whose ranks have parts of the batch."""
-        return scaled.how(layout) in ("data", "fsdp") and not self._is_refused(layout)
+        return choice.how(layout) in ("data", "fsdp") and not self._is_refused(layout)
 
     def _is_refused(self, layout: Layout) -> bool:
         """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""
-        how = scaled.how(layout)
-        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in scaled.MODEL_PARALLEL)
+        how = choice.how(layout)
+        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in choice.MODEL_PARALLEL)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
         if not self._log.rows:
@@ -245,7 +245,7 @@ class Answer:
 
 def command(layout: Layout) -> str:
     """Return the option of echelon run, or the line of a script, for a strategy."""
-    option = scaled.how(layout)
+    option = choice.how(layout)
     return f"echelon run --scale {option}" if option else f"run.parallelize(model, echelon.{layout.code})"
 
 
@@ -266,7 +266,7 @@ def _row(judged: Verdict, traced_rows: int) -> tuple[str, ...]:
     sent = size(judged.memory.sent_bytes) if judged.memory.sent_bytes else "–"
     how = ""
     if layout.num_ranks > 1:
-        option = scaled.how(layout)
+        option = choice.how(layout)
         how = f"--scale {option}" if option else layout.code
     return (layout.name, str(layout.num_ranks), rows, _span(judged), judged.answer, sent, how)
 
@@ -317,7 +317,7 @@ def summary(judged: Verdict) -> dict[str, Any]:
     """Return a verdict as JSON fields, without what fills the memory."""
     return {
         "strategy": judged.layout.name,
-        "scale": scaled.how(judged.layout),
+        "scale": choice.how(judged.layout),
         "code": judged.layout.code if judged.layout.num_ranks > 1 else "",
         "low_bytes": judged.low_bytes,
         "high_bytes": judged.high_bytes,

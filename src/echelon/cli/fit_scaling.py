@@ -14,10 +14,9 @@ from echelon.cli.talk import print_table
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.bench.forecast import Forecast
-    from echelon.estimate.speed.communication import Network
-    from echelon.estimate.speed.runs import Refusal
+    from echelon.estimate.speed.runs import Network, Refusal
     from echelon.machines.machine import Machine
+    from echelon.trials.forecast import Forecast
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--scaling",), help="estimate the time of a step on more devices, from measured runs: --from"),
@@ -40,12 +39,12 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
         raise UsageError("--strong and --weak are two kinds of scaling", hint="use the one of the runs")
     files: tuple[str, ...] = ()
     if "plot" in values:
-        from echelon.bench import plot
+        from echelon.trials import plot
 
         files = plot.paths(values["plot"], usual="scaling")
-    from echelon.bench import measured_sizes
     from echelon.estimate.speed.runs import STRONG, WEAK, Refusal
     from echelon.estimate.speed.throughput import fit
+    from echelon.trials import measured_sizes
 
     model = read_model({key: value for key, value in values.items() if key in ("parameters", "dtype")})
     measured = measured_sizes.read(runs, gradient_bytes=model.weight_bytes if model is not None else None)
@@ -56,7 +55,7 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
     law = fit(measured.runs, mode=asked or measured.mode, network=_network(machine, values))
     if isinstance(law, Refusal):
         return Answer(None, law, files=())
-    from echelon.bench.forecast import Forecast
+    from echelon.trials.forecast import Forecast
 
     forecast = Forecast(measured, law)
     return Answer(forecast, None, files=files, trust=_remember(forecast))
@@ -100,9 +99,9 @@ def _node_devices(machine: Machine, values: Mapping[str, str]) -> int | None:
 
 
 def _network(machine: Machine | None, values: Mapping[str, str]) -> Network | None:
-    from echelon.estimate.speed import communication
+    from echelon.estimate.speed.runs import of_machine
 
-    return communication.of_machine(machine, values.get("node_type", "")) if machine is not None else None
+    return of_machine(machine, values.get("node_type", "")) if machine is not None else None
 
 
 class Answer:

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
+from echelon.dialects import installed
+from echelon.dialects.installed import FRAMEWORKS, Build, Problem
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
-from echelon.launch.frameworks import installed
-from echelon.launch.frameworks.installed import Build, Problem
-from echelon.launch.frameworks.rows import FRAMEWORKS
 
 IMPORT_SECONDS = 300.0  # importing tensorflow from a cold shared disk can take so long
 OPTIONS = (

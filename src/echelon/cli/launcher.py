@@ -11,7 +11,7 @@ from echelon.cli.options import OPTIONS, WE_MEET, Scanned
 from echelon.spec import Job, Plan
 
 if TYPE_CHECKING:
-    from echelon.launch.launchers import Line
+    from echelon.dialects.translate import Line
 
 
 def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
@@ -19,7 +19,8 @@ def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
     is_program = scanned.is_program or "no_python" in scanned.values
     if not is_program or not scanned.rest:
         return scanned, None
-    from echelon.launch.launchers import merge, recognise
+    from echelon.dialects import merge
+    from echelon.dialects.translate import recognise
 
     line = recognise(scanned.rest)
     if line is None:
@@ -32,7 +33,7 @@ def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
 
 def with_line(job: Job, line: Line) -> Job:
     """Return the job with the launcher's words that no option expresses; set the visible devices as a shell would."""
-    from echelon.launch.launchers import merge
+    from echelon.dialects import merge
 
     environ = line.environ
     if line.devices:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,8 +20,10 @@ from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.host import Host
+    from echelon.lint.repair import Repaired
     from echelon.lint.run import Linted
     from echelon.machines.machine import Machine
+
 
 FORMATS = ("text", "json", "sarif", "github")
 
@@ -95,9 +99,7 @@ def main(arguments: list[str]) -> int:
     if "fix" not in values and "diff" not in values:
         linted, would_change = look(sources), False
     else:
-        from echelon.cli import repairs
-
-        linted, would_change = repairs.make(sources, look, writes="diff" not in values, shows=form == "text")
+        linted, would_change = make(sources, look, writes="diff" not in values, shows=form == "text")
     if known and not linted.machines:
         say(
             "note: echelon does not know this machine, so it does not check limits: --machine NAME "
@@ -129,14 +131,14 @@ def _format(values: dict[str, str]) -> str:
 
 def _written(linted: Linted, form: str, *, num_files: int) -> str:
     import echelon
-    from echelon.lint import formats, pages, report
+    from echelon.lint import pages, report
 
     if form == "json":
         return report.as_json(linted) + "\n"
     if form == "sarif":
-        return formats.sarif(linted, pages.all_pages(), echelon.__version__) + "\n"
+        return report.sarif(linted, pages.all_pages(), echelon.__version__) + "\n"
     if form == "github":
-        return formats.github(linted)
+        return report.github(linted)
     from echelon.host import terminal
 
     with_colour = terminal.has_colour(sys.stdout, os.environ)
@@ -162,7 +164,7 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return files that scripts call and that lie beside them: rules read them, but report nothing about them."""
-    from echelon.lint.called_files import MOST_BYTES, called
+    from echelon.lint.executed_commands import MOST_BYTES, called
 
     texts: dict[str, bytes] = {}
     for path, source in sources.items():
@@ -199,3 +201,60 @@ def _read(name: str) -> bytes:
         ) from None
     except OSError as error:
         raise UsageError(f"echelon cannot read {name}: {error.strerror}", hint="echelon lint train.py job.sh") from None
+
+
+def make(
+    sources: Mapping[str, bytes], look: Callable[[Mapping[str, bytes]], Linted], *, writes: bool, shows: bool
+) -> tuple[Linted, bool]:
+    """Show and write the repairs; return the remaining findings, and whether --fix would repair something.
+
+    With `shows` the diff goes to standard output; without it to standard error, beside other data.
+    """
+    from echelon.lint.repair import difference, repair
+
+    repaired = repair(sources, look)
+    changed = [path for path in sources if repaired.sources[path] != sources[path]]
+    text = difference(sources, repaired.sources)
+    stream = sys.stdout if shows else sys.stderr
+    stream.write(text)
+    stream.flush()  # print the diff first, even if a write fails
+    if writes:
+        for path in changed:
+            write(path, repaired.sources[path])
+        if changed and shows:
+            print()
+    _say(repaired, writes=writes)
+    return repaired.left, bool(changed) and not writes
+
+
+def _say(repaired: Repaired, *, writes: bool) -> None:
+    counts = Counter(finding.code for finding in repaired.findings)
+    codes = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
+    some = f"{len(repaired.findings)} repair{'s' if len(repaired.findings) != 1 else ''}"
+    if not counts:
+        say("no repair is certain")
+    elif writes:
+        say(f"{some}: {codes}")
+    else:
+        say(f"{some} for --fix: {codes}")
+
+
+def write(path: str, source: bytes) -> None:
+    """Replace a file atomically and keep its mode; follow a symbolic link to its target."""
+    target = os.path.realpath(path)
+    fresh = f"{target}.echelon-{os.getpid()}"
+    try:
+        with open(target, "r+b"):
+            pass  # a file that may not be written is not replaced either
+        try:
+            with open(fresh, "xb") as file:
+                file.write(source)
+            shutil.copymode(target, fresh)
+            os.replace(fresh, target)
+        finally:
+            if os.path.exists(fresh):
+                os.unlink(fresh)
+    except OSError as error:
+        raise UsageError(
+            f"echelon cannot write {path}: {error.strerror}", hint=f"echelon lint --diff {path} > repairs.diff"
+        ) from None

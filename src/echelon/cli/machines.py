@@ -174,8 +174,7 @@ def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str
     from datetime import datetime, timezone
 
     from echelon.launch import package
-    from echelon.machines.learn import Learned
-    from echelon.machines.probe import probe
+    from echelon.machines.learn import Learned, probe
 
     machine = learned.machine
     name, kind = _probed_kind(machine, values.get("partition", ""))

@@ -118,7 +118,7 @@ def _measure(
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a separate run, and judge the result."""
     from echelon.checks import collectives, reference
-    from echelon.launch import sweep
+    from echelon.trials import sweep
 
     has_devices = any(survey.devices.visible for survey in surveys)
     per_node = question.ranks_per_node or (0 if has_devices else HERE_RANKS if len(surveys) == 1 else 1)
@@ -161,8 +161,8 @@ def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
     """Keep the measurement as a reference, unless it has findings."""
     from echelon.checks import reference
-    from echelon.machines.keep import keep
     from echelon.machines.load import find
+    from echelon.machines.write import keep
 
     wrong = [finding.message for finding in findings if finding.severity != "note"]
     if wanted.kind is None or wrong:
@@ -180,9 +180,10 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
 
 def _allocation(host: Host) -> Allocation | None:
     """Return the allocation to survey; None outside of a job, and inside of a task of a step."""
-    from echelon.slurm import allocation, gres
+    from echelon.slurm import allocation as slurm_allocation
+    from echelon.slurm import queue
 
-    allocated = allocation.read(host.environ, partial(gres.ask, host))
+    allocated = slurm_allocation.read(host.environ, partial(queue.ask, host))
     if allocated is None or allocated.is_task:
         return None
     if shutil.which("srun", path=host.environ.get("PATH")) is None:
@@ -276,9 +277,9 @@ def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]
 
 def _planned(plan: Plan, host: Host) -> Allocation | None:
     """Return the allocation as the plan has it, without asking the scheduler again."""
-    from echelon.slurm import allocation
+    from echelon.slurm import allocation as slurm_allocation
 
-    allocated = allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
+    allocated = slurm_allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
     devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()
     return replace(allocated, nodes=plan.nodes, devices=devices) if allocated is not None else None
 

@@ -103,7 +103,7 @@ class Answer:
         refusal: Callable[[Sequence[str]], str],
         is_taken: Callable[[Mapping[str, str]], bool],
     ) -> None:
-        from echelon.estimate import choice, scaled
+        from echelon.estimate import choice
         from echelon.estimate.devices import Device
 
         self._question = question
@@ -120,8 +120,8 @@ class Answer:
         )
         self._scaled: Choice | None = None
         """The same among those of --scale, where the simplest strategy is none of them."""
-        if self._choice.chosen is not None and ranks > 1 and not scaled.how(self._choice.chosen.layout):
-            self._scaled = scaled.choose(traced.log, self._device, scaled.layouts(traced.log, ranks, per_node))
+        if self._choice.chosen is not None and ranks > 1 and not choice.how(self._choice.chosen.layout):
+            self._scaled = choice.choose_scaled(traced.log, self._device, choice.layouts(traced.log, ranks, per_node))
 
     def as_data(self) -> dict[str, Any]:
         """Return the answer as JSON fields."""
@@ -157,13 +157,13 @@ class Answer:
 
     def _take(self) -> list[str]:
         """Return the lines to type for the strategy that fits, and for the first that an unchanged script can use."""
-        from echelon.estimate import scaled
+        from echelon.estimate import choice
 
         chosen = self._choice.chosen
         if chosen is None:
             return [self._on_more()]
         lines = []
-        how = scaled.how(chosen.layout)
+        how = choice.how(chosen.layout)
         if not how and chosen.layout != type(chosen.layout)():
             lines.append(f"{chosen.layout.name}: run.parallelize(model, echelon.{chosen.layout.code})")
         if chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing:
@@ -172,7 +172,7 @@ class Answer:
             lines.append(f"{chosen.layout.name}: {self._submit(how)}")
         elif self._scaled is not None and self._scaled.chosen is not None:
             other = self._scaled.chosen.layout
-            lines.append(f"{other.name}: {self._submit(scaled.how(other))}")
+            lines.append(f"{other.name}: {self._submit(choice.how(other))}")
         return lines
 
     def _submit(self, how: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echelon.cli.options import CHECKS
 from echelon.cli.talk import say
@@ -15,10 +15,12 @@ from echelon.host import Host
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import BeforeRun
-    from echelon.launch.lookouts import Look
-    from echelon.launch.seen import Seen
+    from echelon.launch.lookouts import Look, Observer, Seen
+    from echelon.monitor.device_facts import Fact
+    from echelon.monitor.facts import Facts
     from echelon.node.survey.nouns import Survey
     from echelon.spec import Job, Plan
+
 
 VARIABLE = "ECHELON_CHECK"
 """The variable that sets the level when the command line does not."""
@@ -66,7 +68,7 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
 def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
     from echelon.checks.report import fields, line
     from echelon.cli.nodes import beside_run
-    from echelon.launch.seen import Seen
+    from echelon.launch.lookouts import Seen
 
     return [Seen(line=line(group), fields=fields(group)) for group in beside_run(surveys, plan, host)]
 
@@ -126,3 +128,52 @@ class _Elsewhere(Host):
     @property
     def environ(self) -> Mapping[str, str]:
         return self._environ
+
+
+def observer(is_unshared: Callable[[], bool]) -> Observer:
+    """Return the functions that a supervisor calls; they import what they need when there is something to judge.
+
+    `is_unshared` says whether the script is one for a single device that is not scaled.
+    """
+    from echelon.launch.lookouts import Observer
+
+    judge = _Judge(is_unshared)
+    return Observer(judge=judge.look, rest=judge.rest, sum_up=_sum_up)
+
+
+class _Judge:
+    """The facts of a run."""
+
+    def __init__(self, is_unshared: Callable[[], bool]) -> None:
+        self._is_unshared = is_unshared
+        self._facts: Facts | None = None
+
+    def look(self, line: dict[str, Any]) -> Seen | None:
+        """Take a line of samples.jsonl; return what is to be said now."""
+        if not {"measures", "loss", "load", "host"} & line.keys():
+            return None
+        if self._facts is None:
+            from echelon.monitor.facts import Facts
+
+            self._facts = Facts(self._is_unshared)
+        fact = self._facts.look(line)
+        return _seen(fact) if fact is not None else None
+
+    def rest(self) -> list[Seen]:
+        """Return what was not said yet."""
+        return [_seen(fact) for fact in self._facts.rest()] if self._facts is not None else []
+
+
+def _seen(fact: Fact) -> Seen:
+    from echelon.launch.lookouts import Seen
+
+    return Seen(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
+
+
+def _sum_up(path: str) -> str:
+    from echelon.monitor import account, recorded, report
+
+    try:
+        return report.summary_of_run(account.of_run(recorded.read(path)))
+    except UsageError:
+        return ""  # the disk is full: what the run said itself still counts

@@ -9,19 +9,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from echelon import profile_order
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan, scan_all
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import EchelonError, UsageError
 from echelon.launch.profilers import NAMES, TORCH
-from echelon.scale_options import AUTO_FIT
+from echelon.orders import profile
+from echelon.orders.scale import AUTO_FIT
 
 if TYPE_CHECKING:
-    from echelon.bench.trials import Trials
     from echelon.monitor.traces.verdict import Verdict
     from echelon.spec import Plan
+    from echelon.trials.candidates import Trials
 
 FIRST, LAST = 10, 15
 MOST_RANKS = 1 << 20
@@ -127,12 +127,12 @@ def _run(scanned: Scanned) -> int:
 
 def _tried(scanned: Scanned, plan: Plan, verdicts: list[Verdict]) -> Trials | None:
     """Try what may shorten the steps, if the user asked for it; else name it."""
-    from echelon.bench import trials
     from echelon.host import Host
     from echelon.monitor import account, recorded
+    from echelon.trials import candidates
 
     record = recorded.read(plan.run_directory)
-    chosen = trials.candidates(verdicts, record, account.of_run(record))
+    chosen = candidates.candidates(verdicts, record, account.of_run(record))
     if "try" not in scanned.values:
         if chosen and not scanned.is_program:
             say(f"--try measures what changes with {', '.join(candidate.name for candidate in chosen)}")
@@ -144,7 +144,9 @@ def _tried(scanned: Scanned, plan: Plan, verdicts: list[Verdict]) -> Trials | No
     is_module, is_own = "module" in scanned.values, plan.scale_options is None
     scale = scanned.values.get("scale", ["auto"])[-1]
     words = [*scanned.words(options), "--scale", plan.scale if is_own or scale == AUTO_FIT else scale]
-    return trials.measure(trials.question(scanned.rest, words, is_module=is_module, is_own=is_own), chosen, Host(), say)
+    return candidates.measure(
+        candidates.question(scanned.rest, words, is_module=is_module, is_own=is_own), chosen, Host(), say
+    )
 
 
 def _refuse_trace(scanned: Scanned) -> None:
@@ -173,11 +175,11 @@ def _tool(values: dict[str, str]) -> str:
     return tool
 
 
-def _order(values: dict[str, str]) -> profile_order.Order:
+def _order(values: dict[str, str]) -> profile.ProfileOrder:
     text = values.get("steps", f"{FIRST}..{LAST}")
     match = re.fullmatch(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", text)
     first, last = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
-    least = profile_order.LEAST_STEP
+    least = profile.LEAST_STEP
     if match and 0 < first < least <= last:
         raise UsageError(
             f"--steps {text}: a profile begins with the end of a step, so the first step cannot be in it",
@@ -188,10 +190,10 @@ def _order(values: dict[str, str]) -> profile_order.Order:
             f"--steps {text or repr('')}: give the first and the last step, from {least} on",
             hint=f"--steps {FIRST}..{LAST}",
         )
-    return profile_order.Order(_ranks(values.get("ranks", "0")), first, last)
+    return profile.ProfileOrder(_ranks(values.get("ranks", "0")), first, last)
 
 
-def _ranks(text: str) -> profile_order.Ranges:
+def _ranks(text: str) -> profile.Ranges:
     if text == "all":
         return ((0, -1),)  # up to the last rank, which the plan knows
     ranges = []
@@ -216,7 +218,7 @@ def _of_run(scanned: Scanned, tool: str) -> Scanned:
     return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
 
 
-def _found(directory: str, order: profile_order.Order) -> tuple[dict[int, list[str]], list[int]]:
+def _found(directory: str, order: profile.ProfileOrder) -> tuple[dict[int, list[str]], list[int]]:
     """Return the files of the profiled ranks, and the ranks without one."""
     from echelon.launch import profilers
 
@@ -231,7 +233,7 @@ def _num_ranks(directory: str) -> int:
     return max((size for size in sizes if isinstance(size, int)), default=0)
 
 
-def _each(order: profile_order.Order, num_ranks: int) -> Iterator[int]:
+def _each(order: profile.ProfileOrder, num_ranks: int) -> Iterator[int]:
     """Yield the ranks of an order, also those that the run did not have."""
     seen: set[int] = set()
     for low, high in order.ranks:
@@ -250,7 +252,7 @@ def _name_files(found: dict[int, list[str]], tool: str) -> None:
     say(TOOLS[tool].how_to_see)
 
 
-def _no_profile(directory: str, missing: list[int], order: profile_order.Order, tool: str) -> EchelonError:
+def _no_profile(directory: str, missing: list[int], order: profile.ProfileOrder, tool: str) -> EchelonError:
     """Return the error for ranks that have no profile, with the reason that the run's events give."""
     from echelon.monitor import recorded
 
@@ -268,11 +270,7 @@ def _no_profile(directory: str, missing: list[int], order: profile_order.Order, 
     if isinstance(steps, int) and steps < order.first:
         number = f"{steps} step{'s' if steps != 1 else ''} of an optimizer"
         last = min(steps, order.last)
-        hint = (
-            f"--steps {profile_order.LEAST_STEP}..{last}"
-            if last >= profile_order.LEAST_STEP
-            else "train for more steps"
-        )
+        hint = f"--steps {profile.LEAST_STEP}..{last}" if last >= profile.LEAST_STEP else "train for more steps"
         return EchelonError(f"{who}: it made {number}, and the profile begins with step {order.first}", hint=hint)
     if steps is None:
         return EchelonError(

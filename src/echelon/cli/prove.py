@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from echelon.cli import own_parallelism
+from echelon.cli import run_options
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
-from echelon.records import NOTHING
-from echelon.scale_options import MODEL_PARALLEL
+from echelon.orders.records import NOTHING
+from echelon.orders.scale import MODEL_PARALLEL
 from echelon.units import step_time
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")
     from echelon.host import Host
-    from echelon.launch import prove, prove_plot
+    from echelon.trials import prove
 
     question = prove.Question(
         options=scanned.words([option for option in RUN_OPTIONS if option.key in _OF_RUN]),
@@ -69,10 +69,10 @@ def main(arguments: list[str]) -> int:
         scales=_scales(values["scale"]) if "scale" in values else (),
     )
     if "plot" in values:
-        prove_plot.refuse_what_cannot_be_drawn(values["plot"])
+        prove.refuse_what_cannot_be_drawn(values["plot"])
     result = prove.prove(question, Host(), say)
     if "plot" in values:
-        prove_plot.draw(result, values["plot"])
+        prove.draw(result, values["plot"])
         say(f"both curves are in {values['plot']}")
     if "json" in values:
         print(json.dumps(_finite({"format": 2, **result}), indent=1, allow_nan=False))
@@ -149,7 +149,7 @@ def _print_speed(seconds: Mapping[str, float | None], num_ranks: int) -> None:
         return  # too few steps, or steps that are too short
     ratio = f"{single / several:.1f} times as fast" if single >= several else f"{several / single:.1f} times as long"
     doubt = ""
-    from echelon.launch.prove import MOST_GAIN
+    from echelon.trials.prove import MOST_GAIN
 
     if single > MOST_GAIN * num_ranks * several:
         doubt = f", which {num_ranks} ranks cannot explain: other work may have disturbed the run on 1"
@@ -180,7 +180,7 @@ def _scales(text: str) -> tuple[str, ...]:
     scales = tuple(dict.fromkeys(text.split(",")))
     for scale in scales:
         if ":" in scale:
-            own_parallelism.scale({"scale": scale})
+            run_options.scale({"scale": scale})
         elif scale not in SCALES:
             raise UsageError(
                 f"--scale {scale or repr('')}: the choices are {', '.join(SCALES)}", hint="--scale data,fsdp"

@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from echelon import rehearsal_order
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.orders import rehearsal
 
 if TYPE_CHECKING:
-    from echelon.launch.rehearsal.verdict import Verdict
+    from echelon.trials.disturbed import Verdict
 
 _OF_RUN = (
     "nproc_per_node", "nnodes", "spares", "module", "env", "launch", "timeout", "global_batch", "share_devices", "bind",
@@ -22,7 +22,7 @@ _OF_RUN = (
 )  # fmt: skip
 STEPS = 20
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("--faults",), value="KIND[,KIND]", choices=rehearsal_order.KINDS, is_list=True,
+    Option(names=("--faults",), value="KIND[,KIND]", choices=rehearsal.KINDS, is_list=True,
            help="what goes wrong, one run each (default: all)"),
     Option(names=("--steps",), value="K", help="the number of optimizer steps of each run (default: 20)"),
     Option(names=("--seed",), value="S", help="draws the rank, the step and the moment of each fault (default: 0)"),
@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> int:
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon rehearse needs a script", hint="echelon rehearse -n 4 train.py")
     from echelon.host import Host
-    from echelon.launch.rehearsal import rehearse
-    from echelon.launch.shared_folder import shared_folder
+    from echelon.launch.run_directory import shared_folder
+    from echelon.trials import rehearse
 
     question, host = _question(scanned, values), Host()
     rehearse.refuse_what_cannot_run(question, host)
@@ -75,10 +75,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _question(scanned: Scanned, values: dict[str, str]) -> Any:
-    from echelon.launch import own_runs
-    from echelon.launch.rehearsal import random_faults
-    from echelon.launch.rehearsal.rehearse import LEAST_STEPS, Question
     from echelon.script import distributes
+    from echelon.trials import own_runs, rehearse
+    from echelon.trials.rehearse import LEAST_STEPS, Question
 
     imports = own_runs.imports_of(scanned.rest[0], is_module="module" in values, command="rehearse")
     is_own = bool(distributes.how(imports))
@@ -88,7 +87,7 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
             hint=f"remove --scale {values['scale']}",
         )
     is_saved = not is_own or distributes.saves_with_echelon(imports)
-    possible = rehearsal_order.KINDS if is_saved else random_faults.OF_ANY_SCRIPT
+    possible = rehearsal.KINDS if is_saved else rehearse.OF_ANY_SCRIPT
     if is_own and "steps" in values:
         raise UsageError(
             f"--steps is for a script that echelon scales, but {scanned.rest[0]} distributes itself, "
@@ -111,9 +110,9 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
 def _kinds(text: str, possible: Sequence[str], script: str) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(text.split(",")))
     for kind in kinds:
-        if kind not in rehearsal_order.KINDS:
+        if kind not in rehearsal.KINDS:
             raise UsageError(
-                f"--faults {kind or repr('')}: the choices are {', '.join(rehearsal_order.KINDS)}",
+                f"--faults {kind or repr('')}: the choices are {', '.join(rehearsal.KINDS)}",
                 hint=f"--faults {','.join(possible[:2])}",
             )
         if kind not in possible:

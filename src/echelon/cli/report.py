@@ -16,8 +16,7 @@ from echelon.errors import UsageError
 if TYPE_CHECKING:
     from echelon.monitor.account import Account
     from echelon.monitor.page.page import Told
-    from echelon.monitor.predicted_memory import PredictedMemory
-    from echelon.monitor.predicted_time import PredictedTime
+    from echelon.monitor.predicted import PredictedMemory, PredictedTime
     from echelon.monitor.recorded import Recorded
 
     Comparisons = dict[str, PredictedMemory | PredictedTime]
@@ -95,11 +94,11 @@ def main(arguments: list[str]) -> int:
 
 def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
     """Compare a run with what was predicted, by the names in JSON; keep the ratios of a run that is over."""
-    from echelon.monitor import predicted_memory, predicted_time
+    from echelon.monitor import predicted
 
     comparisons = {
-        "predicted": predicted_memory.of_run(record, run, os.environ),
-        "predicted_step_seconds": predicted_time.of_run(record, run, os.environ),
+        "predicted": predicted.memory_of_run(record, run, os.environ),
+        "predicted_step_seconds": predicted.time_of_run(record, run, os.environ),
     }
     known = {name: comparison for name, comparison in comparisons.items() if comparison is not None}
     for comparison in known.values() if is_over else ():
@@ -116,9 +115,9 @@ def _as_json(run: Told, comparisons: Comparisons) -> dict[str, Any]:
 
 def _paragraph(run: Told) -> str:
     """Return the paragraph of a run."""
-    from echelon.monitor import paragraph
+    from echelon.monitor import report
 
-    return paragraph.of_run(run.recorded, run.account)
+    return report.paragraph_of_run(run.recorded, run.account)
 
 
 def _write(path: str, text: str) -> None:

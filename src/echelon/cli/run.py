@@ -9,12 +9,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from echelon.cli import checkpoint_options, own_parallelism, time_limits
+from echelon.cli import run_options
 from echelon.cli.help import Help
 from echelon.cli.launcher import name_accepted, with_launcher, with_line
-from echelon.cli.misplaced_options import refuse_unread
-from echelon.cli.mistakes import say_worst
-from echelon.cli.observer import observer
+from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import (
     BINDS,
     LAUNCHES,
@@ -26,18 +24,18 @@ from echelon.cli.options import (
     in_groups,
     scan,
 )
-from echelon.cli.preflight import checked, look
+from echelon.cli.preflight import checked, look, observer
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
+from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
-from echelon.scale_options import AUTO_FIT, ScaleOptions
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from echelon.host import Host
-    from echelon.launch.chain.settings import Chain
+    from echelon.jobs.settings import Chain
 
 MAX_RANKS = 1 << 20
 
@@ -79,13 +77,13 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
     if line is not None:
         job = with_line(job, line)
     from echelon.host import Host
-    from echelon.launch.chain import settings
+    from echelon.jobs import settings
     from echelon.launch.prepare import prepare
 
     refuse_unread(job.command)
     host, chain = Host(), settings.read(job.run_directory)
     if chain is not None:
-        from echelon.launch.chain.course import with_chain
+        from echelon.jobs.course import with_chain
 
         job = with_chain(job, chain, host)
     if job.scale == AUTO_FIT:
@@ -103,27 +101,27 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
 
 def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | None) -> int:
     """Start a run, or a job of a chain; return the exit code."""
-    from echelon.checkpoint_order import folder
-    from echelon.launch import scaling
-    from echelon.launch.chain import sources
+    from echelon.jobs import settings
+    from echelon.launch import prepare as launch_prepare
     from echelon.launch.prepare import imports_of
     from echelon.launch.start import start
+    from echelon.orders.checkpoint import folder
 
     def say_mistakes() -> None:
         is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())
         if is_asked and (plan.packages or plan.own):  # a script with Python's standard library alone trains nothing
             say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
         if chain is None and job.checkpoints is not None and plan.node_rank <= 0:  # a chain compares by itself
-            sources.note_edits(job, folder(plan.environ), os.getcwd(), say)
+            settings.note_edits(job, folder(plan.environ), os.getcwd(), say)
 
     def begin() -> int:
         looks = look(scanned.values, plan, host)
-        is_unshared = partial(scaling.is_unshared, job, plan, partial(imports_of, job.command, os.getcwd()))
+        is_unshared = partial(launch_prepare.is_unshared, job, plan, partial(imports_of, job.command, os.getcwd()))
         return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer(is_unshared))
 
     if chain is None:
         return begin()
-    from echelon.launch.chain.course import Course
+    from echelon.jobs.course import Course
 
     return Course(chain, job, plan, host, say).run(begin)
 
@@ -140,7 +138,7 @@ def read_job(scanned: Scanned) -> Job:
         cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
         launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
         visible=_one_of("--visible", _visible(values), VISIBLE),
-        scale=own_parallelism.scale(values),
+        scale=run_options.scale(values),
         scale_options=_scale_options(values),
         bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
         container=_image(values),
@@ -152,10 +150,10 @@ def read_job(scanned: Scanned) -> Job:
         name=values.get("rdzv_id", "none"),
         show=_show(values),
         debug=_debug(values),
-        timeout_seconds=time_limits.of_run(values),
-        hang_timeout=time_limits.of_hang(values),
-        max_restarts=_whole("--max-restarts", values.get("max_restarts", checkpoint_options.restarts(values)), least=0),
-        checkpoints=checkpoint_options.order(values),
+        timeout_seconds=run_options.of_run(values),
+        hang_timeout=run_options.of_hang(values),
+        max_restarts=_whole("--max-restarts", values.get("max_restarts", run_options.restarts(values)), least=0),
+        checkpoints=run_options.order(values),
         node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
         command=_command(scanned),  # last, because an option without its value has taken the script as the value

@@ -14,8 +14,7 @@ from echelon.cli import chain_options
 from echelon.cli import options as run_options
 from echelon.cli.help import Help
 from echelon.cli.launcher import with_launcher
-from echelon.cli.misplaced_options import refuse_unread
-from echelon.cli.mistakes import say_worst
+from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
@@ -24,9 +23,9 @@ from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
+    from echelon.dialects.translate import Line
     from echelon.host import Host
-    from echelon.launch.launchers import Line
-    from echelon.launch.submit import Script, Wish
+    from echelon.jobs.submit import Script, Wish
     from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
@@ -113,7 +112,7 @@ def refuse(arguments: list[str], host: Host) -> None:
 
 def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> tuple[Wish, Script]:
     """Return the wish and its script; raise UsageError for a job that cannot run as asked."""
-    from echelon.launch import submit
+    from echelon.jobs import submit
 
     _refuse_contradictions(values)
     wish = _wish(scanned, values, host, made_by=made_by)
@@ -125,7 +124,7 @@ def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_b
 
 def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
     """Submit the script, and wait for its end if asked; return the exit code."""
-    from echelon.launch import submit
+    from echelon.jobs import submit
     from echelon.slurm import queue
 
     if "after" in values:
@@ -147,20 +146,20 @@ def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
             say(chain_options.described(script))
     if "wait" not in values and "follow" not in values:
         return 0
-    from echelon.launch.following import follow
+    from echelon.jobs.following import follow
 
     return follow(number, script.run_directory, host, say, shows=sys.stdout.buffer if "follow" in values else None)
 
 
 def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
     """Return the wish that the options describe; a launcher's line after `--` gives the number of ranks."""
-    from echelon.launch.submit import Wish
+    from echelon.jobs.submit import Wish
 
     for_run, line = with_launcher(_for_run(scanned))
     job = read_job(for_run)
     is_plain = "plain" in values
     if line is not None:
-        from echelon.launch.launchers.merge import launcher
+        from echelon.dialects.merge import launcher
 
         job = replace(job, launcher=launcher(line))
         values = {**values, **_sizes(values, job, line)}
@@ -212,7 +211,7 @@ def _wants_to_learn() -> bool:
 
 def _refuse_booking(booking: Booking, wish: Wish) -> None:
     """Raise UsageError for mistakes that only the booking shows."""
-    from echelon.launch.launchers.booked import refuse_nodes_of_horovodrun
+    from echelon.dialects.merge import refuse_nodes_of_horovodrun
     from echelon.plan.book import refuse_missing_account
 
     if wish.min_nodes > booking.num_nodes:
@@ -256,12 +255,12 @@ def _for_run(scanned: Scanned) -> Scanned:
 
 def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
     """Return --gpus and --nodes, merged with the launcher's numbers; an invalid number is refused later."""
-    from echelon.launch.launchers import booked
+    from echelon.dialects import merge
 
     said = {key: digits.whole(values.get(key, "")) for key in ("gpus", "nodes")}
     if any(key in values and not number for key, number in said.items()):
         return {}
-    num_devices, num_nodes = booked.sizes(job, line, num_devices=said["gpus"], num_nodes=said["nodes"])
+    num_devices, num_nodes = merge.sizes(job, line, num_devices=said["gpus"], num_nodes=said["nodes"])
     return {key: str(number) for key, number in (("gpus", num_devices), ("nodes", num_nodes)) if number}
 
 

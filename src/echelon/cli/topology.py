@@ -10,7 +10,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
-from echelon.topology import binding, describe, discover
+from echelon.topology import binding, discover
 from echelon.units import size
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     if "json" in values:
         import json
 
-        print(json.dumps(describe.as_dict(node), indent=1))
+        print(json.dumps(discover.as_dict(node), indent=1))
     else:
         print("\n".join(table(node)))
     return 0
@@ -105,7 +105,7 @@ def table(node: Node) -> list[str]:
 
 
 def _summary(node: Node) -> list[str]:
-    cores = describe.num_cores(node)
+    cores = discover.num_cores(node)
     sockets = len({cpu.socket for cpu in node.cpus})
     domains = len({cpu.numa for cpu in node.cpus if cpu.numa >= 0})
     usable = {cpu.core for cpu in node.cpus if cpu.number in set(node.allowed)}
@@ -131,7 +131,7 @@ def _count(number: int, noun: str) -> str:
 
 def _domains(node: Node) -> list[str]:
     rows = []
-    for number in describe.domains(node) or [-1]:
+    for number in discover.domains(node) or [-1]:
         cpus = [cpu.number for cpu in node.cpus if cpu.numa == number]
         memory = node.numa_memory_bytes.get(number, 0)
         if not cpus and not memory:
@@ -145,7 +145,7 @@ def _domains(node: Node) -> list[str]:
 
 
 def _devices(node: Node) -> list[str]:
-    near = describe.near_cores(node)
+    near = discover.near_cores(node)
     rows = []
     for device in node.devices:
         cores = near.get(device.number, ())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from echelon.topology import binding, describe, near
+from echelon.topology import binding, devices, discover
 from echelon.units import size
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def svg(node: Node) -> str:
     """Return the picture as SVG text."""
     columns = _columns(node)
     core_of = {cpu.number: cpu.core for cpu in node.cpus}
-    owners = {core_of[thread]: number for number, cpus in describe.near_cores(node).items() for thread in cpus}
+    owners = {core_of[thread]: number for number, cpus in discover.near_cores(node).items() for thread in cpus}
     allowed = {core_of[thread] for thread in node.allowed}
     tallest = max(column.height for column in columns)
     canvas: list[str] = []
@@ -133,7 +133,7 @@ def _home(node: Node, domain: int, numbers: list[int]) -> int:
     """Return the domain with cores at which this domain's devices are drawn."""
     if domain in numbers:
         return domain
-    return min(numbers, key=lambda number: (near.between(node, number, domain) or 256, number))
+    return min(numbers, key=lambda number: (devices.between(node, number, domain) or 256, number))
 
 
 def _domain(column: Column, x: float, y: float, height: float, owners: dict[int, int], allowed: set[int]) -> list[str]:
@@ -265,7 +265,7 @@ def _head(node: Node) -> list[str]:
 
 def _summary(node: Node) -> str:
     memory = sum(node.numa_memory_bytes.get(number, 0) for number in {cpu.numa for cpu in node.cpus})
-    cores = describe.num_cores(node)
+    cores = discover.num_cores(node)
     threads = len(node.cpus) // max(1, cores)
     parts = [f"{cores} cores" + (f" × {threads} hardware threads" if threads > 1 else "")]
     parts += [size(memory)] if memory else []

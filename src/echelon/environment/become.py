@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from .place import Place
+    from .frameworks import Place
 
 VISIBLE = ("own", "all")
 USAGE = "[--visible own|all] PROGRAM [arguments ...]"

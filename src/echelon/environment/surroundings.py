@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import digits, hostlist, master, regular_files, variables
 from .errors import SurroundingError
-from .place import Place
+from .frameworks import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

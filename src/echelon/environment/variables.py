@@ -34,3 +34,9 @@ def optional(environ: Mapping[str, str], *names: str) -> int | None:
     """Return the first variable with a value as a number; None if all are missing."""
     present_names = [name for name in names if environ.get(name)]
     return number(environ, present_names[0]) if present_names else None
+
+
+RANK_NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "TF_CONFIG",
+})  # fmt: skip

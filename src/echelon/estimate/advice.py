@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from echelon.errors import UsageError
-from echelon.estimate.layout import ALWAYS, NEVER, Layout
+from echelon.estimate.layout import ALWAYS, NEVER, Layout, share
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import of_loss
-from echelon.estimate.shares import share
 from echelon.estimate.verdict import NAMES, Verdict, judge
 from echelon.units import size
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from echelon.estimate.gradients import is_kept, last_backwards
-from echelon.estimate.log import OPTIMIZER, STEP, Event, EventLog, Tensor
+from collections.abc import Sequence
+
+from echelon.estimate.layout import share
+from echelon.estimate.log import BACKWARD, OPTIMIZER, STEP, Event, EventLog, Tensor
 from echelon.estimate.places import OF_ELEMENTS, Places, state_owners
-from echelon.estimate.shares import share
 from echelon.estimate.timeline import last_step
 
 BUCKET = 25 << 20
@@ -121,3 +122,23 @@ def is_of_optimizer(index: int, tensor: Tensor, where: Places) -> bool:
     if index >= len(where.phases) or tensor.category != "temporary" or tensor.num_bytes <= OF_ELEMENTS:
         return False
     return where.phases[index] == "optimizer"
+
+
+def last_backwards(events: Sequence[Event]) -> set[int]:
+    """Return the position at which the last backward of each step begins."""
+    last: dict[int, int] = {}
+    step = 0
+    for position, event in enumerate(events):
+        if event == STEP:
+            step += 1
+        elif event == BACKWARD:
+            last[step] = position
+    return set(last.values())
+
+
+def is_kept(events: Sequence[Event], position: int, tensors: Sequence[Tensor]) -> bool:
+    """Say whether an event allocates a gradient that is not freed at once."""
+    event = events[position]
+    if type(event) is not int or event < 0 or tensors[event].category != "gradient":
+        return False
+    return position + 1 == len(events) or events[position + 1] != -event - 1

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from echelon.estimate.gradients import last_backwards
-from echelon.estimate.layout import AFTER_BACKWARD, POLICY, Layout
+from echelon.estimate.layout import AFTER_BACKWARD, POLICY, Layout, share
 from echelon.estimate.log import (
     BACKWARD,
     ENTER,
@@ -22,8 +21,7 @@ from echelon.estimate.log import (
     Tensor,
 )
 from echelon.estimate.places import OF_ELEMENTS, Places, state_owners
-from echelon.estimate.replicas import is_of_optimizer
-from echelon.estimate.shares import share
+from echelon.estimate.replicas import is_of_optimizer, last_backwards
 
 ROOT = -1
 GATHER_STREAM, REDUCE_STREAM = 1, 2

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from echelon.estimate.layout import POLICY, Layout
+from echelon.estimate.layout import POLICY, Layout, share
 from echelon.estimate.log import EventLog, Tensor, Weight
 from echelon.estimate.places import OF_ELEMENTS, Places, is_matrix, of_loss, state_owners
-from echelon.estimate.shares import share
 
 FP32 = 4
 EIGHT_BIT_LEAST = 4096

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from echelon.estimate import recompute, replicas, schedule, sharding, sizes, stages, timeline, workspaces
+from echelon.estimate import replicas, schedule, sharding, sizes, stages, timeline
 from echelon.estimate.allocator import replay
-from echelon.estimate.layout import NEVER, Layout
+from echelon.estimate.layout import ALWAYS, NEVER, POLICY, Layout, share
 from echelon.estimate.log import EventLog
-from echelon.estimate.messages import Message, messages
-from echelon.estimate.places import places
-from echelon.estimate.shares import share
+from echelon.estimate.places import Places, places
 from echelon.estimate.timeline import Peak
 
 
@@ -43,7 +41,7 @@ class Memory:
 
 def rank_log(log: EventLog, layout: Layout, *, place: int = 0) -> EventLog:
     """Return the log of the rank at this place of the pipeline; 0 without one."""
-    return _rank(workspaces.without(log), layout, place).log
+    return _rank(timeline.without(log), layout, place).log
 
 
 def memory(
@@ -59,7 +57,7 @@ def memory(
     With `has_workspaces` each convolution takes the most that its library may take.
     """
     with _without_collection():
-        return _fullest(log if has_workspaces else workspaces.without(log), layout, expandable, before)
+        return _fullest(log if has_workspaces else timeline.without(log), layout, expandable, before)
 
 
 @contextmanager
@@ -110,7 +108,7 @@ def _rank(log: EventLog, layout: Layout, place: int) -> _Rank:
         rank = stages.stage(rank, stages.cut(rank, layout.pipeline)[place], layout.accumulation)
     sent, host_bytes = messages(rank, layout, where), _host_bytes(rank, layout)
     if layout.checkpointing:
-        rank = recompute.checkpointed(rank, where)
+        rank = schedule.checkpointed(rank, where)
     if layout.pipeline > 1:
         turns = schedule.one_forward_one_backward(layout.pipeline, place, layout.accumulation)
         rank = schedule.repeated(rank, turns)
@@ -143,3 +141,49 @@ def _notes(log: EventLog, layout: Layout) -> tuple[str, ...]:
     if layout.pipeline > 1:
         notes.append("the first and the last stage are counted; others hold less unless their blocks are larger")
     return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """All messages of one kind in a step."""
+
+    operation: str
+    axis: str
+    num_bytes: int
+    """The bytes that the operation is about: gradients for an all-reduce, whole weights for an all-gather."""
+    num_ranks: int
+
+    @property
+    def sent_bytes(self) -> int:
+        """What a rank sends: around a ring of n ranks each sends (n-1)/n of the bytes, in an all-reduce twice."""
+        if self.operation == "send":
+            return self.num_bytes
+        turns = 2 if self.operation == "all-reduce" else 1
+        return turns * self.num_bytes * (self.num_ranks - 1) // self.num_ranks
+
+
+def messages(log: EventLog, layout: Layout, where: Places) -> tuple[Message, ...]:
+    """Return the messages of a step of one rank; `log` has the rank's weights and micro-batch, before sharding."""
+    weights = sum(weight.num_bytes for weight in log.weights)
+    blocks = sum(weight.num_bytes for weight in log.weights if weight.block >= 0)
+    sent: list[Message] = []
+
+    def add(operation: str, axis: str, num_bytes: int, num_ranks: int) -> None:
+        if num_bytes and num_ranks > 1:
+            sent.append(Message(operation=operation, axis=axis, num_bytes=num_bytes, num_ranks=num_ranks))
+
+    if layout.shard > 1 and layout.reshard == NEVER:
+        add("all-reduce", "shard", weights, layout.num_data)
+        add("broadcast", "shard", weights, layout.shard)
+    elif layout.shard > 1:
+        again = blocks if layout.reshard == ALWAYS else 0
+        gathered = (weights + again) * layout.accumulation
+        add("all-gather", "shard", gathered // 2 if layout.precision == POLICY else gathered, layout.shard)
+        add("reduce-scatter", "shard", weights, layout.shard)
+        add("all-reduce", "replicate", weights // layout.shard, layout.replicate)
+    else:
+        add("all-reduce", "replicate", weights, layout.replicate)
+    output = max((log.tensors[tensor].num_bytes for tensor in where.outputs), default=0)
+    add("all-reduce", "tensor", 4 * len(log.blocks) * output * layout.accumulation, layout.tensor)
+    add("send", "pipeline", 2 * output * layout.accumulation, layout.pipeline)
+    return tuple(sent)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echelon.estimate.log import BACKWARD, END, ENTER, ENTER_BACKWARD, FORWARD, OPTIMIZER, STEP, EventLog
+from echelon.estimate.log import (
+    BACKWARD,
+    END,
+    ENTER,
+    ENTER_BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    STEP,
+    WORKSPACE,
+    Event,
+    EventLog,
+)
 
 BUILDING = "building"
 NAMES = {STEP: "forward", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer", END: "end"}
@@ -140,3 +152,50 @@ def layers(log: EventLog) -> dict[str, list[int]]:
 def last_step(events: Sequence[object]) -> int:
     """Return the position at which the last step begins."""
     return max(position for position, event in enumerate(events) if event == STEP)
+
+
+def repeated(log: EventLog) -> EventLog:
+    """Return the log with its last step once more; what no step leaves behind is replaced as in a loop.
+
+    Gradients of the first step end before the second begins. States of the optimizer stay, and are not made again.
+    """
+    begin = last_step(log.events)
+    end = log.events.index(END) if END in log.events else len(log.events)
+    step = log.events[begin:end]
+    tensors, events = list(log.tensors), list[Event](log.events[:end])
+    made = {event for event in step if type(event) is int and event >= 0}
+    kept = made - {-event - 1 for event in step if type(event) is int and event < 0}
+    events += [STEP, *(-index - 1 for index in sorted(kept) if log.tensors[index].category == "gradient")]
+    copies: dict[int, int] = {}
+    for event in step[1:]:
+        if type(event) is not int:
+            events.append(event)
+        elif event < 0 and -event - 1 in copies:
+            events.append(-copies[-event - 1] - 1)
+        elif event >= 0 and log.tensors[event].category not in ("parameter", "state", "buffer"):
+            copies[event] = len(tensors)
+            tensors.append(tensors[event])
+            events.append(copies[event])
+            if event in kept and log.tensors[event].category != "gradient":
+                events.append(-event - 1)
+    return log.changed(tensors=tensors, events=(*events, END))
+
+
+@functools.lru_cache(maxsize=4)
+def without(log: EventLog) -> EventLog:
+    """Return the log without them."""
+    if not has_any(log):
+        return log
+    are_workspaces = [tensor.category == WORKSPACE for tensor in log.tensors]
+    events = [
+        event
+        for event in log.events
+        if type(event) is not int or not are_workspaces[event if event >= 0 else -event - 1]
+    ]
+    return log.changed(events=events)
+
+
+@functools.lru_cache(maxsize=4)
+def has_any(log: EventLog) -> bool:
+    """Say whether a convolution was traced."""
+    return any(tensor.category == WORKSPACE for tensor in log.tensors)

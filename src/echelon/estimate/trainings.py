@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from echelon.estimate import scaled
+from echelon.estimate import choice
 from echelon.estimate.layout import TRACED, Layout
 
 ONE = "one"
@@ -64,6 +64,6 @@ def of_script(
 def how(layout: Layout) -> str:
     """Return the way by which a run of this layout is known; empty if a run's plan does not tell it."""
     if layout.num_ranks > 1:
-        return scaled.how(layout)
+        return choice.how(layout)
     is_plain = not (layout.checkpointing or layout.accumulation > 1)
     return ONE if is_plain and (layout.precision, layout.optimizer) == (TRACED, TRACED) else ""

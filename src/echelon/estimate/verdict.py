@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from echelon.errors import UsageError
-from echelon.estimate import workspaces
+from echelon.estimate import timeline
 from echelon.estimate.devices import (
     COMMUNICATOR,
     CONTEXT,
@@ -90,7 +90,7 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
     outside = [overhead(device, kind) for kind in (CONTEXT, LIBRARIES, HIDDEN)]
     outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
-    if workspaces.has_any(log):
+    if timeline.has_any(log):
         most = replay(has_workspaces=True).reserved_bytes - taken.reserved_bytes
         outside += [_of_convolutions(most)] if most > 0 else []
     low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)

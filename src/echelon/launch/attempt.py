@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from echelon.launch import layout
+from echelon.launch.crew import Member
 from echelon.launch.failure import NEVER, Failure, first
+from echelon.node.channel import Message
+from echelon.spec import Plan
 
 
 @dataclass(slots=True)
@@ -35,3 +41,51 @@ class Attempt:
             "so no rank may decide by its own clock or files when to stop"
         )
         return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def describe(plan: Plan, members: Sequence[Member]) -> Message:
+    """Return the facts of an attempt that every agent needs; `members` are in the order of their ranks."""
+    has_names = plan.num_nodes > 1 and _resolves(
+        members[-1].placement.node
+    )  # a network resolves all of its nodes or none
+    hosts = [_host_of(plan, member, has_names=has_names) for member in members]
+    shares = [member.share for member in members if member.share is not None]
+    workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in _ports_of_ranks(m)]
+    return {
+        "name": plan.name,
+        "run_id": plan.run_id,
+        "master_addr": _master_host(plan, hosts[0]),
+        "master_port": members[0].ports[0],
+        "workers": workers,
+        "stores": members[0].stores,
+        "ranks_per_node": layout.ranks_per_node(shares),
+        "show": "all" if plan.show is None else sorted(plan.show),
+    }
+
+
+def _ports_of_ranks(member: Member) -> list[int]:
+    """Return one port for each rank; the first is the master's."""
+    return member.ports[1:]
+
+
+def _master_host(plan: Plan, first_host: str) -> str:
+    if plan.num_nodes > 1 and plan.where == "meet":
+        return plan.rendezvous.rpartition(":")[0]
+    return first_host
+
+
+def _host_of(plan: Plan, member: Member, *, has_names: bool) -> str:
+    if plan.num_nodes == 1:
+        return LOOPBACK
+    return member.placement.node if has_names else member.address
+
+
+def _resolves(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False  # only Slurm knows this node name
+    return True

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import choice, remembered_memory, scaled, trainings
+from echelon.estimate import choice, remembered_memory, trainings
 from echelon.estimate.devices import Device
 from echelon.launch import fit
 from echelon.machines import kept_rows
-from echelon.node.survey import cores
+from echelon.node.survey import process
+from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
-from echelon.scale_options import AUTO_FIT, ScaleOptions
-from echelon.topology import discover, visible
+from echelon.topology import devices, discover
 from echelon.units import size
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
     """Return the memory of a rank: its share of a device; without devices its share of this node."""
     num_devices = plan.devices_per_node or around.num_devices
     ranks_per_node = plan.ranks_per_node or num_devices or 1
-    seen = cores.read("/", node)
+    seen = process.read_cores("/", node)
     node_bytes = min((each for each in (seen.memory_bytes, seen.memory_limit_bytes) if each), default=0)
     if not num_devices:
         device = Device(chip=CPU, memory_bytes=node_bytes // ranks_per_node)
@@ -110,7 +110,7 @@ def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
 
 def _device(around: Surroundings, node: Node, host: Host) -> Device:
     """Return the smallest of the visible devices, or that of the machine's facts."""
-    known = [device for device in visible.visible(node, host.environ) if device.memory_bytes]
+    known = [device for device in devices.visible(node, host.environ) if device.memory_bytes]
     kind = around.site.kind
     chip = kind.chip if kind is not None else ""
     if known:
@@ -126,13 +126,13 @@ def choose(log: EventLog, room: Memory, options: ScaleOptions, *, script: str) -
     rows = log.rows * room.num_ranks if options.keeps_batch else 0
     tried = [
         layout
-        for layout in scaled.layouts(log, room.num_ranks, room.ranks_per_node, rows=rows)
-        if exchange.goes_with(options, scaled.how(layout))
+        for layout in choice.layouts(log, room.num_ranks, room.ranks_per_node, rows=rows)
+        if exchange.goes_with(options, choice.how(layout))
     ]
-    chosen = scaled.choose(log, room.device, tried)
+    chosen = choice.choose_scaled(log, room.device, tried)
     if chosen.chosen is None:
         raise _refusal(f"{script}: {chosen.why}{_of(room)}", _what_fits(log, room, rows, script))
-    return Fitted(how=scaled.how(chosen.chosen.layout) or "data", why=chosen.why + _of(room), verdict=chosen.chosen)
+    return Fitted(how=choice.how(chosen.chosen.layout) or "data", why=chosen.why + _of(room), verdict=chosen.chosen)
 
 
 def _of(room: Memory) -> str:

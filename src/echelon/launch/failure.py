@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from echelon.node import error_owner
+from echelon.node import frames as node_frames
 from echelon.node.channel import Message
 
 NEVER = float("inf")
@@ -52,7 +52,7 @@ _CHAIN = re.compile(
 )
 # The first row that matches the tail wins, so the symptoms of another rank's failure come last.
 _TEXTS: tuple[tuple[str, str], ...] = (
-    (OF_RANK_0, f"^{error_owner.OF_RANK_0}"),
+    (OF_RANK_0, f"^{node_frames.OF_RANK_0}"),
     (
         OUT_OF_MEMORY,
         r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
@@ -74,7 +74,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
         r"Connection refused|remote process exited|recvValue failed|Failed to recv, got 0 bytes|Socket closed|"
         r"Software caused connection abort",
     ),
-    (OWN_MISTAKE, f"^{error_owner.ECHELON}"),
+    (OWN_MISTAKE, f"^{node_frames.ECHELON}"),
     (IMPORT_FAILURE, r"^(ModuleNotFoundError|ImportError): "),
 )
 _OF_RANKS = re.compile(

@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import log, second_step
+from echelon.estimate import log, timeline
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
 from echelon.script import distributes, find, imports
 from echelon.units import duration
 
-PROGRAM = "echelon.train.fitting"
+PROGRAM = "echelon.tracing"
 PATIENCE_SECONDS = 1800.0
 TELL_SECONDS, MOST_SILENT_SECONDS = 20.0, 120.0
 SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
@@ -141,7 +141,7 @@ def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
         weights[weight["dtype"]] = weights.get(weight["dtype"], 0) + weight["bytes"]
     traced, how = log.read(data), _own_distribution(question)
     return Traced(
-        log=second_step.repeated(traced) if data["steps"] == 1 else traced,
+        log=timeline.repeated(traced) if data["steps"] == 1 else traced,
         optimizers=tuple(dict.fromkeys(data["optimizers"])),
         num_steps=data["steps"],
         num_parameters=sum(weight["elements"] for weight in data["weights"]),

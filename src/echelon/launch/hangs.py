@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.host import terminal
-from echelon.launch import failure, hang_words, heartbeat
+from echelon.launch import failure, hang_words
 from echelon.launch.attempt import Attempt
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import Crew, Member, words
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.hang_words import Stand
 from echelon.launch.run_directory import RunDirectory
@@ -113,7 +113,7 @@ class Hangs:
         silent = [each for each in members if now - self._pulses[each.placement.agent_index].heard_at >= limit]
         for member in silent:
             seconds = now - self._pulses[member.placement.agent_index].heard_at
-            detail = heartbeat.words(member, seconds)
+            detail = words(member, seconds)
             node = member.placement.node
             self._fail(Failure(cause=failure.HANG, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time()))
         return bool(silent)
@@ -206,3 +206,34 @@ def _shortest(path: str) -> str:
     """Return the shorter of the absolute and the relative path."""
     short = os.path.relpath(path)
     return path if short.startswith("..") else short
+
+
+PATIENCE_SECONDS = 15.0
+MAX_NAMED = 4
+
+
+class LateRanks:
+    """Report once per attempt the ranks that still run after the others ended."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.deadline = NEVER
+        self.pids: dict[int, tuple[str, int]] = {}
+        """Rank → its node and process."""
+
+    def note_exit(self, num_alive: int) -> None:
+        """Record that a rank ended well, and restart the timer."""
+        self.deadline = time.monotonic() + PATIENCE_SECONDS if num_alive else NEVER
+
+    def meet(self, alive: set[int], num_ranks: int, logs: str) -> None:
+        """Report the ranks that still run: the timer has expired."""
+        self.deadline = NEVER
+        named = [f"rank {rank}{self._place(rank)} ({logs}/rank-{rank}.log)" for rank in sorted(alive)[:MAX_NAMED]]
+        more = f" and {len(alive) - MAX_NAMED} more" if len(alive) > MAX_NAMED else ""
+        verb = "runs" if len(alive) == 1 else "run"
+        count = f"{num_ranks - len(alive)} of {num_ranks} ranks ended {PATIENCE_SECONDS:.0f} s ago"
+        self._say(f"note: {count}; still {verb}: {', '.join(named)}{more}")
+
+    def _place(self, rank: int) -> str:
+        node, pid = self.pids.get(rank, ("", 0))
+        return f" on {node}, process {pid}" if pid else ""

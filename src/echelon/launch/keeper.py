@@ -18,19 +18,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from echelon.checkpoint_order import folder
 from echelon.host import terminal
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
 from echelon.launch.failure import Failure
-from echelon.launch.kept import Kept, SupervisorProcess
+from echelon.launch.kept import Kept, Shown, SupervisorProcess
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RESERVE, RunDirectory
 from echelon.launch.runs import short_name
-from echelon.launch.shown import Shown
 from echelon.launch.signals import CAUGHT
-from echelon.node import memory, private, process_state
-from echelon.node.halt_watch import STOPPED_SECONDS, HaltWatch
+from echelon.node import private, process_state
+from echelon.node.process_state import STOPPED_SECONDS, HaltWatch
+from echelon.orders.checkpoint import folder
 from echelon.spec import Plan
 from echelon.units import duration
 
@@ -61,7 +60,7 @@ class _Keeper:
         self._plan = plan
         self._directory = directory
         self._began = time.monotonic()
-        self._kills = memory.oom_kills()
+        self._kills = process_state.oom_kills()
         self._restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
         self._shown = Shown()
         self._num_supervisors = 0
@@ -200,7 +199,7 @@ class _Keeper:
 
     def _reason(self) -> Failure:
         """Return why the supervisor is gone."""
-        supervisor, kills, node = self._supervisor, memory.oom_kills(), socket.gethostname()
+        supervisor, kills, node = self._supervisor, process_state.oom_kills(), socket.gethostname()
         how = failure.how(supervisor.status)
         if supervisor.was_halted:
             how += f", because it had been stopped by a signal for {STOPPED_SECONDS:g} s"

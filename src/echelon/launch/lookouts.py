@@ -11,11 +11,11 @@ from echelon.errors import EchelonError
 from echelon.launch.crew import Member
 from echelon.launch.failure import NEVER
 from echelon.launch.run_directory import RunDirectory
-from echelon.launch.seen import Seen
 from echelon.node.channel import Message
 
 if TYPE_CHECKING:
     from echelon.node.survey.nouns import Survey
+
 
 Load = dict[str, list[dict[str, Any]]]
 """Node → the load of each of its devices so far."""
@@ -92,3 +92,27 @@ def _survey(message: Message) -> Survey:
     except ValueError as error:
         survey = Survey("", silent={"node": f"gave an unexpected answer: {error}"})
     return survey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A finding about nodes."""
+
+    line: str
+    fields: Mapping[str, Any]
+    """The same finding for programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observer:
+    """The functions that see a run from outside."""
+
+    judge: Callable[[dict[str, Any]], Seen | None] = lambda _: None
+    """Take a line of samples.jsonl; return what a person should hear now."""
+    rest: Callable[[], Sequence[Seen]] = tuple
+    """Return at the end what a person should hear and has not heard yet."""
+    sum_up: Callable[[str], str] = lambda _: ""
+    """Return the words about a run directory for the last line of the run; empty: nothing worth a word."""
+
+
+NOBODY = Observer()

@@ -13,7 +13,7 @@ import threading
 from typing import Any, NoReturn
 
 from echelon.errors import RunError, UsageError
-from echelon.launch import agent_specs, package
+from echelon.launch import agents, package
 from echelon.launch.crew import listen
 from echelon.node import agent_spec
 from echelon.spec import Plan
@@ -82,7 +82,7 @@ def join(plan: Plan) -> NoReturn:
     os.mkdir(os.path.join(folder, "logs"))
     archive = os.path.join(folder, "node.pyz")
     package.write(archive)
-    agent_spec.write(agent_specs.spec(plan, [endpoint(plan)], secret(plan), is_private=True), folder)
+    agent_spec.write(agents.spec(plan, [endpoint(plan)], secret(plan), is_private=True), folder)
     os.execv(plan.python, [plan.python, "-I", "-S", archive, "agent", folder, str(plan.node_rank)])
 
 

@@ -9,17 +9,18 @@ import socket
 import stat
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from echelon.dialects import own_starts
 from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
-from echelon.launch import duplicate_training, scaling
 from echelon.launch.run_directory import new_path
+from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import Site, Surroundings, resolve
-from echelon.scale_options import AUTO_FIT
 from echelon.spec import RUNS, Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -28,25 +29,26 @@ if TYPE_CHECKING:
     from echelon.script.find import Script
     from echelon.script.imports import Imports
 
+
 RUNTIMES = ("singularity", "apptainer")
 
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
-    from echelon.slurm import allocation, gres, signals
+    from echelon.slurm import allocation, queue
 
     host = host or Host()
     cwd = os.getcwd()
     is_inside = allocation.is_inside(host.environ)
-    signals_reach_ranks = _beside(partial(signals.reach_ranks, host)) if is_inside else lambda: False
+    signals_reach_ranks = _beside(partial(allocation.reach_ranks, host)) if is_inside else lambda: False
     folder, found_imports = _read_script(job, cwd)
-    allocated = allocation.read(host.environ, partial(gres.ask, host))
+    allocated = allocation.read(host.environ, partial(queue.ask, host))
     if job.launcher is not None:
-        from echelon.launch.launchers.settle import settle
+        from echelon.dialects.settle import settle
 
         job = settle(job, allocated, host)
     ahead = found_imports if job.launch == "warm" else None
-    decision = scaling.decide(job, found_imports, partial(imports_of, job.command, cwd))
+    decision = decide(job, found_imports, partial(imports_of, job.command, cwd))
     options = job.scale_options._replace(is_auto=job.scale == "auto")
     job = replace(job, scale=decision.how, scale_options=options)
     run_id = os.urandom(8).hex()
@@ -71,10 +73,12 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     )
     plan = _fitted(job, around, host) if job.scale == AUTO_FIT else resolve(job, around)
     if options.is_auto:
-        duplicate_training.refuse(job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path())
+        own_starts.refuse_repeated_training(
+            job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path()
+        )
     if found_imports is None or not (found_imports.packages or found_imports.local):
         return plan  # a script without packages cannot misuse a framework
-    from echelon.launch.frameworks import horovod, ranks, traps
+    from echelon.dialects import horovod, ranks, traps
 
     notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
     return horovod.with_store(
@@ -121,13 +125,13 @@ def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
     if detected is None:
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines import load
-    from echelon.script import torch_build
+    from echelon.script import locate
 
     return Site(
         machine=load.find(detected.machine_name, host.environ),
         how=detected.how,
         partition=partition,
-        rocm="" if job.container else torch_build.rocm(_search_path()),  # an image has its own PyTorch
+        rocm="" if job.container else locate.rocm(_search_path()),  # an image has its own PyTorch
         environ=host.environ,
         runtimes=runtimes,
     )
@@ -136,14 +140,14 @@ def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
 def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None:
     """Raise UsageError for mistakes that fail in every rank of a job, before the job waits in a queue."""
     if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
-        from echelon.launch.frameworks import ranks, traps
+        from echelon.dialects import ranks, traps
 
         traps.refuse(job, ranks.booked(job, booking), _script(job.command, os.getcwd()), environ)
 
 
 def refuse_scaling(job: Job) -> None:
     """Raise UsageError if the script cannot be scaled as asked, as the run in the job would."""
-    scaling.decide(job, None, partial(imports_of, job.command, os.getcwd()))
+    decide(job, None, partial(imports_of, job.command, os.getcwd()))
 
 
 def refuse_bad_command(job: Job) -> None:
@@ -206,3 +210,91 @@ def _search_path() -> list[str]:
     """Return sys.path of the script's own Python, after its first entry."""
     ours = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] else ""
     return [entry for entry in sys.path if entry not in ("", ours)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The way to scale, with its reason."""
+
+    how: str
+    """"off", "data", "fsdp", "tensor", "context" or "pipeline"."""
+    why: str
+    """Empty if no decision was needed."""
+
+
+def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> Decision:
+    """Decide by the options, else by the script; raise UsageError if the two disagree."""
+    from echelon.script import distributes
+
+    command = job.command
+    if job.scale == "off":
+        return Decision(how="off", why="")
+    if not _can_be_read(job):
+        if job.checkpoints:
+            raise UsageError(
+                f"--checkpoint-every is for a Python script, but echelon does not look into {command.target}",
+                hint="echelon run --checkpoint-every 10m train.py",
+            )
+        if job.scale == "auto":
+            return Decision(how="off", why="")
+        raise UsageError(
+            f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
+            hint=f"echelon run --scale {job.scale} train.py",
+        )
+    imports = imports or read()
+    reason = distributes.how(imports)
+    if job.scale != "auto" and reason:
+        raise UsageError(
+            f"{command.target} distributes itself: {reason}; scaled, it would share the work twice",
+            hint="echelon run --scale off …",
+        )
+    if job.scale != "auto":
+        return Decision(how=job.scale, why=f"--scale {job.scale}")
+    sign = distributes.sign_of_training(imports)
+    is_saved_by_us = job.checkpoints and not distributes.saves_with_echelon(imports)
+    written = job.scale_options.written() or (["--checkpoint-every"] if is_saved_by_us else [])
+    if written and (reason or not sign):
+        fact = f"distributes itself: {reason}" if reason else f"does not train: it {distributes.NEEDS}"
+        raise UsageError(
+            f"{written[0]} is for a script that echelon scales, but {command.target} {fact}",
+            hint=_way_out(job.scale_options, reason),
+        )
+    if not sign:
+        return Decision(how="off", why=_why_alone(distributes.update_by_hand(imports), reason))
+    if reason:
+        return Decision(how="off", why=f"the script distributes itself: {reason}")
+    return Decision(how="data", why=f"the script {sign}, and nothing in it distributes the work")
+
+
+def _why_alone(update: str, distribution: str) -> str:
+    """Return why each rank trains all of a script by itself; empty if it distributes itself, or trains nothing."""
+    if distribution or not update:
+        return ""
+    from echelon.script import distributes
+
+    return f"each rank runs the whole script by itself: {update}, but {distributes.NEEDS}, so ranks can share no step"
+
+
+def is_unshared(job: Job, plan: Plan, read: Callable[[], Imports]) -> bool:
+    """Say whether a script for one device is left as it is, because reading has found no training in it."""
+    if job.scale != "auto" or plan.scale != "off" or not _can_be_read(job):
+        return False
+    from echelon.script import distributes
+
+    return not distributes.how(read())
+
+
+def _can_be_read(job: Job) -> bool:
+    """Say whether the command is a Python script outside of an image."""
+    return job.command.kind == "script" or (job.command.kind == "module" and not job.container)
+
+
+def _way_out(options: ScaleOptions, reason: str) -> str:
+    """Return the repair for an option of scaling on a script that is not scaled."""
+    if not reason:
+        return "remove it, or add --scale data if the script trains"
+    if reason != "it imports echelon":
+        return "remove it"
+    if options.num_shards:
+        return f"set it in the script: echelon.start(exact={options.num_shards})"
+    return "remove it; or call echelon.checkpoints(…) in the script" if options == DEFAULT else "remove it"

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from echelon import profile_order
 from echelon.errors import UsageError
 from echelon.node import profiler
+from echelon.orders import profile
 from echelon.spec import Plan
 
 TORCH = "torch"
@@ -66,7 +66,7 @@ MOST_RANKS = 1 << 20
 
 
 def ordered(
-    plan: Plan, order: profile_order.Order, tool: str, *, find: Callable[[str], str | None] = shutil.which
+    plan: Plan, order: profile.ProfileOrder, tool: str, *, find: Callable[[str], str | None] = shutil.which
 ) -> Plan:
     """Return a plan whose ranks follow the order; raise UsageError if they cannot. `find` finds a program."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
@@ -81,7 +81,7 @@ def ordered(
             + plan.argv[0],
         )
     if tool == TORCH:
-        variable = (profile_order.VARIABLE, profile_order.variable(order))
+        variable = (profile.VARIABLE, profile.variable(order))
     else:
         variable = (profiler.VARIABLE, json.dumps({"ranks": order.ranks, "command": command(plan, tool, find)}))
     return replace(plan, environ=(*plan.environ, variable))
@@ -98,7 +98,7 @@ def command(plan: Plan, tool: str, find: Callable[[str], str | None]) -> tuple[s
     raise UsageError(f"--tool {tool}: {' or '.join(programs)} is not installed here", hint=TOOLS[tool].how_to_get)
 
 
-def _refuse_other_ranks(plan: Plan, order: profile_order.Order) -> None:
+def _refuse_other_ranks(plan: Plan, order: profile.ProfileOrder) -> None:
     """Raise UsageError for ranks that the run does not have, as far as its size is known before it starts."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
     beyond = [high for _, high in order.ranks if high >= num_ranks]
@@ -112,7 +112,7 @@ def _refuse_other_ranks(plan: Plan, order: profile_order.Order) -> None:
 
 def files(directory: str, rank: int) -> list[str]:
     """Return the files that a profiler has made of a rank."""
-    folder = os.path.join(directory, profile_order.FOLDER)
+    folder = os.path.join(directory, profile.FOLDER)
     try:
         names = sorted(os.listdir(folder))
     except OSError:

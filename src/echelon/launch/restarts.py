@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from echelon.launch import failure
+from echelon.launch.agents import can_start_again
+from echelon.launch.crew import Crew, Member
 from echelon.launch.failure import Failure
+from echelon.launch.gathering import Gathering
+from echelon.launch.layout import Placement
+from echelon.launch.run_directory import RunDirectory
+from echelon.node.sweep import Life
+from echelon.spec import Plan
 
 MAX_PORT_CLASHES = 3
 FIRST_WAIT_SECONDS = 1.0  # before the second restart without progress; the first one follows at once
@@ -114,3 +124,149 @@ def _same_twice(reason: Failure) -> str:
     places = [match for match in map(_PLACE.match, words) if match]
     place = f" ({places[-1]['file'].rpartition('/')[2]}:{places[-1]['line']})" if places else ""
     return f"the same error twice: {error}{place}; echelon starts no further attempt, because none made progress"
+
+
+JOIN_SECONDS = 60.0  # Slurm may need so long to find out that a node does not answer
+MOST_LOSSES = 2  # a node that failed so often is left out
+
+StartAgent = Callable[[Placement, Life, Callable[[], None]], None]
+"""Start an agent in a place; the last argument is called when its process has ended."""
+
+
+class Revival:
+    """The lost agents of a run, and which of them are started again.
+
+    `start_agent` and `nodes_down` are set where the agents are started: the latter returns what Slurm says of those
+    nodes that are down.
+    """
+
+    def __init__(
+        self, plan: Plan, crew: Crew, gathering: Gathering, directory: RunDirectory, say: Callable[[str], None]
+    ) -> None:
+        self._can_start = can_start_again(plan)
+        self._is_slurm = plan.where == "slurm"
+        self._crew = crew
+        self._gathering = gathering
+        self._directory = directory
+        self._say = say
+        self.start_agent: StartAgent | None = None
+        self.clear: Callable[[Placement, Life], None] | None = None
+        """End a frozen agent and its ranks on their node."""
+        self.nodes_down: Callable[[Sequence[str]], dict[str, str]] = lambda _nodes: {}
+        self._lost: dict[int, Member] = {}
+        """Lost agents that nobody replaces yet."""
+        self._chosen: list[Member] = []
+        """The agents to start again for the next attempt."""
+        self._num_losses: Counter[int] = Counter()
+        self._down: set[str] = set()
+        self._left_out: set[str] = set()
+        self.has_begun = False
+        """Whether any agent was started again; then the first process of the agents is not the only one."""
+
+    def note_loss(self, member: Member) -> None:
+        """Note an agent that is gone; nothing but a line tells of a spare."""
+        index = member.placement.agent_index
+        self._lost[index] = member
+        self._num_losses[index] += 1
+        if member.frozen and self._can_start and self.clear is not None:
+            self.clear(member.placement, Life(self._num_losses[index], member.pid))
+        if member.share is None and self._crew.is_complete and not self.is_waiting:
+            self._say(f"note: the spare {member.placement.node} is lost")
+
+    def note_join(self, member: Member) -> None:
+        """Note an agent that has come, perhaps again."""
+        self._lost.pop(member.placement.agent_index, None)
+
+    def explain(self, reason: Failure | None) -> Failure | None:
+        """Ask Slurm which nodes of lost agents are down; name such a node as the reason, if it was its agent or ranks.
+
+        Slurm ends the ranks of such a node together with the agent, and the agent may still tell of them.
+        """
+        is_agent = reason is not None and reason.cause == failure.LOST_AGENT
+        if reason is None or not self._is_slurm or not (self._lost or is_agent):
+            return reason
+        nodes = sorted({member.placement.node for member in self._lost.values()} | ({reason.node} - {""}))
+        down = self.nodes_down(nodes)
+        self._down |= set(down)
+        is_victim = is_agent or reason.cause == failure.KILLED
+        if not down or not is_victim or (reason.node and reason.node not in down):
+            return reason
+        texts = [f"Slurm reports that {text}" for node, text in sorted(down.items()) if reason.node in ("", node)]
+        return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts), rank=-1, tail="")
+
+    def _candidates(self) -> list[Member]:
+        """Return the lost agents that can be started again."""
+        if not self._can_start or self.start_agent is None:
+            return []
+        self._name_left_out()
+        return [
+            member
+            for index, member in sorted(self._lost.items())
+            if self._num_losses[index] < MOST_LOSSES and member.placement.node not in self._down
+        ]
+
+    def _name_left_out(self) -> None:
+        for index, member in sorted(self._lost.items()):
+            node = member.placement.node
+            if self._num_losses[index] >= MOST_LOSSES and node not in self._left_out:
+                self._left_out.add(node)
+                self._directory.event("left out", node=node, losses=self._num_losses[index])
+                self._say(f"{node} is left out: its agent was lost {self._num_losses[index]} times")
+
+    def may_follow(self, reason: Failure, restarts: Restarts, lasted_seconds: float) -> bool:
+        """Say whether another attempt follows, and choose the agents to start again for it."""
+        is_smaller = self._gathering.is_smaller
+        self._gathering.leave_behind()
+        self._chosen = self._candidates()[: self._gathering.num_missing]
+        if self._chosen and restarts.take(reason, lasted_seconds=lasted_seconds):
+            return True
+        self._chosen = []
+        return self._gathering.has_enough() and restarts.take(
+            reason, has_lost_nodes=is_smaller, lasted_seconds=lasted_seconds
+        )
+
+    @property
+    def going_on(self) -> str:
+        """How the next attempt goes on, for a message."""
+        nodes = sorted({member.placement.node for member in self._chosen})
+        if not nodes:
+            return self._gathering.going_on
+        return f"starting the agent on {', '.join(nodes)} again, then all ranks"
+
+    def begin(self) -> bool:
+        """Start the chosen agents again; say whether any is on its way."""
+        members = self._chosen
+        self._crew.awaited = {member.placement.agent_index for member in members}
+        why_not = self._crew.invite(self._directory) if members and self.start_agent is not None else ""
+        if why_not:
+            nodes = ", ".join(sorted({member.placement.node for member in members}))
+            self._say(f"the agent on {nodes} cannot be started again: {why_not}")
+        if not members or self.start_agent is None or why_not:
+            self._crew.awaited, self._chosen = set(), []
+            return False
+        self.has_begun = True
+        self._gathering.expect(len(self._crew.members) + len(members), seconds=JOIN_SECONDS)
+        for member in members:
+            index, losses = member.placement.agent_index, self._num_losses[member.placement.agent_index]
+            self._directory.event("agent again", agent_index=index, node=member.placement.node)
+            life = Life(losses, member.pid)
+            self.start_agent(member.placement, life, lambda index=index: self._give_up(index))  # type: ignore[misc]
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Say whether an agent was started again and has not come yet."""
+        return bool(self._crew.awaited)
+
+    def _give_up(self, index: int) -> None:
+        """Wait no longer for an agent whose process has ended."""
+        if index in self._crew.awaited:
+            self._crew.awaited.discard(index)
+            if not self._crew.awaited:
+                self._gathering.deadline = time.monotonic()
+
+    def settle(self) -> None:
+        """Count the agents that were awaited in vain as lost once more."""
+        for index in sorted(self._crew.awaited):
+            self._num_losses[index] += 1
+        self._crew.awaited = set()

@@ -7,15 +7,18 @@ import fcntl
 import json
 import os
 import re
+import shutil
+import signal
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import IO, Any
 
-from echelon.checkpoint_order import SUBFOLDER
 from echelon.errors import RunError, UsageError
 from echelon.node import private
+from echelon.orders.checkpoint import SUBFOLDER
 from echelon.spec import Plan
 
 RESERVE = "reserve"
@@ -206,3 +209,29 @@ def new_path(base: str, label: str, now: float, run_id: str) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     word = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in label)[:40]
     return os.path.join(base, f"{stamp}-{word}-{run_id[:4]}")
+
+
+@contextmanager
+def shared_folder(name: str, why: str) -> Iterator[str]:
+    """Make a hidden folder in the current one, because nodes do not share /tmp; remove it in any case.
+
+    Raise UsageError, with the reason `why` the folder is needed, if it cannot be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
+    except OSError as error:
+        raise UsageError(
+            f"echelon cannot write to {os.getcwd()}, and {why}: {error.strerror}",
+            hint="cd to a folder of your own that every node sees",
+        ) from None
+    old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

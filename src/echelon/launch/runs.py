@@ -15,7 +15,7 @@ from typing import Any
 from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.launch.failure import HANDED_OVER
-from echelon.node import run_lock
+from echelon.node import private
 from echelon.spec import RUNS
 
 STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-100253-train-b53a, with -1 after a requeue
@@ -141,7 +141,7 @@ def _state(path: str, report: dict[str, Any]) -> str:
     events = os.path.join(path, "events.jsonl")
     if not os.path.exists(events):
         return "not started"
-    if run_lock.is_held(path):
+    if private.is_held(path):
         return RUNNING
     if report.get("cause") == HANDED_OVER:
         return HANDED_OVER

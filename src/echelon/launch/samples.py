@@ -15,10 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import Member
-from echelon.launch.lookouts import Host, Load
-from echelon.launch.observer import NOBODY
+from echelon.launch.lookouts import NOBODY, Host, Load, Seen
 from echelon.launch.run_directory import RunDirectory
-from echelon.launch.seen import Seen
 from echelon.node.channel import Message
 
 NAME = "samples.jsonl"

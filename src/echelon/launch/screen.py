@@ -6,12 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from echelon.launch import failure, progress
+from echelon.launch import failure
 from echelon.launch.attempt import Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.failure import Failure
-from echelon.launch.kept import Kept
-from echelon.launch.shown import Shown
+from echelon.launch.kept import Kept, Shown
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -78,8 +77,20 @@ class Screen:
             self._console.clear()
             return
         is_importing = plan.launch == "warm" and num_imported < num_agents[1]
-        self._console.progress(progress.text(plan, attempt, num_agents=num_agents, is_importing=is_importing))
+        self._console.progress(text(plan, attempt, num_agents=num_agents, is_importing=is_importing))
 
 
 def _is_lost_agent(reason: Failure | None) -> bool:
     return reason is not None and reason.cause == failure.LOST_AGENT
+
+
+def text(plan: Plan, attempt: Attempt, *, num_agents: tuple[int, int], is_importing: bool) -> str:
+    """Return the line; `num_agents` holds the number of agents that joined, and the number expected."""
+    come, wanted = num_agents
+    parts = [f"{come}/{wanted} nodes up" if wanted > 1 else "starting"]
+    packages = list(dict.fromkeys(name.replace(":", ".").partition(".")[0] for name in plan.preload))
+    if is_importing and packages:
+        parts.append("importing " + ", ".join(packages))
+    if attempt.is_running:
+        parts.append(f"{attempt.num_started}/{len(attempt.alive)} ranks started")
+    return " · ".join(parts)

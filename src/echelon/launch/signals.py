@@ -6,12 +6,16 @@ import os
 import select
 import selectors
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from echelon.launch.crew import Crew, Member
+from echelon.launch.failure import NEVER
 from echelon.launch.kept import Kept
+from echelon.node.channel import Message
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -77,3 +81,112 @@ class Signals:
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the wake-up pipe already holds the signal's number."""
+
+
+WORD_SECONDS = 0.5  # agents also report within this time that they were signalled
+
+
+class Relay:
+    """Deliver a signal to each rank once, from Slurm or from here, whichever comes first."""
+
+    def __init__(self, crew: Crew, *, is_in_job: bool) -> None:
+        self._crew = crew
+        self._is_in_job = is_in_job
+        self._number = 0
+        self._told: set[tuple[int, int]] = set()
+        """Signals, each with the agent whose ranks already have it."""
+        self.deadline = NEVER
+        """The time at which a pending signal is forwarded."""
+
+    def note(self, member: Member, number: int) -> None:
+        """Record that Slurm signalled an agent and its ranks."""
+        self._told.add((number, member.placement.agent_index))
+
+    def send(self, number: int) -> None:
+        """Forward a signal; inside a job wait a moment, and skip agents that report it by then."""
+        self._number = number
+        self.deadline = time.monotonic() + WORD_SECONDS
+        if not self._is_in_job:
+            self.meet()
+
+    def meet(self) -> None:
+        """Forward the pending signal to the agents that have not reported it."""
+        self.deadline = NEVER
+        for member in self._crew:
+            if (self._number, member.placement.agent_index) not in self._told:
+                self._crew.tell(member, "signal", number=self._number)
+
+
+FAILURE_GRACE_SECONDS = 1.0  # with the kill and the sweep, all processes end within 2 s
+INTERRUPT_SECONDS = 10.0  # how long ranks may take to end after Ctrl-C
+TERMINATE_SECONDS = 30.0  # and after SIGTERM, to which scripts respond with a checkpoint
+
+
+class StopRequests:
+    """Pass signals on to the ranks; the second one, or the end of the time, stops them.
+
+    `stop` stops the ranks after these seconds; `end_idle` ends a run that has no ranks now, and says whether it did.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        relay: Relay,
+        say: Callable[[str], None],
+        *,
+        stop: Callable[[float], None],
+        end_idle: Callable[[], bool],
+    ) -> None:
+        self.number = 0
+        """The first signal that asked the run to stop; 0: none."""
+        self.deadline = NEVER
+        """The end of the time that ranks have."""
+        self._crew = crew
+        self._relay = relay
+        self._say = say
+        self._stop = stop
+        self._end_idle = end_idle
+        self._num_interrupts = 0
+        self._num_terminations = 0
+        self._ignored: set[int] = set()
+
+    def receive(self, number: int) -> None:
+        """Respond to a signal that this process got."""
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            self._crew.tell_all("signal", number=number)
+            return
+        self.number = self.number or number
+        self._num_interrupts += number == signal.SIGINT
+        self._num_terminations += number == signal.SIGTERM
+        if self._end_idle():
+            return
+        if number == signal.SIGINT and self._num_interrupts == 1:
+            self._say("stopping; Ctrl-C again kills at once")
+            self._crew.tell_all("signal", number=number)
+            self.deadline = time.monotonic() + INTERRUPT_SECONDS
+        elif self.number == number == signal.SIGTERM and self._num_terminations == 1:
+            self._relay.send(number)
+            self.deadline = min(self.deadline, time.monotonic() + TERMINATE_SECONDS)
+        else:
+            self._stop(0.0 if number == signal.SIGINT else FAILURE_GRACE_SECONDS)
+
+    def note_ignored(self, member: Member, message: Message) -> None:
+        """Say once that ranks ignore a signal, which announces the end of the job on many sites."""
+        number, ranks = message["number"], message["ranks"]
+        if number in self._ignored:
+            return
+        self._ignored.add(number)
+        name = signal.Signals(number).name
+        more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+        self._say(
+            f"note: {name} came; rank {ranks[0]}{more} on {member.placement.node} ignored it, because the script has "
+            f"no handler for it; to save a snapshot then: signal.signal(signal.{name}, …)"
+        )
+
+    def note_signalled(self, member: Member, number: int) -> None:
+        """Respond to a signal that Slurm sent to an agent and its ranks."""
+        self._relay.note(member, number)
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.number:
+            self.number = number
+            self.deadline = time.monotonic() + TERMINATE_SECONDS
+            self._end_idle()

@@ -15,16 +15,16 @@ from functools import partial
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host, terminal
-from echelon.launch import agent_specs, failure, package
+from echelon.launch import agents as launch_agents
+from echelon.launch import failure, package
 from echelon.launch.agents import Agents, AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
 from echelon.launch.keeper import keep
 from echelon.launch.kept import Kept
-from echelon.launch.lookouts import Load, Look, Lookouts
-from echelon.launch.observer import NOBODY, Observer
-from echelon.launch.revival import MOST_LOSSES
+from echelon.launch.lookouts import NOBODY, Load, Look, Lookouts, Observer
+from echelon.launch.restarts import MOST_LOSSES
 from echelon.launch.run_directory import RunDirectory, unwritable, unwritable_again
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
@@ -104,7 +104,7 @@ def _write_for_agents(
     hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
     addresses = [(host, listener.getsockname()[1]) for host in hosts]
     looks = look.asked if look is not None else None
-    spec = agent_specs.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
+    spec = launch_agents.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
     try:
         directory.insist(lambda: package.write(directory.file("node.pyz")))
         directory.insist(lambda: agent_spec.write(spec, directory.path))

@@ -10,25 +10,21 @@ from collections.abc import Callable
 from functools import partial
 
 from echelon.errors import EchelonError, UsageError
-from echelon.launch import failure, world
-from echelon.launch.attempt import Attempt
+from echelon.launch import failure
+from echelon.launch.attempt import Attempt, describe
 from echelon.launch.binding_report import Bound
 from echelon.launch.console import Console
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import Crew, Heartbeat, Member
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.gathering import Gathering
-from echelon.launch.hangs import Hangs
-from echelon.launch.heartbeat import Heartbeat
+from echelon.launch.hangs import Hangs, LateRanks
 from echelon.launch.kept import Kept
-from echelon.launch.late_ranks import LateRanks
 from echelon.launch.order import Order
-from echelon.launch.relay import Relay
-from echelon.launch.revival import Revival
+from echelon.launch.restarts import Revival
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.samples import Samples
 from echelon.launch.screen import Screen
-from echelon.launch.signals import Signals
-from echelon.launch.stop_requests import FAILURE_GRACE_SECONDS, StopRequests
+from echelon.launch.signals import FAILURE_GRACE_SECONDS, Relay, Signals, StopRequests
 from echelon.node import private
 from echelon.node.channel import Message
 from echelon.spec import Plan
@@ -159,7 +155,7 @@ class Supervisor:
         self.num_ranks = len(attempt.alive)
         shown = self.num_ranks if self.plan.show is None else len(attempt.alive & self.plan.show)
         self.console.names_ranks = shown > 1
-        around = world.describe(self.plan, members)
+        around = describe(self.plan, members)
         self.directory.event("attempt", number=attempt.number, ranks=self.num_ranks, master=around["master_addr"])
         self.crew.tell_all(
             "world",

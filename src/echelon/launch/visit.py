@@ -15,10 +15,10 @@ from echelon.errors import RunError
 from echelon.host import Host
 from echelon.launch import package
 from echelon.launch.crew import Crew, Member, listen
-from echelon.launch.shared_folder import shared_folder
+from echelon.launch.run_directory import shared_folder
 from echelon.launch.start import own_addresses
 from echelon.node.channel import Message
-from echelon.node.survey import meet, visit
+from echelon.node.survey import visit
 from echelon.node.survey.nouns import Survey, rebuild
 from echelon.node.survey.take import Asked
 
@@ -210,8 +210,8 @@ class Gathering:
         place = {name: index for index, (name, _) in enumerate(ordered)}
         for member in self._crew:
             if member.placement.node in place:
-                doors = meet.doors_of(nodes, place[member.placement.node])
-                self._crew.tell(member, "visit", doors=doors, seconds=meet.CONNECT_SECONDS)
+                doors = visit.doors_of(nodes, place[member.placement.node])
+                self._crew.tell(member, "visit", doors=doors, seconds=visit.CONNECT_SECONDS)
 
     def _lose(self, member: Member, _why: str) -> None:
         answer = self._answers.get(member.placement.node)

@@ -15,16 +15,15 @@ from echelon import units
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint import shell
-from echelon.lint.assignments import EXPORTS, Variable, assignments
 from echelon.lint.batch import Header, Option
 from echelon.lint.batch import read as read_header
 from echelon.lint.command import Command, Document, Script
-from echelon.lint.executed_commands import running
-from echelon.lint.login import within_job
+from echelon.lint.executed_commands import running, within_job
+from echelon.lint.finding import lines_of
 from echelon.lint.program import Program
 from echelon.lint.starts import Start, starts
-from echelon.lint.text import lines_of
 from echelon.lint.toml import words
+from echelon.lint.values import EXPORTS, Variable, assignments
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine, NodeType, Partition

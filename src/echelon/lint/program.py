@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from echelon.lint.finding import Edit, Hit
-from echelon.lint.text import lines_of
-from echelon.script.bindings import aliases
-from echelon.script.branches import tail
+from echelon.lint.finding import Edit, Hit, lines_of
+from echelon.script.branches import aliases, tail
 from echelon.script.values import dotted
 
 OF_A_RANK = re.compile(

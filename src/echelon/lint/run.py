@@ -6,27 +6,27 @@ import ast
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import table
-from echelon.lint.embedded_jobs import jobs_inside, moved
-from echelon.lint.finding import Finding, Hit
+from echelon.lint.command import Command, Document
+from echelon.lint.finding import Edit, Finding, Hit, lines_of
 from echelon.lint.job import Job
-from echelon.lint.look import finding, look, ordered
+from echelon.lint.look import finding, is_silenced, look, ordered
 from echelon.lint.program import Program
-from echelon.lint.recognise import recognise
 from echelon.lint.rules.settings import Settings
-from echelon.lint.silence import is_silenced
-from echelon.lint.text import lines_of
+from echelon.lint.toml import words
 from echelon.lint.visibility import placed
 from echelon.script.source import parse
 
 if TYPE_CHECKING:
+    from echelon.lint.job import Job
     from echelon.machines.machine import Machine
+
 
 MOST_BYTES = {"python": 1 << 19, "settings": 1 << 20, "shell": 1 << 16}
 """Larger files are not written by hand. A worst case of this size, a single `srun` in each line, takes some seconds."""
@@ -135,3 +135,65 @@ def _syntax(text: str, path: str) -> Hit:
     except (ValueError, RecursionError, MemoryError):
         pass
     return Hit(line=1, message="Python cannot read this file: the nesting is too deep")
+
+
+def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
+    """Return the only machine that has the job's partition, and its type of device if the job names one.
+
+    If many sites have a partition of this name, the type of device must agree.
+    """
+    partition = job.value("partition")
+    if not partition:
+        return None
+    matches = []
+    for machine in machines.values():
+        row = next((row for row in machine.partitions if row.name == partition), None)
+        kinds = {kind.gres for kind in machine.node_types if kind.gres.count(":")}
+        typed = any(f"{gres}:" in f"{job.value('gres')}:" for gres in kinds)
+        if row is None or (":" in job.value("gres").removeprefix("gpu:") and not typed):
+            continue
+        is_common = partition in words()["machines"]["common_partitions"]
+        if not is_common or (typed and (machine.account != "required" or job.value("account").startswith("project_"))):
+            matches.append(machine)
+    return matches[0] if len(matches) == 1 else None
+
+
+def jobs_inside(job: Job) -> Iterator[tuple[Job, int]]:
+    """Yield each job inside of a script, and the number of lines before it."""
+    directive = words()["slurm"]["directive"]
+    for document in job.script.documents:
+        has_options = re.search(rf"^{directive}\s+-", document.text, re.MULTILINE) is not None
+        command = _reader(job, document)
+        if command is not None and has_options and (_submits(command) or _is_written(command)):
+            text = document.text if document.is_quoted else document.text.replace("\\$", "$")
+            inner = replace(job, text=f"{text}\n", writer=None if document.is_quoted else job)
+            yield inner, document.line - 1
+
+
+def _reader(job: Job, document: Document) -> Command | None:
+    """Return the command that reads a here-document."""
+    return next(
+        (
+            command
+            for command in job.script.commands
+            if any(redirection.target is document.mark for redirection in command.redirections)
+        ),
+        None,
+    )
+
+
+def _submits(command: Command) -> bool:
+    return any(word.text.rpartition("/")[2] == words()["slurm"]["submit"] for word in command.argv)
+
+
+def _is_written(command: Command) -> bool:
+    is_redirected = any(redirection.operator in (">", ">|") for redirection in command.redirections)
+    return command.program == "tee" or (command.program == "cat" and (is_redirected or command.ending == "|"))
+
+
+def moved(finding: Finding, lines: int) -> Finding:
+    """Move a finding of a job inside of a script to its place there."""
+    edits = tuple(
+        Edit(line=edit.line + lines, column=edit.column, old=edit.old, new=edit.new) for edit in finding.edits
+    )
+    return replace(finding, line=finding.line + lines, edits=edits)

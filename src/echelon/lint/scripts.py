@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from echelon.lint.finding import Finding
-from echelon.lint.look import look, ordered
+from echelon.lint.look import is_silenced, look, ordered
 from echelon.lint.program import Program
 from echelon.lint.rules import placement, ranks, sampling, sharded_models, training, wrapped_models
-from echelon.lint.silence import is_silenced
 from echelon.script.source import parse
 
 RULES = (

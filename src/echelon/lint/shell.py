@@ -10,8 +10,7 @@ import bisect
 import re
 from collections.abc import Callable
 
-from echelon.lint.blocks import CLOSING, Blocks
-from echelon.lint.command import Command, Document, Problem, Redirection, Script, Word, script_in
+from echelon.lint.command import CLOSING, Blocks, Command, Document, Problem, Redirection, Script, Word, script_in
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})

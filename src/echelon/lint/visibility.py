@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 
 from echelon.environment import digits
-from echelon.lint.assignments import Variable
 from echelon.lint.job import Job
 from echelon.lint.program import Program
 from echelon.lint.starts import LAUNCHERS, Start
 from echelon.lint.toml import words
+from echelon.lint.values import Variable
 
 VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 OWN, ALL, UNKNOWN = "own", "all", ""

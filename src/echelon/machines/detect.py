@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from echelon.errors import EchelonError
 from echelon.host import Host
 from echelon.machines import files
-from echelon.slurm import variables
+from echelon.slurm import allocation
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
@@ -46,7 +46,7 @@ def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognit
 
         find(named, environ)
         return Recognition(found=Detected(machine_name=named, how=f"ECHELON_MACHINE is {named}"))
-    if cluster := variables.cluster(environ):
+    if cluster := allocation.cluster(environ):
         return _of_cluster(cluster, environ)
     from echelon.machines.load import load_all
     from echelon.slurm import site

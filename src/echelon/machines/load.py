@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, NoReturn
 
+from echelon.environment import devices, threads
 from echelon.errors import UsageError
-from echelon.machines import files, merge, schema
+from echelon.machines import files, schema
 from echelon.machines.files import File
-from echelon.machines.local import LOCAL, local
-from echelon.machines.machine import Machine
-from echelon.machines.where import Where
+from echelon.machines.machine import Machine, NodeType, Row
+from echelon.machines.schema import Where
 
 Values = dict[str, Any]
 
@@ -83,7 +85,7 @@ def _collect(layers: list[list[File]]) -> dict[str, Values]:
                         f"{file.path}: merge = true, but there is no machine {name!r} to change",
                         hint="remove the line merge = true if the file describes the whole machine",
                     )
-                by_name[name] = merge.overlay(by_name[name], values)
+                by_name[name] = overlay(by_name[name], values)
                 continue
             if name in whole:
                 raise UsageError(
@@ -156,3 +158,106 @@ def _refuse_name(where: Where, key: str, name: str, known: list[str]) -> None:
 
 def _line(key: str, name: str) -> str:
     return f'{key} = ["{name}"]' if key.endswith("s") else f'{key} = "{name}"'
+
+
+# Two rows of a table are about the same thing if these fields are equal.
+_IDENTITY = {
+    "partitions": ("name",), "node_types": ("name",), "settings": ("name",), "containers": ("name",),
+    "modules": ("framework",), "networks": ("kind",), "billing": ("partitions",), "quirks": ("about", "text"),
+    "references": ("node_type", "num_nodes", "ranks_per_node", "backend"), "nearest": ("device",),
+    "time_limits": ("max_nodes",),
+}  # fmt: skip
+
+
+def overlay(below: Values, above: Values) -> Values:
+    """Merge checked values row by row; those of `above` win."""
+    merged = dict(below)
+    for field, value in above.items():
+        if field in _IDENTITY:
+            merged[field] = _rows(field, below.get(field, []), value)
+        elif field != schema.WHERE:
+            merged[field] = value
+    return merged
+
+
+def is_same(field: str, row: Row, other: Row) -> bool:
+    """Say whether two rows are about the same thing."""
+    return all(getattr(row, name) == getattr(other, name) for name in _IDENTITY[field])
+
+
+def _rows(field: str, below: list[Values], above: list[Values]) -> list[Values]:
+    rows = list(below)
+    for row in above:
+        if "source" not in row or "seen" not in row:
+            schema.refuse_missing("source" if "source" not in row else "seen", row[schema.WHERE])
+        same = [index for index, old in enumerate(rows) if _identity(field, old) == _identity(field, row)]
+        if len(same) == 1:
+            rows[same[0]] = _laid(rows[same[0]], row)
+        else:  # a new row; or one that replaces several rows with different conditions
+            rows = [old for index, old in enumerate(rows) if index not in same] + [row]
+    return rows
+
+
+def _identity(field: str, row: Values) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _IDENTITY[field])
+
+
+def _laid(old: Values, row: Values) -> Values:
+    """Return a merged row, whose source says where its facts come from."""
+    merged = overlay(old, row)
+    where = row[schema.WHERE]
+    changed = [schema.toml_key(name) for name in row if name not in ("source", "seen", "name", schema.WHERE)]
+    if old["source"] != row["source"]:
+        merged["source"] = f"{row['source']} ({', '.join(changed) or 'seen again'}); otherwise {old['source']}"
+    return {**merged, schema.WHERE: where}
+
+
+LOCAL = "local"
+"""The name of this machine, which has no file."""
+
+
+def local(environ: Mapping[str, str] | None = None) -> Machine:
+    """Return this machine as this process sees it."""
+    seen = os.environ if environ is None else environ
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return describe(
+        hostname=os.uname().nodename,
+        architecture=os.uname().machine,
+        cores=threads.cores(),
+        memory_bytes=memory,
+        visible=devices.visible(seen),
+        vendor="nvidia" if os.path.exists("/dev/nvidiactl") else "amd" if os.path.exists("/dev/kfd") else "unknown",
+        today=date.today(),
+    )
+
+
+def describe(
+    *,
+    hostname: str,
+    architecture: str,
+    cores: Sequence[int],
+    memory_bytes: int,
+    visible: Sequence[str],
+    vendor: str,
+    today: date,
+) -> Machine:
+    """Return a machine of one node from these facts."""
+    source = f"{hostname} itself, as this process sees it"
+    num_devices = len(visible)
+    node = NodeType(
+        source=source,
+        seen=today,
+        note="Cores are the hardware threads that this process may use.",
+        name=hostname,
+        chip="",
+        vendor=vendor if num_devices else "none",
+        num_nodes=1,
+        num_devices=num_devices,
+        architecture=architecture,
+        num_cores=len(cores),
+        memory_bytes=memory_bytes,
+        cores_per_device=len(cores) // num_devices if num_devices else None,
+        memory_bytes_per_device=memory_bytes // num_devices if num_devices else None,
+        scratch="/tmp",
+    )
+    return Machine(source=source, seen=today, name=LOCAL, title=hostname, node_types=(node,))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
+from echelon import units
 from echelon.errors import UsageError
-from echelon.machines import cores
 from echelon.machines.machine import (
     Billing,
     Container,
@@ -20,8 +22,6 @@ from echelon.machines.machine import (
     Row,
     Setting,
 )
-from echelon.machines.repair import other_unit
-from echelon.machines.where import Where
 
 WHERE = "-where"
 """The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
@@ -200,7 +200,7 @@ def _as(kind: Any, value: Any) -> tuple[str, Any]:
 def _as_cores(value: Any) -> tuple[str, Any]:
     if isinstance(value, list) and all(isinstance(core, int) and core >= 0 for core in value):
         return "", tuple(value)
-    numbers = cores.read(value) if isinstance(value, str) else None
+    numbers = read(value) if isinstance(value, str) else None
     return ("", numbers) if numbers is not None else ('a list of cores such as "1-7,9-15"', None)
 
 
@@ -241,3 +241,124 @@ def _check_billing(arguments: dict[str, Any], where: Where) -> None:
             f"{where.say()}: a rule is per_node_hour, or factor with cores_per_unit and memory_bytes_per_unit; {state}",
             hint="per_node_hour = 4.0",
         )
+
+
+_MOST = 1 << 16
+
+
+def read(text: str) -> tuple[int, ...] | None:
+    """Return the numbers of a list in ascending order; None if it is invalid."""
+    numbers: set[int] = set()
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if not match:
+            return None
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not low <= high < _MOST:
+            return None
+        numbers.update(range(low, high + 1))
+    return tuple(sorted(numbers))
+
+
+# A unit that people write, our unit, and the factor between them.
+_UNITS = {
+    "kb": ("bytes", 1 << 10), "kib": ("bytes", 1 << 10), "mb": ("bytes", 1 << 20), "mib": ("bytes", 1 << 20),
+    "gb": ("bytes", 1 << 30), "gib": ("bytes", 1 << 30), "tb": ("bytes", 1 << 40), "tib": ("bytes", 1 << 40),
+    "seconds": ("minutes", 1 / 60), "hours": ("minutes", 60), "days": ("minutes", 1440), "time": ("minutes", 1),
+    "walltime": ("minutes", 1), "gbps": ("bits_per_second", 10**9), "gbit": ("bits_per_second", 10**9),
+    "": ("bytes", 1),
+}  # fmt: skip
+_WORDS = {"gpu": "device", "gpus": "devices", "gcd": "device", "gcds": "devices", "cpus": "cores", "cpu": "core",
+          "mem": "memory", "ram": "memory"}  # fmt: skip
+
+
+def other_unit(key: str, value: Any, known: list[str]) -> str:
+    """Return the intended line for a key with another unit or word; empty if there is none."""
+    words = [_WORDS.get(word, word) for word in key.lower().split("_")]
+    for unit in (words[-1], ""):
+        if unit not in _UNITS:
+            continue
+        ours, factor = _UNITS[unit]
+        stem = words[:-1] if unit else words
+        meant = "_".join([*stem, ours])
+        candidates = [name for name in known if name == meant or sorted(name.split("_")) == sorted(meant.split("_"))]
+        if candidates:
+            return _line(candidates[0], value, factor)
+    spelled = "_".join(words)
+    return f"{spelled} = {value}" if spelled != key and spelled in known else ""
+
+
+def _line(key: str, raw: Any, factor: float) -> str:
+    number = _number(raw, factor, is_time=key.endswith("minutes"))
+    if number is None:
+        return f"{key} = …"
+    value = round(number)
+    return f"{key} = {value}" + (f"   # {units.size(value)}" if key.endswith("bytes") and value > 0 else "")
+
+
+def _number(value: Any, factor: float, *, is_time: bool) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value * factor
+    if not isinstance(value, str):
+        return None
+    try:  # a text includes its unit: "480G", "2-00:00:00"
+        return units.minutes(value) if is_time else units.size_bytes(value)
+    except UsageError:
+        return None
+
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-]+)\s*\]")  # [[node_type.nearest]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """A table of a file."""
+
+    path: str
+    text: str
+    tables: tuple[tuple[str, int], ...] = ()
+    """The names of the nested tables, outermost first, each with its index among equal names."""
+    label: str = ""
+    """The row's own name."""
+
+    def inside(self, table: str, index: int, label: str) -> Where:
+        """Return the place of a row in a nested table."""
+        return Where(path=self.path, text=self.text, tables=(*self.tables, (table, index)), label=label)
+
+    def say(self, key: str = "") -> str:
+        """Describe file, line and table, and the key if one is given."""
+        line = self._line(key)
+        parts = [f"{self.path}, line {line}" if line else self.path]
+        if self.tables:
+            parts.append(f"[[{self._header}]]" + (f' "{self.label}"' if self.label else ""))
+        return ": ".join(parts)
+
+    @property
+    def _header(self) -> str:
+        return ".".join(table for table, _ in self.tables)
+
+    def _line(self, key: str) -> int:
+        """Return the line of a key, or else of its table's header; 0 if unknown."""
+        at: tuple[tuple[str, int], ...] = ()
+        header_line = 0 if self.tables else 1
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if match := _HEADER.match(line):
+                at = _enter(at, match.group(2))
+                header_line = number if at == self.tables else header_line
+            elif at == self.tables and key and re.match(rf'\s*"?{re.escape(key)}"?\s*=', line):
+                return number
+        return header_line
+
+
+def _enter(at: tuple[tuple[str, int], ...], header: str) -> tuple[tuple[str, int], ...]:
+    """Return the place of a header, counted from the place of the header before."""
+    names = header.split(".")
+    shared = 0
+    while shared < min(len(names) - 1, len(at)) and at[shared][0] == names[shared]:
+        shared += 1
+    place = at[:shared]
+    for name in names[shared:]:
+        level = len(place)
+        before = at[level] if level < len(at) and at[:level] == place else None
+        place = (*place, (name, before[1] + 1 if before and before[0] == name else 0))
+    return place

@@ -9,9 +9,9 @@ from typing import Any
 
 from echelon.errors import UsageError
 from echelon.monitor import attempts as attempts_of
-from echelon.monitor import phases, stragglers, training
-from echelon.monitor.attempts import Attempt
-from echelon.monitor.phases import Phase
+from echelon.monitor import attempts as monitor_attempts
+from echelon.monitor import stragglers, training
+from echelon.monitor.attempts import Attempt, Phase
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.stragglers import Straggler
 from echelon.monitor.training import Training
@@ -117,7 +117,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         device_hours=num_devices * seconds / 3600,
         billed=billed,
         billed_unit=unit,
-        phases=phases.of_run(recorded, attempts, began, ended),
+        phases=monitor_attempts.of_run(recorded, attempts, began, ended),
         steps=_steps(attempts),
         training=training.of_run(recorded, attempts),
         stragglers=tuple(_stragglers(attempts)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from echelon.monitor.account import Account
-from echelon.monitor.phases import BEFORE, RESTARTS
+from echelon.monitor.attempts import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, SAVES
 from echelon.plan import exchange

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from echelon.environment.hostlist import compress
-from echelon.monitor.fact import Fact
 from echelon.units import size
 
 Row = Mapping[str, Any]
@@ -133,3 +133,12 @@ def _listed(rows: Rows) -> str:
     for node, devices in rows.items():
         nodes.setdefault(cpu_list([row["device"] for row in devices]), []).append(node)
     return "; ".join(f"{devices} on {compress(names)}" for devices, names in nodes.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line for a person, and its evidence for programs."""
+
+    kind: str
+    line: str
+    evidence: dict[str, Any]

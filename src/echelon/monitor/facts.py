@@ -8,7 +8,7 @@ from typing import Any
 
 from echelon.monitor import device_facts, stragglers
 from echelon.monitor.attempts import of_ranks
-from echelon.monitor.fact import Fact
+from echelon.monitor.device_facts import Fact
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS
 from echelon.units import step_time

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from echelon.checkpoint_order import VARIABLE
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
-from echelon.scale_options import ScaleOptions
+from echelon.orders.checkpoint import VARIABLE
+from echelon.orders.scale import ScaleOptions
 
 FORMATS = {"plan.json": 1, "report.json": 1, "samples.jsonl": 1}
 """The newest format of each file that this version reads."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from echelon.monitor import stragglers
 from echelon.monitor.account import Account
-from echelon.monitor.attempts import Attempt
+from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import Training
+from echelon.monitor.training import COMMUNICATION, DATA, SAVES, Training
 from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
@@ -195,3 +195,68 @@ def _failure(attempt: Attempt, path: str) -> str:
     error = f": {attempt.error}" if attempt.error else ""
     after = f" after {attempt.num_steps} steps" if attempt.num_steps else ""
     return f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"
+
+
+LEAST_SECONDS = 10.0
+"""The steps of a shorter run tell nothing."""
+LEAST_LOOKS = 6
+
+
+def summary_of_run(account: Account) -> str:
+    """Return the numbers that are known, such as "1,343 samples/s · 83 % computing · 1 of 8 devices idle"."""
+    training = account.training
+    if training is None or training.seconds < LEAST_SECONDS:
+        return ""
+    words = []
+    if training.samples_per_second is not None:
+        words.append(f"{rate(training.samples_per_second)} samples/s")
+    elif account.steps is not None:
+        words.append(f"{rate(account.steps.per_second)} steps/s")
+    words.append(f"{1 - training.share(DATA, COMMUNICATION, SAVES):.0%} computing")
+    looked = [device for device in account.devices if device.looks >= LEAST_LOOKS]
+    if looked:
+        words.append(f"{sum(device.most == 0 for device in looked)} of {len(looked)} devices idle")
+    return " · ".join(words)
+
+
+_WAITS = {COMMUNICATION: "waiting for other processes", DATA: "waiting for data", SAVES: "saving"}
+
+
+def paragraph_of_run(recorded: Recorded, account: Account) -> str:
+    """Return the sentences that the files of a run support, and no other."""
+    sentences = [used(recorded, account)]
+    training = account.training
+    if training is not None and training.seconds:
+        sentences.append(_shares(training))
+        if training.samples_per_second is not None:
+            sentences.append(f"All processes together computed {rate(training.samples_per_second)} samples a second.")
+    if account.devices:
+        busy = sum(device.mean for device in account.devices) / len(account.devices)
+        idle = sum(device.most == 0 for device in account.devices)
+        sentences.append(f"The devices were busy {busy:.0f} % of the time; {idle} of {len(account.devices)} were idle.")
+    if account.share(RESTARTS):
+        sentences.append(f"Failures cost {account.share(RESTARTS):.1%} of the time.")
+    return " ".join(sentences)
+
+
+def used(recorded: Recorded, account: Account) -> str:
+    """Return the sentence of a run's machine, processes, time, energy and bill."""
+    machine = recorded.booking.get("machine")
+    place = f"On {machine}, a" if machine else "A"
+    nodes = f"{account.num_nodes} node{'s' if account.num_nodes != 1 else ''}"
+    processes = f"{account.num_ranks} process{'es' if account.num_ranks != 1 else ''}"
+    text = f"{place} training with {processes} on {nodes} took {duration(account.seconds)}"
+    if account.num_devices:
+        text += f" and {amount(account.device_hours)} GPU hours on {account.num_devices} devices"
+    if account.energy_joules is not None:
+        text += f", and {amount(account.energy_joules / JOULES_PER_KWH)} kWh of energy in them"
+    if account.billed is not None:
+        text += f", billed as {cost(account.billed, account.billed_unit)}"
+    return text + "."
+
+
+def _shares(training: Training) -> str:
+    """Say what the steps' time was spent with; what was not measured is not told."""
+    told = [f"{training.share(part):.0%} {what}" for part, what in _WAITS.items() if part in training.parts]
+    computing = f"{1 - training.share(*_WAITS):.0%} of the training steps' time was computing"
+    return ", ".join([computing, *told]) + "."

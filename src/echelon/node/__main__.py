@@ -33,9 +33,9 @@ def main(argv: List[str]) -> int:
 
         return lookout.main(argv[1], argv[2], os.environ)
     if argv == ["topology"]:
-        from ..topology import describe
+        from ..topology import discover
 
-        sys.stdout.write(describe.dump("/", os.environ) + "\n")
+        sys.stdout.write(discover.dump("/", os.environ) + "\n")
         return 0
     sys.stderr.write(
         "usage: python3 node.pyz agent RUN_DIRECTORY [INDEX [LIFE PID]]\n"
@@ -57,17 +57,17 @@ def _agent(run_directory: str, index: int, life_words: List[str]) -> int:
     from . import guard
 
     watcher = guard.start()
-    from . import agent_spec, placement, succession
+    from . import agent_spec, sweep
     from .agent import Agent
     from .connect import ConnectError, connect
 
     instructions = agent_spec.read(run_directory)
-    place = placement.find(instructions, index, os.environ)
+    place = agent_spec.find(instructions, index, os.environ)
     archive = os.path.abspath(sys.argv[0])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _give_up)
-    life = succession.Life.read(life_words, instructions.first_life)
-    succession.clear(instructions.run_id, place.agent_index, life, run_directory, watcher.pid)
+    life = sweep.Life.read(life_words, instructions.first_life)
+    sweep.clear(instructions.run_id, place.agent_index, life, run_directory, watcher.pid)
     agent = Agent(instructions, place, watcher, archive=archive, run_directory=run_directory, life=life.number)
     try:
         channel = connect(
@@ -89,11 +89,11 @@ def _agent(run_directory: str, index: int, life_words: List[str]) -> int:
 
 def _clear(run_directory: str, index: int, life_words: List[str]) -> int:
     """End a frozen agent of this node, and its ranks; nothing replaces it here."""
-    from . import agent_spec, succession
+    from . import agent_spec, sweep
 
     fields = agent_spec.read_fields(run_directory)
-    life = succession.Life.read(life_words, fields["first_life"])
-    succession.clear(fields["run_id"], index, life, run_directory, os.getpid())
+    life = sweep.Life.read(life_words, fields["first_life"])
+    sweep.clear(fields["run_id"], index, life, run_directory, os.getpid())
     return 0
 
 

@@ -7,25 +7,21 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import beat, children, guard, memory_folder, order, ports, private, report, run_lock, sweep, warning_signals
-from .agent_spec import AgentSpec
-from .binding import Binding
-from .binding_watch import Holdings
+from . import connect, guard, memory_folder, order, private, process_state, report, server, sweep
+from .agent_spec import AgentSpec, Placement
+from .binding import Binding, Holdings
 from .channel import Channel, Closed, Message
 from .guard import Guard
-from .halt_watch import STOPPED_SECONDS, HaltWatch
 from .hang_watch import HangWatch
 from .lookout import Lookout
 from .output import RankOutput
 from .output_multiplexer import OutputMultiplexer
-from .parent import WHY, Parent
-from .placement import Placement
+from .process_state import STOPPED_SECONDS, WHY, HaltWatch, Parent
 from .ranks import Attempt, Rank
-from .settings import num_threads, surroundings_of_ranks
-from .spawn import CannotStart
-from .starter import Starter, new_rank, place_of
+from .starter import Starter, new_rank, num_threads, place_of, surroundings_of_ranks
 from .stores import Stores
-from .succession import mark_of
+from .sweep import mark_of
+from .warm_process import CannotStart
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -90,7 +86,7 @@ class Agent:
         """Serve the supervisor until it ends the run; return the run's exit code."""
         self._catch_signals()
         self.channel = channel
-        beat.start(channel)
+        connect.start(channel)
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
         self.outputs.listen_to(self.imports)
         if self.starter.warm is not None:
@@ -148,7 +144,7 @@ class Agent:
     def _obey(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "ports":
-            free = ports.free_ports(message["count"])
+            free = server.free_ports(message["count"])
             self._tell("ports", attempt=message["attempt"], ports=free, stores=self.stores.serve(message))
         elif kind == "world":
             self.world = message
@@ -177,8 +173,8 @@ class Agent:
 
     def _note_warning(self, number: int) -> None:
         """Tell which ranks ignore a signal that announces the end of the job."""
-        ranks = self.attempt.by_pid() if self.attempt is not None and number in warning_signals.WARNINGS else {}
-        pids = warning_signals.ignoring(number, ranks)
+        ranks = self.attempt.by_pid() if self.attempt is not None and number in order.HARMLESS_SIGNALS else {}
+        pids = order.ignoring(number, ranks)
         if pids:
             self._tell("ignored", number=number, ranks=sorted(ranks[pid].rank for pid in pids))
 
@@ -366,7 +362,7 @@ class Agent:
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
     def _reap(self) -> None:
-        for pid, status in children.ended():
+        for pid, status in process_state.ended():
             self._was_ended(pid, status)
 
     def _reap_warm(self, pid: int) -> None:
@@ -388,7 +384,7 @@ class Agent:
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         # after a killed supervisor another may follow: then the guard keeps the states in memory for the next agent
         is_lost = self.channel is None and self.spec.max_restarts > 0
-        is_over = not is_lost or not run_lock.is_held(self.run_directory)
+        is_over = not is_lost or not private.is_held(self.run_directory)
         if is_over:
             private.remove_folder(self.memory)
         self.imports.close()

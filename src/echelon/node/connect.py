@@ -1,11 +1,12 @@
 """Connect to the supervisor; both ends prove that they hold the run's secret."""
 
+import _thread  # threading would cost every agent memory
 import socket
 import time
 from typing import Any, Dict, Sequence, Tuple
 
 from . import PROTOCOL
-from .channel import Channel, Closed, Message, keep_alive, parse
+from .channel import Channel, Closed, Message, encode, keep_alive, parse
 from .secret import nonce, proof, proves
 
 HANDSHAKE_SECONDS = 20.0
@@ -118,3 +119,17 @@ def _next(channel: Channel, kind: str) -> Message:
     if message["kind"] != kind:
         raise ConnectError("expected %r, got %r" % (kind, message["kind"]))
     return message
+
+
+BEAT_SECONDS = 1.0
+
+
+def start(channel: Channel) -> None:
+    """Send a beat over the channel until it is closed."""
+    _thread.start_new_thread(_beat, (channel,))
+
+
+def _beat(channel: Channel) -> None:
+    line = encode("beat")
+    while channel.send_beside(line):
+        time.sleep(BEAT_SECONDS)

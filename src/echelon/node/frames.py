@@ -1,6 +1,7 @@
 """Read the stacks that faulthandler writes, and tell a script's own lines from those of Python, PyTorch and echelon."""
 
 import re
+import sys
 from typing import List, NamedTuple, Optional
 
 # Thread 0x00007f2a5c7fa740 [python] (most recent call first):   from Python 3.14 on with the name
@@ -111,3 +112,17 @@ def is_collective(frames: List[Frame]) -> bool:
 def is_library(frame: Frame) -> bool:
     """Say whether a frame is not the script's own."""
     return bool(_LIBRARY.search(frame.file))
+
+
+ECHELON = "echelon: this is a mistake of echelon, not of the script"
+"""The begin of the line; `launch.failure` knows it."""
+OF_RANK_0 = "echelon: this is the error of rank 0, which writes for all ranks"
+"""A line for the ranks that get the error; `launch.failure` knows it too."""
+
+
+def own_line() -> str:
+    """Return the line, with the versions that a report of the mistake needs."""
+    ours = getattr(sys.modules.get(__name__.partition(".")[0]), "__version__", "")
+    torch = getattr(sys.modules.get("torch"), "__version__", "")
+    versions = [name for name in ("echelon %s" % ours, torch and "PyTorch %s" % torch) if name]
+    return "%s (%s, Python %s)\n" % (ECHELON, ", ".join(versions), sys.version.partition(" ")[0])

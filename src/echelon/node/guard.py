@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, Dict, Iterable, List, Sequence
 
 from ..environment import digits
-from . import kept_bytes, memory_folder, private, run_lock, sweep
+from . import memory_folder, private, sweep
+from .output import left_in
 
 _LOOK_SECONDS = 0.5
 _PACKET_BYTES = 65536
@@ -117,7 +118,7 @@ def _write_rest(outputs: Dict[str, List[int]]) -> None:
     for path, (buffer, *pipes) in outputs.items():
         with suppress(OSError):  # a full disk, or a folder that is gone
             log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            os.write(log, kept_bytes.left_in(buffer))
+            os.write(log, left_in(buffer))
             os.ftruncate(buffer, 0)
             for pipe in pipes:
                 with suppress(BlockingIOError):
@@ -132,7 +133,7 @@ def _named(words: List[str], key: str) -> str:
 
 def remove_secret(path: str) -> None:
     """Remove the secret of a run whose supervisor is gone; a living one may start the agent again, and removes it."""
-    if not run_lock.is_held(os.path.dirname(path)):
+    if not private.is_held(os.path.dirname(path)):
         private.remove(path)
 
 
@@ -141,7 +142,7 @@ def _remove_memory(folder: str, run_directory: str) -> None:
     if not folder:
         return
     owner = memory_folder.hold_for_another(folder)
-    while run_lock.is_held(run_directory) and not memory_folder.was_taken(folder, owner):
+    while private.is_held(run_directory) and not memory_folder.was_taken(folder, owner):
         time.sleep(_LOOK_SECONDS)
     if not memory_folder.was_taken(folder, owner):
         private.remove_folder(folder)

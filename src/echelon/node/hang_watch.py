@@ -1,11 +1,11 @@
 """Tell the supervisor the steps of this node's ranks, and when they made one, wrote or worked last; collect stacks."""
 
+import linecache
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from . import rank_stands, report
-from .rank_work import Work
-from .ranks import Attempt
+from . import flight_recorder, frames, process_state, report
+from .ranks import Attempt, Rank
 
 OFF, AUTO = "off", "auto"
 LONGEST_BEAT_SECONDS = 1.0
@@ -106,11 +106,115 @@ class HangWatch:
         if attempt is not None:
             now = time.monotonic()
             ranks = [
-                rank_stands.of_rank(rank, now - self._work.own_at(rank.pid), self._environ, self._began)
-                for rank in attempt.alive
+                of_rank(rank, now - self._work.own_at(rank.pid), self._environ, self._began) for rank in attempt.alive
             ]
         self._tell("stacks", attempt=attempt.number if attempt is not None else -1, round=number, ranks=ranks)
 
 
 def _steps(counts: Dict[int, Tuple[int, int]]) -> int:
     return sum(steps for steps, _ in counts.values())
+
+
+MOST_CHILDREN = 8
+MOST_CHARACTERS = 100
+FROZEN = ("T", "t", "D", "Z")  # such a process answers no signal
+
+
+def of_rank(rank: Rank, idle_seconds: float, environ: Mapping[str, str], began: float) -> Dict[str, Any]:
+    """Return the facts of one rank for the supervisor."""
+    facts = process_state.facts(rank.pid)
+    threads, why = _ask(rank, rank.pid, facts["state"])
+    children = process_state.descendants([rank.pid])[rank.pid]
+    return {
+        "rank": rank.rank,
+        "pid": rank.pid,
+        "idle_seconds": idle_seconds,
+        "collective": flight_recorder.pending(rank.rank, environ, began),
+        "steps": rank.pulse.steps if rank.pulse is not None else 0,
+        **facts,
+        "threads": threads,
+        "why": why,
+        "text": _text(threads),
+        "children": [_child(rank, child.pid) for child in children[:MOST_CHILDREN]],
+    }
+
+
+def _child(rank: Rank, pid: int) -> Dict[str, Any]:
+    facts = process_state.facts(pid)
+    threads, why = _ask(rank, pid, facts["state"])
+    return {"pid": pid, **facts, "threads": threads, "why": why, "text": _text(threads)}
+
+
+def _ask(rank: Rank, pid: int, state: str) -> Tuple[List[frames.Thread], str]:
+    if state in FROZEN:
+        return [], process_state.STATES[state]
+    if rank.pulse is None:
+        return [], "it is no Python that echelon has started"
+    return rank.pulse.ask(pid)
+
+
+def _text(threads: List[frames.Thread]) -> str:
+    """Return the script's line of code."""
+    if not threads:
+        return ""
+    position = frames.own(threads[0].frames)
+    if position is None:
+        return ""
+    frame = threads[0].frames[position]
+    linecache.checkcache(frame.file)
+    return linecache.getline(frame.file, frame.line).strip()[:MOST_CHARACTERS]
+
+
+LEAST_CORE_SHARE = 0.02  # threads that only look whether there is something to do use less than 1 % of a core
+LEAST_BYTES_PER_SECOND = 1 << 14
+
+
+class Work:
+    """The last times at which ranks themselves used a core, and at which they did other work.
+
+    A rank that waits for other ranks may use a core all the time: NCCL does. Its children, such as the compilers of
+    `torch.compile`, and reading and writing are work in any case.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.others_at = now
+        self._began = self._at = now
+        self._own_at: Dict[int, float] = {}
+        self._ticks: Dict[int, int] = {}
+        self._bytes: Dict[int, int] = {}
+
+    def own_at(self, pid: int) -> float:
+        """Return when a rank itself used a core last, as far as the looks tell."""
+        return self._own_at.get(pid, self._began)
+
+    def look(self, pids: List[int], now: float) -> None:
+        """Compare what the ranks and their descendants have used with the last look."""
+        ticks, states = _ticks(pids)
+        size = {pid: process_state.io_bytes(pid) for pid in ticks}
+        seconds = max(now - self._at, 0.001)
+        least = LEAST_CORE_SHARE * seconds * process_state.CLOCK_TICKS
+        if self._ticks:
+            used = {
+                pid: number - self._ticks.get(pid, 0 if pid not in pids else number) for pid, number in ticks.items()
+            }
+            moved = sum(size[pid] - self._bytes[pid] for pid in size if pid in self._bytes)
+            others = sum(number for pid, number in used.items() if pid not in pids)
+            if others > least or moved > LEAST_BYTES_PER_SECOND * seconds:
+                self.others_at = now
+            self._own_at.update((pid, now) for pid in states if used[pid] > least or states[pid] == "R")
+        else:
+            self.others_at = self._began = now
+        self._at, self._ticks, self._bytes = now, ticks, size
+
+
+def _ticks(pids: List[int]) -> Tuple[Dict[int, int], Dict[int, str]]:
+    """Return the ticks of all processes of the ranks, and the states of the ranks."""
+    ticks: Dict[int, int] = {}
+    states: Dict[int, str] = {}
+    for pid, family in process_state.descendants(pids).items():
+        process = process_state.read(pid)
+        if process is not None:
+            states[pid] = process.state
+            family = [process, *family]
+        ticks.update((one.pid, one.ticks) for one in family)
+    return ticks, states

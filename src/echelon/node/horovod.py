@@ -12,7 +12,7 @@ import struct
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..environment import frameworks
-from ..environment.place import Place
+from ..environment.frameworks import Place
 from .secret import is_digest
 from .server import Caller, Server
 

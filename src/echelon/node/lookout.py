@@ -8,9 +8,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from .agent_spec import AgentSpec
-from .placement import Placement
-from .spawn import CannotStart, spawn
+from .agent_spec import AgentSpec, Placement
+from .warm_process import CannotStart, spawn
 
 PATIENCE_SECONDS = 2.0  # leave the cores to the start; a run that ends earlier needs no survey
 _CHUNK = 1 << 16

@@ -1,5 +1,6 @@
 """Files that belong to the user alone: new files with mode 0600, never written through another user's link."""
 
+import fcntl
 import os
 import stat
 
@@ -60,3 +61,15 @@ def _remove_empty(path: str) -> None:
         os.unlink(path) if os.path.islink(path) else os.rmdir(path)
     except OSError:
         pass
+
+
+def is_held(run_directory: str) -> bool:
+    """Say whether a living process holds the lock; a file system without locks never says so."""
+    try:
+        with open(os.path.join(run_directory, "events.jsonl"), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False

@@ -1,7 +1,9 @@
 """The state of processes as the kernel shows it in /proc: whether they run, sleep, are stopped, or wait for a disk."""
 
+import ctypes
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ..environment import digits
 
@@ -98,5 +100,138 @@ def _text(pid: int, name: str) -> str:
     try:
         with open("/proc/%d/%s" % (pid, name), encoding="utf-8", errors="replace") as file:
             return file.read(_LARGEST_BYTES)
+    except OSError:
+        return ""
+
+
+def ended() -> Iterator[Tuple[int, int]]:
+    """Wait for every ended child; yield its process id and exit code, or minus the signal that ended it."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
+STOPPED_SECONDS = 5.0
+PAUSE_SECONDS = 3.0  # between two looks: then this process was stopped too, as by `scontrol suspend`
+
+
+class HaltWatch:
+    """How long a process has been stopped."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: Optional[float] = None
+        self._last = clock()
+
+    def is_frozen(self, pid: int) -> bool:
+        """Look at the process, at least once a second; say whether it has been stopped for too long."""
+        now = self._clock()
+        was_paused, self._last = now - self._last > PAUSE_SECONDS, now
+        process = read(pid)
+        if process is None or process.state != "T":
+            self._since = None
+        elif self._since is None or was_paused:
+            self._since = now
+        return self._since is not None and now - self._since >= STOPPED_SECONDS
+
+
+DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")
+"""The files that a running driver has open."""
+NVML_THREADS = "cuda"
+"""The names of NVML's threads begin with this, as those of CUDA do."""
+_OF_CUDA = "/dev/nvidia-uvm"
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of every function of cuda.h that precedes cuInit()
+
+
+def open_files() -> List[str]:
+    """Return the device files that a driver in this process has open; those of NVML do not count."""
+    paths = set()
+    for descriptor in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        try:
+            paths.add(os.readlink("/proc/self/fd/" + descriptor))
+        except OSError:
+            continue  # the descriptor of this listdir()
+    found = sorted(path for path in paths if path.startswith(DEVICE_FILES))
+    if any(path.startswith(_OF_CUDA) for path in found) and not has_cuda_begun():
+        return [path for path in found if not path.startswith(_OF_CUDA)]
+    return found
+
+
+def has_cuda_begun() -> bool:
+    """Say whether cuInit() has run in this process; the library is asked, and not loaded for that."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED  # type: ignore[no-any-return]
+
+
+WHY = "slurmstepd, which runs the agent for Slurm, was killed"
+_INIT = 1
+
+
+class Parent:
+    """The process that started this agent."""
+
+    def __init__(self, pid: Optional[int]) -> None:
+        self._pid = pid  # None: not watched
+
+    @classmethod
+    def of_this(cls, is_step: bool) -> "Parent":
+        """Watch the parent of this process, if it is a task of Slurm; a container may hide the parent."""
+        pid = os.getppid()
+        return cls(pid if is_step and pid > _INIT else None)
+
+    def has_died(self) -> bool:
+        """Say so once."""
+        if self._pid is None or os.getppid() == self._pid:
+            return False
+        self._pid = None
+        return True
+
+
+MOUNT = "/sys/fs/cgroup"
+
+
+def oom_kills(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> int:
+    """Return how many processes of this cgroup and its ancestors were killed; 0 if there are no counters."""
+    return max([_count(path) for path in _counters(mount, membership)], default=0)
+
+
+def _counters(mount: str, membership: str) -> List[str]:
+    """Return the counter files of all cgroups around this process.
+
+    0::/system.slice/slurmstepd.scope/job_7/step_0   (v2)   or   9:memory:/slurm/uid_1/job_7/step_0   (v1)
+    """
+    paths = []
+    for line in _read(membership).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        base, name = (mount, "memory.events") if not controllers else (mount + "/memory", "memory.oom_control")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        words = [word for word in group.split("/") if word]
+        paths += [os.path.join(base, *words[:depth], name) for depth in range(len(words), -1, -1)]
+    return paths
+
+
+def _count(path: str) -> int:
+    # memory.events has the line "oom_kill 1" among others; memory.oom_control has the same line
+    for line in _read(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and digits.is_number(value):
+            return int(value)
+    return 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
     except OSError:
         return ""

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Dict, List, Tuple
 
-from . import credentials, frames, process_state, pulse
+from . import frames, process_state, pulse, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -16,7 +16,7 @@ class PulsePage:
     """The shared file of one rank."""
 
     def __init__(self) -> None:
-        self.descriptor = credentials.new_file("echelon-pulse")
+        self.descriptor = secret.new_file("echelon-pulse")
         os.ftruncate(self.descriptor, pulse.PAGE_BYTES)
         self._words = pulse.words(self.descriptor)
         self._file = os.fstat(self.descriptor).st_ino

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Dict
 
-from . import memory, process_state
+from . import process_state
 from .ranks import Attempt, Rank
 
 ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
@@ -20,7 +20,7 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "why": "",
         "time": now,
         "error_time": error_time if failed and now - error_time < ERROR_TO_EXIT_SECONDS else 0.0,
-        "oom_kills": memory.oom_kills() - attempt.oom_kills_before if failed else 0,
+        "oom_kills": process_state.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
         **_of_steps(rank),

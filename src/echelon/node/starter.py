@@ -1,20 +1,19 @@
 """Start every rank of this node with its environment, by fork from the warm process or by exec."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ..environment import devices, frameworks, slurm_task, surroundings
-from ..environment.place import Place
-from . import affinity, credentials, pulse, sweep, warm_process
-from .agent_spec import AgentSpec
+from ..environment import devices, frameworks, surroundings, threads
+from ..environment.agent_place import job_id
+from ..environment.frameworks import Place
+from . import memory_folder, order, private, pulse, secret, sweep, warm_process
+from .agent_spec import AgentSpec, Placement
 from .binding import Binding
 from .output import RankOutput
-from .placement import Placement
 from .pulse_page import PulsePage
 from .ranks import Rank
-from .spawn import CannotStart, merged, open_input, spawn
 from .stores import attempt_key, horovod_token
-from .warm_process import READY, STARTING, UNUSABLE, WarmProcess
+from .warm_process import READY, STARTING, UNUSABLE, CannotStart, WarmProcess, merged, open_input, spawn
 
 Variables = Dict[str, Optional[str]]
 OPENMP_BINDERS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -70,7 +69,7 @@ class Starter:
         self._forget_entrance()
         if "ranks" in message["stores"]:
             key, port = attempt_key(self.spec.secret, message), message["stores"]["ranks"]
-            self._entrance = credentials.write(credentials.Entrance(key, message["master_addr"], port))
+            self._entrance = secret.write(secret.Entrance(key, message["master_addr"], port))
 
     def _forget_entrance(self) -> None:
         if self._entrance >= 0:
@@ -92,7 +91,7 @@ class Starter:
                 self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables), has_pulse)
             else:
                 self._adopt_orphans()
-                affinity.apply(cpus)  # the program inherits the binding
+                threads.apply(cpus)  # the program inherits the binding
                 argv = with_argument(self.spec, self._argument(variables))
                 environ = self._exec_environment(variables)
                 inherited = self._inherited(rank, has_hook="ECHELON_LIVE" in environ)
@@ -112,7 +111,7 @@ class Starter:
 
     def _named(self, rank: Rank) -> Dict[str, str]:
         """Return the variables that name the inherited files."""
-        entrance = credentials.variable(self._entrance) if self._entrance >= 0 else {}
+        entrance = secret.variable(self._entrance) if self._entrance >= 0 else {}
         return {**entrance, **(pulse.variable(rank.pulse.descriptor) if rank.pulse is not None else {})}
 
     def _argument(self, variables: Variables) -> str:
@@ -159,7 +158,7 @@ class Starter:
 
             token = horovod_token(self.spec.secret, message)
             result.update(horovod.variables(self.environ, place, self.placement.node, message, token))
-        result.update(slurm_task.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
+        result.update(frameworks.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
         result["ECHELON_ATTEMPT"] = str(message["attempt"])
@@ -224,3 +223,48 @@ def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], 
 
 
 __all__: List[str] = ["CannotStart", "Starter", "new_rank", "place_of", "with_argument"]
+
+
+def surroundings_of_ranks(spec: AgentSpec, placement: Placement, mark: str, memory: str) -> Dict[str, str]:
+    """Return the agent's environment with the run's and the machine's variables; the user's own values stay."""
+    environ = dict(os.environ)
+    environ.update(spec.environ)
+    environ[sweep.MARK] = mark
+    environ[order.FILE] = order.path(mark)
+    environ[memory_folder.VARIABLE] = memory if environ.get(memory_folder.VARIABLE, memory) else ""  # "" asks for none
+    if spec.scale:
+        environ["ECHELON_SCALE"] = spec.scale
+        environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP's warnings would be about echelon's use of it
+    for name, value, is_folder in spec.settings:
+        if name not in environ:
+            filled = _filled(value, placement, environ)
+            if "$" not in filled and (not is_folder or _make(filled)):
+                environ[name] = filled
+    return environ
+
+
+def num_threads(placement: Placement, num_cores: int, cpus_per_rank: int) -> int:
+    """Return OMP_NUM_THREADS: the cores that a rank is bound to, or its share of the allowed cores."""
+    share = cpus_per_rank or threads.omp_num_threads(placement.num_cores, placement.local_world_size)
+    return min(share, num_cores) if num_cores else share
+
+
+def _filled(value: str, placement: Placement, environ: Mapping[str, str]) -> str:
+    if "{user}" in value:
+        value = value.replace("{user}", _user(environ))
+    value = value.replace("{job_id}", job_id(environ) or str(os.getppid()))
+    return os.path.expandvars(value.replace("{node_rank}", str(max(placement.node_rank, 0))))
+
+
+def _user(environ: Mapping[str, str]) -> str:
+    """Return the user's name, or the number: a container may lack the name."""
+    return environ.get("USER") or str(os.getuid())
+
+
+def _make(folder: str) -> bool:
+    """Create a folder and return whether it is the user's own: code is run from some folders, and /tmp is shared."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return not os.path.islink(folder) and private.is_own(folder)
+    except OSError:
+        return False

@@ -3,6 +3,7 @@
 It runs in the user's interpreter, at the start of the user's script (see start_hook.py).
 """
 
+import atexit
 import gc
 import os
 import select
@@ -11,7 +12,8 @@ import socket
 import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
-from . import affinity, after_fork, children, credentials, leave, link, preload, pulse, sweep, warning_signals
+from ..environment import threads
+from . import link, order, preload, process_state, pulse, secret, sweep
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -33,14 +35,14 @@ def serve(
     request = link.receive(agent)
     if request is None:
         os._exit(0)
-    leave.prepare()
+    prepare()
     folder, own = request[0]["folder"], request[0]["own"]
     preload.forget_shadowed(folder, own, at_start)
     report = preload.prepare(request[0], prepare_ranks if request[0]["num_ranks"] > 1 else None)
     sweep.adopt_orphans()
     preload.forget_shadowed(folder, own, at_start)
     link.send(agent, {"kind": "ready", **report})
-    leave.keep_modules()
+    keep_modules()
     gc.freeze()  # otherwise a collection in a rank would touch, and so copy, every shared page
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
     wakeup = _watch_children()
@@ -73,7 +75,7 @@ def _report_exits(agent: socket.socket, wakeup: int) -> None:
         os.read(wakeup, 4096)
     except BlockingIOError:
         pass
-    for pid, status in children.ended():
+    for pid, status in process_state.ended():
         link.send(agent, {"kind": "exit", "pid": pid, "status": status})
 
 
@@ -120,20 +122,110 @@ def _become_rank(
             os.environ[name] = value
     page = descriptors.pop() if message.get("has_pulse") else -1
     for descriptor in descriptors[3:]:
-        os.environ.update(credentials.variable(descriptor))
+        os.environ.update(secret.variable(descriptor))
     if message.get("argument"):
         sys.argv.insert(1, message["argument"])
-    after_fork.renew()
+    renew()
     if page >= 0:
         pulse.arm(page, measuring)
-    warning_signals.ignore()
+    order.ignore()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _bind(agent: socket.socket, message: Dict[str, Any]) -> None:
     """Bind this rank to its cores, and report the resulting binding from inside."""
-    affinity.apply(message["cpus"])
+    threads.apply(message["cpus"])
     environ = {**os.environ, **message["environ"]}
-    seen = {name: environ[name] for name in affinity.SEEN if environ.get(name) is not None}
+    seen = {name: environ[name] for name in threads.SEEN if environ.get(name) is not None}
     cpus = sorted(os.sched_getaffinity(0))
     link.send(agent, {"kind": "held", "local_rank": message["local_rank"], "cpus": cpus, "environ": seen})
+
+
+def renew() -> None:
+    """Renew random numbers, the main thread's id and PyTorch's pool of threads."""
+    _reseed()
+    _renew_thread_id()
+    _renew_thread_pool()
+
+
+def _reseed() -> None:
+    """Give this rank its own entropy, as every process has under plain python.
+
+    The standard library's `random` does so by itself after a fork; numpy and torch do not.
+    """
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def _renew_thread_id() -> None:
+    """Update the main thread's id: threading keeps the id of the process that imported it."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading.main_thread()._set_native_id()
+
+
+def _renew_thread_pool() -> None:
+    """Let PyTorch replace its pool of threads now, in one thread.
+
+    A fork has no threads, so PyTorch makes a new pool at the first use after a fork, without a lock
+    (caffe2/utils/threadpool/pthreadpool-cpp.cc). With a build for devices the engine of autograd starts threads that
+    each use the pool at once: in 3 of 1,000 runs one found none, and ended the rank ("Invalid thread pool!", 2.15).
+    """
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "version", None)
+    if torch is not None and any(getattr(version, name, None) for name in ("cuda", "hip", "xpu")):
+        torch.set_num_threads(torch.get_num_threads())
+
+
+# these load a profiler into the process at its start, which writes its results at exit
+TOOLS = ("LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "HSA_TOOLS_LIB", "ROCP_TOOL_LIB")
+
+_kept: List[Dict[str, Any]] = []
+
+
+class _StandIn:
+    """Replace a module in sys.modules: it has the module's names, and Python does not clear it at the end."""
+
+
+def prepare() -> None:
+    """Register a handler that runs last: call this before importing modules that register handlers."""
+    atexit.register(_stand_aside)
+
+
+def keep_modules() -> None:
+    """Keep all modules imported so far, in all ranks that are forked from here."""
+    ctypes = sys.modules.get("ctypes")
+    if ctypes is None or any(name in os.environ for name in TOOLS):
+        return  # imports without ctypes are small: torch and numpy both import it
+    kept = {name: module for name, module in sys.modules.items() if name not in ("__main__", "sys", "builtins")}
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # never released, so the modules are never freed
+    _kept.append(kept)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc; handlers registered here run before all earlier ones
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)
+
+
+def _stand_aside() -> None:
+    if _kept and any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type)):
+        _mute_native_code()
+    for name, module in (_kept[0] if _kept else {}).items():
+        if sys.modules.get(name) is module and type(getattr(module, "__dict__", None)) is dict:
+            stand_in = _StandIn()
+            stand_in.__dict__ = module.__dict__
+            sys.modules[name] = stand_in  # type: ignore[assignment]
+
+
+def _mute_native_code() -> None:
+    """Let what C code writes to stderr from now on go nowhere; Python itself and other processes still write there."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    if hasattr(libc, "on_exit"):  # glibc, where the stream is a variable
+        libc.fflush(None)
+        ctypes.c_void_p.in_dll(libc, "stderr").value = libc.fopen(os.devnull.encode(), b"w")

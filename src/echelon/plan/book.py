@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from functools import partial
 
+from echelon import units
 from echelon.errors import UsageError
-from echelon.machines.machine import Machine
-from echelon.plan import billing, notes, offers, settings
-from echelon.plan.batch import share_of_batch
-from echelon.plan.candidates import Candidate, candidates, choose
+from echelon.machines.machine import Machine, Partition
+from echelon.plan import offers, site
+from echelon.plan.candidates import Candidate, as_devices, candidates, choose, product
 from echelon.plan.misfit import Misfit, Way, way
-from echelon.plan.shape import has_whole_nodes, why_cores, why_memory
+from echelon.plan.shape import fair_memory, has_whole_nodes, share_of_batch, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
-from echelon.units import cost, size, slurm_time
+from echelon.units import amount, cost, size, slurm_time
 
 
 def book(
@@ -54,7 +55,7 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
     chosen = choose(request, machine, judged)
     kind, laid = chosen.kind, chosen.laid
     is_whole = has_whole_nodes(request, kind, chosen.partition, laid.ranks_per_node)
-    variables = settings.variables(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
+    variables = site.of_job(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
     return Booking(
         machine=machine.name,
         title=machine.title,
@@ -80,10 +81,10 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
         batch_per_rank=share_of_batch(request.global_batch, laid.num_ranks),
         billed=chosen.cost,
         billed_unit=chosen.unit,
-        billed_because=billing.product(machine, chosen.partition, chosen.charged) if chosen.cost is not None else "",
+        billed_because=product(machine, chosen.partition, chosen.charged) if chosen.cost is not None else "",
         reasons=_reasons(request, machine, chosen, is_whole=is_whole),
-        notes=notes.of(request, machine, chosen, today),
-        warnings=notes.unlisted(machine, chosen.partition),
+        notes=of(request, machine, chosen, today),
+        warnings=unlisted(machine, chosen.partition),
     )
 
 
@@ -177,4 +178,88 @@ def _why_time(chosen: Candidate) -> str:
 def _why_bill(machine: Machine, chosen: Candidate) -> str:
     if chosen.cost is None:
         return "the rule is not published"
-    return f"if it runs to its time limit: {billing.product(machine, chosen.partition, chosen.charged)}"
+    return f"if it runs to its time limit: {product(machine, chosen.partition, chosen.charged)}"
+
+
+ROUNDING = 1.1  # memory up to 1.1 times the share counts as the share, as in `echelon lint`
+
+
+def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tuple[str, ...]:
+    """Return the notes; the most expensive comes first."""
+    request = as_devices(request)
+    notes = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
+    return tuple(note for note in notes if note)
+
+
+def unlisted(machine: Machine, row: Partition) -> tuple[str, ...]:
+    """Return the warning about a partition that the machine's table does not have."""
+    if row in machine.partitions:
+        return ()
+    names = ", ".join(each.name for each in machine.partitions if each.retired_on is None)
+    kind = f"takes its nodes for {row.node_type} and " if row.node_type else ""
+    return (
+        f"echelon's table of {machine.title} may be incomplete, and does not have {row.name}: echelon {kind}checks no "
+        f"limit; the table has {names}",
+    )
+
+
+def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
+    """Note a larger number of devices that costs less: 70 take 10 nodes of 8, and 72 take 9."""
+    per_node, wanted = chosen.kind.num_devices or 0, request.num_devices
+    if not per_node or not wanted or wanted % per_node == 0 or chosen.laid.num_nodes == 1:
+        return ""
+    full = -(-wanted // per_node) * per_node
+    more = replace(request, num_devices=full, num_nodes=0, devices_per_node=0, global_batch=0)
+    try:
+        other = choose(more, machine, candidates(more, machine, today))
+    except UsageError:
+        return ""
+    if other.weight[0] >= chosen.weight[0] or other.unit != chosen.unit:
+        return ""
+    unit = chosen.unit or "devices taken"
+    saved = f"{amount(other.weight[0])} instead of {cost(chosen.weight[0], unit)}"
+    nodes = f"{units.counted(other.laid.num_nodes, 'node')} instead of {chosen.laid.num_nodes}"
+    return f"{full} GPUs cost less: {saved}, on {nodes}"
+
+
+def _cores(request: Request, chosen: Candidate) -> str:
+    """Note cores above the share of the devices: they are billed as devices, or taken from others'."""
+    kind, laid = chosen.kind, chosen.laid
+    share = (kind.cores_per_device or 0) * laid.devices_per_node
+    if (
+        not (request.cores_per_device or request.cpus_per_rank)
+        or not 0 < share < laid.cores_per_node
+        or _takes_all(chosen)
+    ):
+        return ""
+    return (
+        f"{units.counted(laid.cores_per_node, 'core')} for {_some(chosen)}, but their share is {share}{_billed(chosen)}"
+    )
+
+
+def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
+    kind, laid = chosen.kind, chosen.laid
+    asked = request.memory_bytes_per_device or request.memory_bytes_per_node
+    share = fair_memory(kind) * laid.devices_per_node
+    if not asked:
+        return ""
+    if kind.memory_follows_devices:
+        share_text = size(fair_memory(kind)) if fair_memory(kind) else "its share"
+        option = "--mem" if request.memory_bytes_per_node else "--mem-per-gpu"
+        return f"echelon leaves {option} out: on {machine.title} each device brings {share_text} of memory"
+    if not 0 < share * ROUNDING < laid.memory_bytes_per_node or _takes_all(chosen):
+        return ""
+    return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, but their share is {size(share)}{_billed(chosen)}"
+
+
+def _takes_all(chosen: Candidate) -> bool:
+    return chosen.partition.whole_nodes or chosen.laid.devices_per_node == chosen.kind.num_devices
+
+
+def _some(chosen: Candidate) -> str:
+    there = chosen.kind.num_devices
+    return f"{chosen.laid.devices_per_node} of {units.counted(there, 'device') if there else 'the devices'} of a node"
+
+
+def _billed(chosen: Candidate) -> str:
+    return "" if chosen.cost is None else f" (bill: {cost(chosen.cost, chosen.unit)})"

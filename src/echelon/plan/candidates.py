@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from echelon.errors import UsageError
-from echelon.machines.machine import Machine, NodeType, Partition
-from echelon.plan import billing
-from echelon.plan.counting import counted
+from echelon.machines.machine import Billing, Machine, NodeType, Partition
 from echelon.plan.limits import Case, Objection, objections
-from echelon.plan.misfit import Misfit, Way, way
+from echelon.plan.misfit import Change, Misfit, Way, way
 from echelon.plan.shape import Shape, shape
 from echelon.spec import Request
-from echelon.units import amount, cost
+from echelon.units import amount, cost, counted, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Candidate:
     kind: NodeType
     laid: Shape
     objections: tuple[Objection, ...]
-    charged: billing.Charged
+    charged: Charged
     cost: float | None
     unit: str
 
@@ -38,7 +37,7 @@ class Candidate:
 
 def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
     """Return every partition of the machine, judged for the request; also a named one that a table may lack."""
-    request = counted(request)
+    request = as_devices(request)
     judged = []
     impossible: UsageError | None = None
     named = named_partitions(request, machine)
@@ -61,8 +60,8 @@ def candidates(request: Request, machine: Machine, today: date) -> list[Candidat
 
 
 def _candidate(case: Case, machine: Machine) -> Candidate:
-    row, laid = billing.rule(machine, case.partition.name), case.laid
-    charged = billing.Charged(
+    row, laid = rule(machine, case.partition.name), case.laid
+    charged = Charged(
         num_nodes=laid.num_nodes,
         devices_per_node=laid.devices_per_node,
         cores_per_node=laid.cores_per_node,
@@ -76,7 +75,7 @@ def _candidate(case: Case, machine: Machine) -> Candidate:
         laid=laid,
         objections=objections(case),
         charged=charged,
-        cost=billing.units(row, charged) if row is not None else None,
+        cost=units(row, charged) if row is not None else None,
         unit=row.unit if row is not None else "",
     )
 
@@ -268,3 +267,112 @@ def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Mach
         )
     why = chosen.partition.preferred_because
     return f"it fits and costs the same; echelon prefers {chosen.partition.name}" + (f": {why}" if why else "")
+
+
+def as_devices(request: Request) -> Request:
+    """Return the request in devices and nodes; raise Misfit if its numbers contradict each other."""
+    per_node = request.devices_per_node
+    if not per_node:
+        return request
+    devices, nodes = request.num_devices, request.num_nodes
+    if not devices:
+        return replace(request, num_devices=per_node * (nodes or 1), num_nodes=nodes or 1)
+    if devices % per_node or (nodes and devices != nodes * per_node):
+        raise _contradiction(devices, nodes, per_node)
+    return replace(request, num_nodes=devices // per_node)
+
+
+def _contradiction(devices: int, nodes: int, share: int) -> Misfit:
+    ways: list[Way] = []
+    if nodes:
+        ways.append(way(num_devices=share * nodes))
+        if devices % nodes == 0:
+            ways.append(way(devices_per_node=devices // nodes))
+        product = f"--nodes {nodes} × --gpus-per-node {share} make {nodes * share} GPUs"
+        return Misfit(f"{product}, but --gpus asks for {devices}", ways=tuple(ways), num_shown=2)
+    below, above = devices - devices % share, devices + share - devices % share
+    ways += [way(num_devices=number) for number in (below, above) if number]
+    ways += [way(devices_per_node=number) for number in range(min(share, devices), 0, -1) if devices % number == 0][:1]
+    return Misfit(f"--gpus {devices} is not a multiple of --gpus-per-node {share}", ways=tuple(ways), num_shown=2)
+
+
+def changed(request: Request, changes: Sequence[Change]) -> Request:
+    """Return the request with the changes; devices that were requested per node stay so."""
+    fields = dict(changes)
+    if (
+        request.devices_per_node
+        and ("num_devices" in fields or "num_nodes" in fields)
+        and "devices_per_node" not in fields
+    ):
+        fields = {**fields, **_per_node(request, fields)}
+    return replace(request, **fields)  # type: ignore[arg-type]
+
+
+def _per_node(request: Request, fields: dict[str, int | str]) -> dict[str, int | str]:
+    per_node = request.devices_per_node
+    devices, nodes = int(fields.get("num_devices", 0)), int(fields.get("num_nodes", 0))
+    if not nodes:
+        before = request.num_nodes or max(1, request.num_devices // per_node)
+        nodes = before if devices % before == 0 else max(1, devices // per_node)
+    devices = devices or nodes * per_node
+    total: dict[str, int | str] = {"num_devices": devices if request.num_devices else 0}
+    if request.num_nodes or nodes > 1:
+        total["num_nodes"] = nodes
+    return {**total, "devices_per_node": max(1, devices // nodes)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charged:
+    """The parts of a job that determine its bill."""
+
+    num_nodes: int
+    devices_per_node: int
+    cores_per_node: int
+    memory_bytes_per_node: int
+    minutes: int
+
+
+def rule(machine: Machine, partition: str) -> Billing | None:
+    """Return the rule of a partition; None if none is published."""
+    return next((row for row in machine.billing if partition in row.partitions), None)
+
+
+def units(row: Billing, job: Charged) -> float:
+    """Return the cost of a job that runs to its time limit."""
+    hours = job.minutes / 60
+    if row.per_node_hour is not None:
+        return row.per_node_hour * job.num_nodes * hours
+    return (row.factor or 1.0) * hours * max(_shares(row, job).values()) * job.num_nodes
+
+
+def _shares(row: Billing, job: Charged) -> dict[str, int]:
+    """Return the devices that a node is billed for: its own, or more for cores or memory above their share."""
+    shares = {counted(job.devices_per_node, "GPU"): job.devices_per_node}
+    if row.cores_per_unit:
+        count = math.ceil(job.cores_per_node / row.cores_per_unit)
+        cores = counted(job.cores_per_node, "core")
+        shares.setdefault(f"{counted(count, 'GPU')} for {cores}, {row.cores_per_unit} each", count)
+    if row.memory_bytes_per_unit:
+        count = math.ceil(job.memory_bytes_per_node / row.memory_bytes_per_unit)
+        text = f"{size(job.memory_bytes_per_node)}, {size(row.memory_bytes_per_unit)} each"
+        shares.setdefault(f"{counted(count, 'GPU')} for {text}", count)
+    return shares
+
+
+def product(machine: Machine, partition: Partition, job: Charged) -> str:
+    """Return the multiplication behind a bill: 2 nodes × 8 GPUs × 2 h × 0.5; empty without a published rule."""
+    row = rule(machine, partition.name)
+    if row is None:
+        return ""
+    hours = f"{amount(job.minutes / 60)} h"
+    nodes = counted(job.num_nodes, "node")
+    if row.per_node_hour is not None:
+        return f"{nodes} × {hours} × {amount(row.per_node_hour)} for each whole node and hour"
+    shares = _shares(row, job)
+    most = max(shares, key=shares.__getitem__)
+    factor = row.factor or 1.0
+    devices = machine.node_type(partition)
+    per_chip = (devices.num_devices or 0) // (devices.num_chips or 1)
+    because = f", since {per_chip} GPUs are one {devices.chip}" if factor * per_chip == 1 and per_chip > 1 else ""
+    words = [*([nodes] if job.num_nodes > 1 else []), most if " for " not in most else f"({most})", hours]
+    return " × ".join([*words, *([f"{amount(factor)}{because}"] if factor != 1 else [])])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.scale_options import AUTO_FIT, MODEL_PARALLEL, ScaleOptions
+from echelon.orders.scale import AUTO_FIT, MODEL_PARALLEL, ScaleOptions
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 """The defaults of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from echelon.estimate.shares import share
+from echelon.estimate.layout import share
 
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a weight's element; gradients and states of PyTorch's optimizers have the weight's type."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from echelon.errors import UsageError
-from echelon.plan.counting import changed
+from echelon.plan.candidates import changed
 from echelon.plan.misfit import Misfit, Way
 from echelon.spec import Request
 from echelon.units import slurm_size, slurm_time

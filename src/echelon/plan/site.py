@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from echelon.plan import settings
+from echelon.environment import digits
 from echelon.spec import Reason, Variable
 
 if TYPE_CHECKING:
-    from echelon.machines.machine import Machine, NodeType
+    from echelon.machines.machine import Machine, NodeType, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def variables(
     if site.machine is None:
         return (), ()
     theirs = {**(site.environ or {}), **dict(job_environ)}
-    wanted = settings.variables(site.machine, site.kind, num_nodes=num_nodes, rocm=site.rocm)
+    wanted = of_job(site.machine, site.kind, num_nodes=num_nodes, rocm=site.rocm)
     ours = tuple(variable for variable in wanted if variable.name not in theirs)
     reasons = [Reason(what="machine", value=site.machine.title, why=site.how)]
     for variable in wanted:
@@ -60,3 +60,35 @@ def variables(
                 Reason(what="environment", value=kept, why=f"your own value; the machine's is {variable.value}")
             )
     return ours, tuple(reasons)
+
+
+def of_job(machine: Machine, kind: NodeType | None, *, num_nodes: int, rocm: str) -> tuple[Variable, ...]:
+    """Return the settings for a job of this size; skip a setting that a newer ROCm does not need.
+
+    `rocm` is the version that PyTorch was built for; empty: unknown, which keeps the setting.
+    """
+    scratch = (kind.scratch if kind is not None else "") or "/tmp"
+    return tuple(
+        Variable(
+            name=row.name,
+            value=row.value.replace("{scratch}", scratch),
+            why=row.why,
+            is_folder=row.kind == "folder",
+        )
+        for row in machine.settings
+        if _is_needed(row, kind, num_nodes, rocm)
+    )
+
+
+def _is_needed(row: Setting, kind: NodeType | None, num_nodes: int, rocm: str) -> bool:
+    if row.max_nodes is not None and num_nodes > row.max_nodes:
+        return False
+    if row.min_nodes is not None and num_nodes < row.min_nodes:
+        return False
+    if row.node_types and (kind is None or kind.name not in row.node_types):
+        return False
+    return not (row.below_rocm and rocm and _version(rocm) >= _version(row.below_rocm))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if digits.is_number(part))

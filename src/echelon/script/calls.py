@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from echelon.environment import regular_files
-from echelon.script.bindings import aliases, bound, once
+from echelon.script.branches import aliases, bound, once
 from echelon.script.find import Script
 from echelon.script.source import parse
 from echelon.script.values import dotted

@@ -8,8 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from echelon.script.bindings import aliases, bound, in_order, once, reassigned_elsewhere
-from echelon.script.branches import FUNCTIONS, Certainty, headers, running, tail
+from echelon.script.branches import (
+    FUNCTIONS,
+    Certainty,
+    aliases,
+    bound,
+    headers,
+    in_order,
+    once,
+    reassigned_elsewhere,
+    running,
+    tail,
+)
 from echelon.script.locate import names_in
 from echelon.script.values import (
     NOT_TO_BE_HAD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from echelon.environment.rank_names import RANK_NAMES
+from echelon.environment.variables import RANK_NAMES
 from echelon.script.hand_updates import CHANGES_WEIGHTS, DESCENDS
 from echelon.script.imports import Imports
 from echelon.script.statements import CALLS_BACKWARD, CALLS_CHECKPOINT, CALLS_STEP

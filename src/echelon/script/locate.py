@@ -1,5 +1,7 @@
 """Find a module's source in the folders of the search path, without importing."""
 
+from __future__ import annotations
+
 import os
 import re
 import sys
@@ -42,7 +44,7 @@ class Located:
     is_bare: bool = False
     """A folder without __init__, which any later package of that name hides."""
 
-    def is_same_as(self, other: "Located") -> bool:
+    def is_same_as(self, other: Located) -> bool:
         """Say whether both are one file or folder, after resolving links."""
         mine, theirs = ((each.source or each.entry, *each.folders) for each in (self, other))
         return [*map(os.path.realpath, mine)] == [*map(os.path.realpath, theirs)]
@@ -83,7 +85,7 @@ class Searcher:
         self._finders: dict[str, FileFinder | zipimport.zipimporter | None] = {}
         self._found: dict[str, Located | None] = {}
 
-    def over(self, path: Iterable[str]) -> "Searcher":
+    def over(self, path: Iterable[str]) -> Searcher:
         """Return a searcher for another search path with the same cache."""
         other = Searcher(path)
         other._finders = self._finders
@@ -129,7 +131,7 @@ class Searcher:
         return None if finder is None else finder.find_spec(name)
 
 
-def _finder(entry: str) -> "FileFinder | zipimport.zipimporter | None":
+def _finder(entry: str) -> FileFinder | zipimport.zipimporter | None:
     if os.path.isdir(entry):
         return FileFinder(entry, *LOADERS)
     try:
@@ -154,3 +156,18 @@ def _editable(top: str) -> Located | None:
             folder, name = os.path.split(str(place))
             return Searcher([folder]).locate(name.removesuffix(".py"))
     return None
+
+
+def rocm(search_path: Sequence[str]) -> str:
+    """Return the ROCm version, "6.2"; empty if PyTorch is missing or built for something else.
+
+    `torch/version.py` holds a line such as `hip: Optional[str] = '6.2.41133-dd7f95766'`.
+    """
+    for folder in search_path:
+        try:
+            with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
+                match = re.search(r"^hip\b[^=]*=\s*['\"](\d+\.\d+)", file.read(), re.MULTILINE)
+        except OSError:
+            continue
+        return match.group(1) if match else ""
+    return ""

@@ -16,7 +16,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from echelon.environment.rank_names import RANK_NAMES
+from echelon.environment.variables import RANK_NAMES
 from echelon.script import hand_updates
 from echelon.script.branches import FUNCTIONS, Certainty, running, tail
 from echelon.script.changes import Trace

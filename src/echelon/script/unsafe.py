@@ -10,6 +10,7 @@ ray 2.60, pyspark 4.3, mlflow 3.17, lightning_utilities 0.15 and jax 0.10.
   child does not have it and could still build arrays.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 RANK_ONCE = "reads {} when it is imported and keeps it (rank_zero_only.rank), so every rank would be rank 0"
@@ -147,3 +148,68 @@ def why_unsafe(name: str) -> Unsafe | None:
         if row is not None:
             return row
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """A row: a script that mentions this name will import these modules later."""
+
+    mention: str
+    preload: tuple[str, ...]
+    seconds: float
+    """The time of a rank's first call without the preload."""
+    reason: str
+
+
+LAZY_ROWS = (
+    Later(
+        mention="torch.optim",
+        preload=("torch._dynamo",),
+        seconds=0.9,
+        reason="the first optimizer, SGD or AdamW, imports 823 modules, torch._dynamo and sympy among them",
+    ),
+    Later(
+        mention="torch.nn.parallel.DistributedDataParallel",
+        preload=("torch._dynamo",),
+        seconds=1.0,
+        reason="its constructor imports torch._dynamo; forward and backward import nothing",
+    ),
+    Later(
+        mention="torch.nn.parallel.distributed",
+        preload=("torch._dynamo",),
+        seconds=1.0,
+        reason="as torch.nn.parallel.DistributedDataParallel",
+    ),
+    Later(
+        mention="torch.distributed.fsdp",
+        preload=("torch._dynamo",),
+        seconds=0.56,
+        reason="fully_shard imports torch._dynamo, after 0.7 s for torch.distributed.fsdp itself",
+    ),
+    Later(
+        mention="torch.utils.checkpoint",
+        preload=("torch._dynamo",),
+        seconds=1.0,
+        reason="the first checkpoint() imports torch._dynamo",
+    ),
+    Later(
+        mention="torch.compile",
+        preload=("torch._dynamo", "torch._inductor.compile_fx"),
+        seconds=2.0,
+        reason="torch.compile(module) imports 1,404 modules before it compiles anything",
+    ),
+)
+
+
+def later(mentions: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that a script with these names will import later.
+
+    >>> later({"torch.optim.AdamW"})
+    ('torch._dynamo',)
+    """
+    modules: dict[str, None] = {}
+    names = tuple(mentions)
+    for row in LAZY_ROWS:
+        if any(name == row.mention or name.startswith(row.mention + ".") for name in names):
+            modules.update(dict.fromkeys(row.preload))
+    return tuple(modules)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from echelon.environment import digits, hostlist, variables
-from echelon.errors import UsageError
+from echelon.errors import EchelonError, UsageError
+from echelon.host import Host
 
 _SPECIAL_STEP = 0xFFFFFFF0  # from here on: batch, extern and interactive
 
@@ -124,3 +125,35 @@ def _is_task(environ: Mapping[str, str]) -> bool:
 def _num_components(environ: Mapping[str, str]) -> int:
     """Return the number of components of a heterogeneous job; salloc's shell for one has no SLURM_JOB_ID."""
     return variables.number(environ, "SLURM_HET_SIZE") if environ.get("SLURM_HET_SIZE") else 1
+
+
+PROGRAMS = ("sbatch", "srun", "salloc", "sinfo")
+"""Slurm's commands whose manual a user of echelon may want to read."""
+
+
+def account(environ: Mapping[str, str]) -> str:
+    """Return the account that the user's shell sets for sbatch or salloc; empty if none."""
+    return next(
+        (environ[name] for name in ("SBATCH_ACCOUNT", "SLURM_ACCOUNT", "SALLOC_ACCOUNT") if environ.get(name)), ""
+    )
+
+
+def cluster(environ: Mapping[str, str]) -> str:
+    """Return the cluster's name from a job's environment; empty outside of a job."""
+    return environ.get("SLURM_CLUSTER_NAME", "")
+
+
+ASK_SECONDS = 5.0
+
+
+def reach_ranks(host: Host) -> bool:
+    """Say whether a signal to a step reaches ranks directly, so that an agent must not pass it on.
+
+    proctrack/linuxproc signals all descendants of a step's tasks, proctrack/cgroup the tasks themselves (SIGKILL
+    apart), which are the agents.
+    """
+    try:
+        answer = host.ask(("scontrol", "show", "config"), timeout_seconds=ASK_SECONDS)
+    except EchelonError:
+        return False  # a repeated signal is better than a lost one
+    return "proctrack/linuxproc" in answer.stdout

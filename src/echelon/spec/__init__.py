@@ -1,12 +1,8 @@
 """The frozen nouns that rooms exchange: requests and decisions."""
 
-from echelon.spec.booking import Booking, Variable
-from echelon.spec.container import Container
-from echelon.spec.job import ALL_NODES, ONE_PER_DEVICE, Command, Job
-from echelon.spec.launcher import Launcher
-from echelon.spec.plan import RUNS, Plan
-from echelon.spec.reason import Reason
-from echelon.spec.request import Request
+from echelon.spec.booking import Booking, Reason, Variable
+from echelon.spec.job import ALL_NODES, ONE_PER_DEVICE, Command, Job, Launcher, Request
+from echelon.spec.plan import RUNS, Container, Plan
 
 __all__ = [
     "ALL_NODES",

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from echelon.spec.reason import Reason
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A decision: its name, the chosen value, and the reason."""
+
+    what: str
+    value: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,36 @@
 
 from dataclasses import dataclass
 
-from echelon.checkpoint_order import Order
-from echelon.scale_options import DEFAULT, ScaleOptions
-from echelon.spec.launcher import Launcher
+from echelon.orders.checkpoint import CheckpointOrder
+from echelon.orders.scale import DEFAULT, ScaleOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """The parts of another launcher's command line that are no options of `echelon run`."""
+
+    name: str
+    """"torchrun", "accelerate launch", "mpirun" …"""
+    num_ranks: int = 0
+    """Ranks on all nodes together; 0: not stated."""
+    num_ranks_text: str = ""
+    """The words that state the number of ranks."""
+    hosts: tuple[str, ...] = ()
+    """Machines that the line names, except this one."""
+    rank_argument: str = ""
+    """The prefix of the local rank in an extra first argument of each rank, "--local_rank="; empty: no argument."""
+    mpi: str = ""
+    """The program that starts the ranks of MPI: "mpirun" or "horovodrun", or one of Slurm's own protocols
+    ("pmix", "pmi2"); empty: echelon.
+    """
+    words: tuple[str, ...] = ()
+    """mpirun or horovodrun with their options; the program follows."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the launcher itself starts the ranks' agents."""
+        return self.mpi in ("mpirun", "horovodrun")
+
 
 ONE_PER_DEVICE = 0  # ranks per node: one for each device of the node, one rank without devices
 ALL_NODES = 0  # number of nodes: the whole allocation, or this machine
@@ -50,7 +77,7 @@ class Job:
     """
     scale_options: ScaleOptions = DEFAULT
     """The options of scaling, except the way in `scale`."""
-    checkpoints: Order | None = None
+    checkpoints: CheckpointOrder | None = None
     """What ranks save; an empty folder is that of the run. None: nothing."""
     share_devices: bool = False
     """Whether more ranks than devices are intended."""
@@ -74,3 +101,29 @@ class Job:
     """host:port at which nodes that are started by hand meet; empty: not stated."""
     launcher: Launcher | None = None
     """The launcher whose command line was given, if any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Requested resources; 0 and empty mean not stated."""
+
+    num_devices: int = 0
+    num_nodes: int = 0
+    """With num_devices: the nodes that share the devices; alone: whole nodes."""
+    devices_per_node: int = 0
+    """Without num_devices: the devices of one node."""
+    whole_nodes: bool = False
+    """Whether the job wants the nodes for itself."""
+    partition: str = ""
+    chip: str = ""
+    minutes: int = 0
+    cores_per_device: int = 0
+    cpus_per_rank: int = 0
+    """As Slurm counts them for a task: hardware threads, if it hands those out."""
+    memory_bytes_per_device: int = 0
+    memory_bytes_per_node: int = 0
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    global_batch: int = 0
+    """Samples of one optimizer step over all ranks."""

@@ -2,11 +2,22 @@
 
 from dataclasses import dataclass
 
-from echelon.scale_options import ScaleOptions
-from echelon.spec.booking import Variable
-from echelon.spec.container import Container
-from echelon.spec.launcher import Launcher
-from echelon.spec.reason import Reason
+from echelon.orders.scale import ScaleOptions
+from echelon.spec.booking import Reason, Variable
+from echelon.spec.job import Launcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """The words before a command that run it inside a container, and the preparations outside."""
+
+    image: str
+    prefix: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    """Lines for a batch script: modules that set the site's binds."""
+    convention: str = ""
+    """The machine's convention in use, for the run's log."""
+
 
 RUNS = "echelon-runs"
 """The default folder of run directories."""

@@ -3,7 +3,7 @@
 import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from . import files, pci
+from . import files
 from .node import Device
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -54,7 +54,7 @@ def _properties(place: str) -> Dict[str, int]:
 
 
 def _device(root: str, folder: str, node: _KfdNode, index: int, address: str) -> Device:
-    place = pci.place(root, address)
+    place = files.place(root, address)
     unique = node.properties.get("unique_id", 0)
     return Device(
         number=index,
@@ -86,7 +86,7 @@ def _addresses(root: str, nodes: List[_KfdNode]) -> List[str]:
     known = [_address(root, node.properties) for node in nodes]
     if all(known):
         return known
-    bound = sorted(name for name in files.names(os.path.join(root, _DRIVER)) if pci.is_address(name))
+    bound = sorted(name for name in files.names(os.path.join(root, _DRIVER)) if files.is_address(name))
     fits = len(bound) == len(known) and all(ours in ("", bound[index]) for index, ours in enumerate(known))
     return bound if fits else known
 

@@ -1,10 +1,11 @@
 """Read the topology of this node from a file tree, which may be a copy of another node's."""
 
 import os
-from typing import Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import amd, cpus, files, nics, nvidia, nvml
-from .node import Cpu, Node
+from . import amd, binding, cpus, files, nics, nvidia, nvml
+from .cpu_lists import cpu_list
+from .node import Cpu, Device, Nic, Node
 
 
 def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
@@ -46,3 +47,103 @@ def _is_amd(amd_found: bool, nvidia_found: bool, environ: Mapping[str, str]) -> 
         return amd_found
     amd_is_meant = "ROCR_VISIBLE_DEVICES" in environ or "HIP_VISIBLE_DEVICES" in environ
     return amd_is_meant and "CUDA_VISIBLE_DEVICES" not in environ
+
+
+FORMAT = 1
+
+
+def dump(root: str, environ: Mapping[str, str]) -> str:
+    """Return the node in this file tree as JSON text."""
+    import json
+
+    return json.dumps(as_dict(read(root, environ)), indent=1)
+
+
+def near_cores(node: Node) -> Dict[int, Tuple[int, ...]]:
+    """Return, by device, the hardware threads of its rank when each allowed device has one rank."""
+    ours = [device for device in node.devices if device.is_allowed]
+    assigned = binding.assign(node, ours)
+    return {device.number: assigned[index] for index, device in enumerate(ours)}
+
+
+def as_dict(node: Node) -> Dict[str, Any]:
+    """Return the node as JSON types; -1, 0 and empty texts mean unknown."""
+    near = near_cores(node)
+    return {
+        "format": FORMAT,
+        "node": node.name,
+        "cpus": _cpus(node),
+        "allowed": cpu_list(node.allowed),
+        "numa": [_domain(node, number) for number in domains(node)],
+        "devices": [_device(node, device, near.get(device.number, ())) for device in node.devices],
+        "nics": [_nic(nic) for nic in node.nics],
+        "links": [
+            {"devices": [one, other], "kind": kind, "num_links": count} for one, other, kind, count in node.device_links
+        ],
+    }
+
+
+def domains(node: Node) -> List[int]:
+    """Return the NUMA domains, those without hardware threads included."""
+    known = {*node.numa_distances, *node.numa_memory_bytes, *(cpu.numa for cpu in node.cpus)}
+    return sorted(number for number in known if number >= 0)
+
+
+def num_cores(node: Node) -> int:
+    """Return the number of physical cores."""
+    return len({cpu.core for cpu in node.cpus})
+
+
+def _cpus(node: Node) -> Dict[str, Any]:
+    cores: Dict[int, List[int]] = {}
+    caches: Dict[int, List[int]] = {}
+    sockets: Dict[int, List[int]] = {}
+    for cpu in node.cpus:
+        cores.setdefault(cpu.core, []).append(cpu.number)
+        caches.setdefault(cpu.cache, []).append(cpu.number)
+        sockets.setdefault(cpu.socket, []).append(cpu.number)
+    return {
+        "num_threads": len(node.cpus),
+        "num_cores": len(cores),
+        "cores": [cpu_list(cpus) for _, cpus in sorted(cores.items())],
+        "caches": [cpu_list(cpus) for cache, cpus in sorted(caches.items()) if cache >= 0],
+        "sockets": {str(socket): cpu_list(cpus) for socket, cpus in sorted(sockets.items()) if socket >= 0},
+    }
+
+
+def _domain(node: Node, number: int) -> Dict[str, Any]:
+    return {
+        "number": number,
+        "cpus": cpu_list(cpu.number for cpu in node.cpus if cpu.numa == number),
+        "memory_bytes": node.numa_memory_bytes.get(number, 0),
+        "distances": {str(other): value for other, value in sorted(node.numa_distances.get(number, {}).items())},
+    }
+
+
+def _device(node: Node, device: Device, cores: Tuple[int, ...]) -> Dict[str, Any]:
+    nic = binding.nearest_nic(node, device)
+    return {
+        "number": device.number,
+        "vendor": device.vendor,
+        "model": device.model,
+        "pci": device.pci,
+        "uuid": device.uuid,
+        "numa": device.numa,
+        "cores": list(cores),
+        "memory_bytes": device.memory_bytes,
+        "chip": device.chip,
+        "is_allowed": device.is_allowed,
+        "nic": nic.name if nic else "",
+    }
+
+
+def _nic(nic: Nic) -> Dict[str, Any]:
+    return {
+        "name": nic.name,
+        "kind": nic.kind,
+        "interface": nic.interface,
+        "pci": nic.pci,
+        "numa": nic.numa,
+        "is_up": nic.is_up,
+        "bits_per_second": nic.bits_per_second,
+    }

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import files, nvml, pci
+from . import files, nvml
 from .node import Device
 
 _CARDS = "proc/driver/nvidia/gpus"
@@ -38,13 +38,13 @@ def read(root: str, library: Optional[Any] = None) -> Tuple[Tuple[Device, ...], 
 
 
 def _addresses(root: str, shown: Dict[str, nvml.Card]) -> List[str]:
-    named = {pci.normal(name) for name in files.names(os.path.join(root, _CARDS)) if pci.is_address(name)}
+    named = {files.normal(name) for name in files.names(os.path.join(root, _CARDS)) if files.is_address(name)}
     return sorted((named | set(shown)) - {""})
 
 
 def _card(root: str, address: str, seen: Optional[nvml.Card]) -> _Card:
     folder = os.path.join(root, _CARDS)
-    name = next((name for name in files.names(folder) if pci.normal(name) == address), address)
+    name = next((name for name in files.names(folder) if files.normal(name) == address), address)
     fields = {}
     for line in files.text(os.path.join(folder, name, "information")).splitlines():
         key, _, value = line.partition(":")  # Model: 		 NVIDIA A100-SXM4-40GB
@@ -61,7 +61,7 @@ def _card(root: str, address: str, seen: Optional[nvml.Card]) -> _Card:
 
 
 def _devices(root: str, card: _Card, first: int, has_files: bool) -> List[Device]:
-    place = pci.place(root, card.address)
+    place = files.place(root, card.address)
     whole = Device(
         number=first,
         vendor="nvidia",

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import pci
+from . import files
 
 _MOST_LINKS = 36  # the highest NVML_NVLINK_MAX_LINKS so far
 
@@ -70,7 +70,7 @@ def _text(value: Any) -> str:
 
 def _address(library: Any, handle: Any) -> str:
     place = _ask(library, "nvmlDeviceGetPciInfo", handle)
-    return pci.normal(_text(place.busId)) if place is not None else ""
+    return files.normal(_text(place.busId)) if place is not None else ""
 
 
 def _card(library: Any, handle: Any) -> Card:
@@ -124,6 +124,6 @@ def _links(library: Any, handle: Any) -> Dict[str, int]:
         remote = _ask(library, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         kind = _ask(library, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         is_switch = remote is None or kind == getattr(library, "NVML_NVLINK_DEVICE_TYPE_SWITCH", 2)
-        end = "switch" if is_switch else pci.normal(_text(remote.busId))
+        end = "switch" if is_switch else files.normal(_text(remote.busId))
         counts[end] = counts.get(end, 0) + 1
     return counts

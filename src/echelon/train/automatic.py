@@ -4,10 +4,10 @@ import os
 import sys
 from typing import NoReturn
 
-from .. import bench_order, checkpoint_order, records, rehearsal_order
 from ..errors import UsageError
+from ..orders import bench, checkpoint, records, rehearsal
+from ..orders.scale import DTENSOR, OBSERVE, ScaleOptions
 from ..pytorch import targets
-from ..scale_options import DTENSOR, OBSERVE, ScaleOptions
 
 
 def prepare(scale: str) -> None:
@@ -36,20 +36,20 @@ def begin(scale: str, *, was_forked: bool) -> None:
         child_training.guard(int(rank_pid))
         return
     options = _read(scale)
-    if bench_order.VARIABLE in os.environ:
+    if bench.VARIABLE in os.environ:
         _begin_measuring()
-    is_saved = checkpoint_order.VARIABLE in os.environ
-    is_recorded = records.FOLDER in os.environ or rehearsal_order.VARIABLE in os.environ
+    is_saved = checkpoint.VARIABLE in os.environ
+    is_recorded = records.FOLDER in os.environ or rehearsal.VARIABLE in os.environ
     if os.environ.get("WORLD_SIZE", "1") == "1" and not (is_saved or is_recorded or options.num_shards):
-        from .files import one_rank
+        from .files import writers
 
-        one_rank.install()
+        writers.install_on_one_rank()
         return  # one rank is one device: nothing to share, and nothing else that differs from plain Python
     try:
         _check(options, is_saved=is_saved)
         if options.how == OBSERVE:
             from .recording import observe
-            from .rehearsal import own_script
+            from .rehearsal import course
         else:
             from . import start
     except targets.UnknownPyTorch as error:
@@ -57,8 +57,8 @@ def begin(scale: str, *, was_forked: bool) -> None:
     except ImportError as error:
         feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
         _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
-    if options.how == OBSERVE and rehearsal_order.VARIABLE in os.environ:
-        own_script.begin(os.environ)
+    if options.how == OBSERVE and rehearsal.VARIABLE in os.environ:
+        course.begin(os.environ)
     elif options.how == OBSERVE:
         observe.begin(os.environ)
     else:

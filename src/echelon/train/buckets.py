@@ -8,13 +8,18 @@ regroup the sums: with two ranks no bit changes, with more ranks the order of th
 import statistics
 import time
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.autograd import backward  # itself, before it is replaced
+from torch.nn.parallel import DistributedDataParallel
 
-from . import device as devices
-from .world import World
+from ..pytorch import distributed, internals
+from .wire import device as devices
+from .wire import groups
+from .wire.world import World
 
 DEFAULT_MEGABYTES = 25.0
 """DDP's own size (torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB)."""
@@ -112,3 +117,84 @@ def _choose(seconds: Dict[float, Tuple[float, float]]) -> float:
         if all(one < other * (1 - _LEAST_GAIN) for one, other in zip(both, usual))  # noqa: B905
     ]
     return min(faster, key=lambda size: sum(seconds[size]), default=DEFAULT_MEGABYTES)
+
+
+_watch: Any = torch.Tensor.register_post_accumulate_grad_hook
+
+
+@contextmanager
+def noted(parameters: Sequence[nn.Parameter], order: List[int]) -> Iterator[None]:
+    """Add to `order` the places of the parameters as a backward pass finishes their gradients.
+
+    >>> layer, order = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), []
+    >>> with noted(list(layer.parameters()), order): backward([layer(torch.ones(1, 2)).sum()])
+    >>> order[0] > 1 > order[-1] - 1
+    True
+    """
+    handles = [
+        _watch(parameter, lambda _, place=place: order.append(place)) for place, parameter in enumerate(parameters)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def sort_buckets(ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter]) -> None:
+    """Let DDP sort its buckets for these parameters, which are in the order of their gradients; gradients stay."""
+    if any(map(internals.has_gradient_hooks, parameters)):
+        return  # a hook of the script would see gradients of no training
+    gradients = [one.grad for one in parameters]
+    for one in parameters:
+        one.grad = None
+    total = torch.zeros((), device=parameters[0].device)
+    for one in reversed(parameters):  # backward() goes from the last operation to the first
+        total = total + (one * 0).sum().to(total.dtype)
+    backward([ddp(total)])
+    for one, gradient in zip(parameters, gradients):  # noqa: B905
+        one.grad = gradient
+
+
+ONE_BUCKET_MEGABYTES = float(1 << 20)
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def is_of_matrices(how: str) -> bool:
+    """Say whether gradients travel as factors of matrices, which takes several messages in sequence."""
+    return how.startswith("powersgd")
+
+
+def described(how: str) -> str:
+    """Return the end of the line about the run that a person reads."""
+    if not how:
+        return ""
+    if not is_of_matrices(how):
+        return "; gradients travel as %s" % how
+    return "; gradients travel as powersgd's factors of rank %s from step %s on" % tuple(how.split(":")[1:])
+
+
+def compress(model: DistributedDataParallel, how: str) -> None:
+    """Let gradients travel as "bf16", "fp16" or "powersgd:RANK:STEP"; an empty text leaves them uncompressed."""
+    if how in _DTYPES:
+        model.register_comm_hook(_DTYPES[how], _narrow)
+    elif is_of_matrices(how):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # it needs numpy
+
+        rank, step = (int(one) for one in how.split(":")[1:])
+        group = groups.new()  # other threads send its messages, which must not mix with those of the script
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=step)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def _narrow(dtype: torch.dtype, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Exchange the parts of the mean in 16 bits; PyTorch's own bf16 hook refuses CPUs, where it would work."""
+    whole = bucket.buffer()
+    narrow = whole.to(dtype).div_(dist.get_world_size())
+
+    def widen(sent: Any) -> torch.Tensor:
+        result: torch.Tensor = whole.copy_(sent.value()[0])
+        return result
+
+    sent = dist.all_reduce(narrow, async_op=True).get_future()
+    return sent.then(widen)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..pytorch import distributed
 from .scaling_error import ScalingError
-from .world import World
+from .wire.world import World
 
 PATIENCE = datetime.timedelta(seconds=30)
 """How much later than this rank another rank may reach the same call of a model: the step before ended together."""

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Callable, List
 
 from ..errors import UsageError
+from ..orders.scale import ScaleOptions
 from ..pytorch import targets
-from ..scale_options import ScaleOptions
 from . import patches
 
 NUM_RANKS = 2

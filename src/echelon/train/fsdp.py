@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from ..pytorch import distributed, internals
-from . import device as devices
 from . import modules, optimizer_kinds, patches
-from .cpu import all_gather
-from .gather import each_whole, is_dtensor, is_sharded, whole
 from .global_tensors.tensors import map_tensors, tensors_of
-from .replaced_parameters import ReplacedParameters
+from .modules import ReplacedParameters
 from .scaling_error import ScalingError
-from .world import World
+from .wire import device as devices
+from .wire import gather
+from .wire.gather import each_whole, is_dtensor, is_sharded, whole
+from .wire.world import World
 
 
 class ShardedModels:
@@ -116,7 +116,7 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
             "put these weights into an nn.Module with a forward(), or use --scale data",
         )
     fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
-    all_gather.install(root, torch.device(mesh.device_type))
+    gather.install(root, torch.device(mesh.device_type))
     for name in dir(type(root)):
         if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(type(root), name)):
             _let_be_called(root, name)

@@ -7,14 +7,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, gather, patches, single_rank, tracing
-from . import world as worlds
+from . import batch_norm, patches, tracing
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
 from .rng import draw_hooks as draws
 from .run import Run
 from .scaling_error import ScalingError
+from .wire import gather, world
+from .wire import world as worlds
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """The power of the number of batches per step that multiplies a learning rate."""
@@ -104,7 +105,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if run.calls.is_idle or single_rank.is_alone():
+        if run.calls.is_idle or world.is_alone():
             if not run.calls.is_compiled:
                 return original(self, *args, **kwargs)
             with run.calls.unhooked():
@@ -230,7 +231,7 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
-        if run.calls.is_idle or single_rank.is_alone():
+        if run.calls.is_idle or world.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.parallelism.settle(self)

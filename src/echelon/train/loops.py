@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from . import batches, collating
-from .exact import loading
+from .exact import keys
 from .global_tensors import lists
 from .global_tensors.numbered import Numbering
 from .global_tensors.pieces import shards_of
 from .recording.record import in_other_order
 from .rng.generators import key_of, seed_all
 from .scaling_error import ScalingError, as_of_library
-from .world import World
+from .wire.world import World
 
 if TYPE_CHECKING:
     from .training import Training
@@ -213,8 +213,8 @@ class Loop:
                 "worker_init_fn": _SeededWorker(0 if is_whole else self.run.world.rank, loader.worker_init_fn),
             }
             if self.run.world.is_exact:
-                changes["dataset"] = loading.Dataset(loader.dataset)
-                changes["collate_fn"] = loading.Collate(loader.collate_fn)
+                changes["dataset"] = keys.Dataset(loader.dataset)
+                changes["collate_fn"] = keys.Collate(loader.collate_fn)
             if self._draws is not None:
                 changes = self._draws.around({"collate_fn": loader.collate_fn, **changes})
             twin = self.run.twins[loader] = batches.twin_of(loader, **changes)

@@ -2,9 +2,13 @@
 
 import gc
 import hashlib
+import weakref
 from typing import Any, Dict, Iterable, List, Tuple
 
+import torch
 from torch import nn
+
+from .global_tensors.tensors import map_tensors
 
 Place = Tuple[Any, ...]
 OF_OPTIMIZERS = "parameters_of_optimizers"
@@ -40,3 +44,40 @@ def marks(weights: Iterable[nn.Parameter]) -> List[str]:
     """Return a mark of each weight's place, which another process understands."""
     known = places()
     return [hashlib.sha256(repr(known.get(id(one), ())).encode()).hexdigest() for one in weights]
+
+
+class FormerWeight(nn.Parameter):
+    """A weight that a script has listed before it was sharded; functions compute with the present weight instead."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function with the present weight."""
+        return func(*map_tensors(args, _present), **map_tensors(kwargs or {}, _present))
+
+
+def _present(tensor: torch.Tensor) -> Any:
+    return tensor.__dict__["present"] if type(tensor) is FormerWeight else tensor
+
+
+class ReplacedParameters:
+    """Remembers the new weight for each old weight, as long as an old weight is referenced."""
+
+    def __init__(self) -> None:
+        self._known: "Dict[int, Tuple[weakref.ref[nn.Parameter], nn.Parameter]]" = {}
+
+    def note(self, pairs: Iterable[Tuple[nn.Parameter, nn.Parameter]]) -> None:
+        """Take note of old weights, each with its new one."""
+        self._known.update({id(old): (weakref.ref(old), new) for old, new in pairs})
+
+    def forward(self) -> None:
+        """Let the old weights represent the new ones."""
+        for old, new in self._known.values():
+            parameter = old()
+            if parameter is not None and type(parameter) is nn.Parameter:
+                parameter.__dict__["present"] = new
+                parameter.__class__ = FormerWeight
+
+    def present(self, parameter: Any) -> Any:
+        """Return the present weight."""
+        old, new = self._known.get(id(parameter), (None, parameter))
+        return new if old is not None and old() is parameter else parameter

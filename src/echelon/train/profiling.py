@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any, Mapping
 
-from .. import profile_order
+from ..orders import profile
 from ..pytorch import targets
 from . import patches
 
@@ -15,11 +15,11 @@ WHY = "A profile begins and ends with a step of an optimizer."
 
 def begin(environ: Mapping[str, str]) -> None:
     """Record the steps that the order asks of this rank, as soon as the script has imported PyTorch."""
-    order = profile_order.read(environ)
+    order = profile.read(environ)
     folder, rank = environ.get("ECHELON_RUN_DIR", ""), int(environ.get("RANK", "-1"))
-    if order is None or not folder or not profile_order.has(order.ranks, rank):
+    if order is None or not folder or not profile.has(order.ranks, rank):
         return
-    path = os.path.join(folder, profile_order.FOLDER, profile_order.file_name(rank))
+    path = os.path.join(folder, profile.FOLDER, profile.file_name(rank))
     if os.path.exists(path):
         return  # an earlier attempt of the run has made it
     recording = Recording(order, path)
@@ -37,7 +37,7 @@ def begin(environ: Mapping[str, str]) -> None:
 class Recording:
     """Counts the steps of all optimizers, and records those of the order in one file."""
 
-    def __init__(self, order: profile_order.Order, path: str) -> None:
+    def __init__(self, order: profile.ProfileOrder, path: str) -> None:
         self._order, self._path = order, path
         self._pid = os.getpid()
         self._num_steps = 0

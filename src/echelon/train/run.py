@@ -8,25 +8,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from .. import checkpoint_order, records
-from ..scale_options import DEFAULT, ScaleOptions
+from ..orders import checkpoint, records
+from ..orders.scale import DEFAULT, ScaleOptions
 from . import child_training
-from . import device as devices
-from . import world as worlds
-from .batches import leave_workers
+from .batches import STEP_OF_NO_BATCH, leave_workers
 from .buckets import DEFAULT_MEGABYTES
 from .caught_errors import Raised
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
-from .check.pace import Pace
+from .check.pace import Pace, StepObserver
 from .check.row_trial import RowTrials
-from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
 from .global_tensors import aliases
 from .global_tensors.ignore_index import IgnoreIndex
 from .global_tensors.tensors import GlobalTensor, plain, tensors_of
-from .late_hooks import LateHooks
+from .gradient_hooks import LateHooks
 from .loops import Loop, ShardedLoader, WholeLoop, iterate, new_twins
 from .parallelism import choice
 from .parallelism.base import Parallelism, Setup
@@ -34,13 +31,14 @@ from .recording import record
 from .rng.draws import Draws
 from .rng.generators import Generators
 from .training import Training
-from .unshared_batch import STEP_OF_NO_BATCH
+from .wire import device as devices
+from .wire import world as worlds
 
 if TYPE_CHECKING:
     from .checkpoints.saving import Checkpoints
     from .parallelism.trained import Trained
     from .strategies.parallel import Parallel
-    from .strategies.state_files import State
+    from .strategies.states import State
     from .strategies.strategy import Strategy
 
 Floats = Union[torch.Tensor, float]
@@ -99,7 +97,7 @@ class Run(Training):
         return choice.choose(self._setup())
 
     def _setup(self) -> Setup:
-        is_saved = checkpoint_order.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
+        is_saved = checkpoint.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
         megabytes = 0.0 if self.is_hooked and self.record is None and not is_saved else DEFAULT_MEGABYTES
         return Setup(self.world, self.options, self.say, self.generators, is_saved, megabytes)
 

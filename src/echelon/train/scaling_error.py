@@ -10,8 +10,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, List, Optional, Tuple
 
-from ..node import error_owner
-from ..scale_options import DTENSOR
+from ..node.frames import OF_RANK_0, own_line
+from ..orders.scale import DTENSOR
 from . import patches
 
 REFUSED_EXIT_CODE = 2
@@ -155,9 +155,9 @@ def tell_owner(error: BaseException) -> None:
         return
     _told.append(error)
     if any(one is error for one in _of_rank_0):
-        sys.stderr.write(error_owner.OF_RANK_0 + "\n")
+        sys.stderr.write(OF_RANK_0 + "\n")
     elif is_own_mistake(error):
-        sys.stderr.write(error_owner.own_line())
+        sys.stderr.write(own_line())
 
 
 def leave_out_own_frames(error: Optional[BaseException]) -> None:

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Optional
 import torch
 import torch.distributed as dist
 
-from .. import checkpoint_order
-from ..scale_options import ScaleOptions
-from . import child_training, groups, hooks, patches
-from . import device as devices
-from . import world as worlds
-from .exact import number
+from ..orders import checkpoint
+from ..orders.scale import ScaleOptions
+from . import child_training, hooks, patches
+from .exact import keys
 from .exact.graph_cuts import GraphCuts
 from .files import install as file_hooks
 from .rng import unseeded
 from .rng.generators import Generators
 from .run import Run
 from .scaling_error import tell_briefly
+from .wire import device as devices
+from .wire import groups
+from .wire import world as worlds
 
 if TYPE_CHECKING:
     from .replay.continuing import Continuing
@@ -34,7 +35,7 @@ def start(exact: int = 0) -> Run:
         if _run.world.size > 1:
             _meet(_run.world)
             _run.generators.follow(_run.world)  # the script may have seeded before
-    number.refuse_other(exact, _run.options.num_shards)
+    keys.refuse_other(exact, _run.options.num_shards)
     return _run
 
 
@@ -53,7 +54,7 @@ def prepare(exact: int = 0) -> Run:
 
 
 def _explicit(num_shards: int) -> Run:
-    number.check(num_shards, worlds.read(os.environ).size)
+    keys.check(num_shards, worlds.read(os.environ).size)
     world = worlds.read(os.environ, num_shards, GraphCuts())
     if world.is_exact:
         _make_repeatable(world)
@@ -94,7 +95,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
 
 def _saving(options: ScaleOptions, world: worlds.World) -> "Optional[Continuing]":
     """Return what saves the training, or continues it; it sets the seed of the run that it continues."""
-    order = checkpoint_order.read(os.environ)
+    order = checkpoint.read(os.environ)
     if order is None:
         return None
     from .replay import continuing

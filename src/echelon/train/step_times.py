@@ -12,10 +12,11 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
-from .. import bench_order
-from ..bench_order import Order
-from . import device as devices
-from . import ending, patches
+from ..orders import bench
+from ..orders.bench import BenchOrder
+from . import patches
+from .wire import device as devices
+from .wire import world
 
 _open = open  # before it is hooked: ranks share the files of a script, and this one is of rank 0
 PREFETCH_FACTOR = 2
@@ -28,7 +29,7 @@ _EVERY_SECONDS = 1.0
 class StepTimes:
     """The seconds between the steps of this rank's optimizers; rank 0 writes them."""
 
-    def __init__(self, order: Order, rank: int, num_ranks: int) -> None:
+    def __init__(self, order: BenchOrder, rank: int, num_ranks: int) -> None:
         self._order = order
         self._rank, self._num_ranks = rank, num_ranks
         self._pid = os.getpid()
@@ -46,7 +47,7 @@ class StepTimes:
             devices.synchronize_used()
         now = time.perf_counter()
         if self._step == 2 and self._rank == 0 and self._num_ranks > 1 and not _have_met():
-            _open(os.path.join(self._order.folder, bench_order.ALONE_FILE), "w").close()
+            _open(os.path.join(self._order.folder, bench.ALONE_FILE), "w").close()
         if self._step > 1 and self._rank == 0:
             self._lines.append("%.9f\n" % (now - self._last))
         self._last = now
@@ -54,14 +55,14 @@ class StepTimes:
             self.write()
         if is_last:
             self.write()
-            ending.leave_word(self._order.folder, self._rank, self._step)
-            ending.end_with_others(self._order.folder, self._num_ranks)
+            world.leave_word(self._order.folder, self._rank, self._step)
+            world.end_with_others(self._order.folder, self._num_ranks)
 
     def write(self) -> None:
         """Append the seconds that are not yet in the file."""
         self._written = time.perf_counter()
         if self._lines and os.getpid() == self._pid:
-            with _open(os.path.join(self._order.folder, bench_order.SECONDS_FILE), "a") as file:
+            with _open(os.path.join(self._order.folder, bench.SECONDS_FILE), "a") as file:
                 file.write("".join(self._lines))
             self._lines.clear()
 
@@ -74,7 +75,7 @@ def _have_met() -> bool:
 
 def begin(environ: Mapping[str, str]) -> None:
     """Note the times of all steps from now on, if the environment asks for them."""
-    order = bench_order.read(environ)
+    order = bench.read(environ)
     if order is None:
         return
     times = StepTimes(order, int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))

@@ -8,8 +8,9 @@ from torch import nn
 
 from ..pytorch import internals
 from ..pytorch import modules as torch_modules
-from . import patches, single_rank
+from . import patches
 from .global_tensors.tensors import plain
+from .wire import world
 
 if TYPE_CHECKING:
     from .training import Training
@@ -31,7 +32,7 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
         @wraps(original)
         def look(*args: Any, **kwargs: Any) -> Any:
             model = args[0] if args else next(iter(kwargs.values()), None)
-            if isinstance(model, nn.Module) and not single_rank.is_alone():
+            if isinstance(model, nn.Module) and not world.is_alone():
                 share_buffers(model)
             if name == "script":
                 kwargs = one_frame_up(kwargs)

@@ -7,22 +7,22 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Set, 
 
 import torch
 
-from ..scale_options import ScaleOptions
+from ..orders.scale import ScaleOptions
 from .batches import rows_of
 from .caught_errors import Raised
 from .check.first_step import FirstStep
+from .check.pace import StepObserver
 from .check.row_trial import RowTrials
-from .check.step_observer import StepObserver
 from .exact.keys import Keys
 from .files.sharing import Files
 from .global_tensors.ignore_index import IgnoreIndex
 from .global_tensors.model_calls import ModelCalls
-from .late_hooks import LateHooks
+from .gradient_hooks import LateHooks
 from .parallelism.base import Parallelism
 from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
-from .world import World
+from .wire.world import World
 
 
 class OpenLoop(Protocol):

@@ -6,8 +6,7 @@ import pytest
 from tests.checkpoint.in_memory import keeping
 from tests.train.strategies import ranks
 
-from echelon.checkpoint.in_memory.nodes import Nodes
-from echelon.checkpoint.in_memory.pace import MOST_STEPS, Pace
+from echelon.checkpoint.in_memory.memory_saver import MOST_STEPS, Nodes, Pace
 
 
 @pytest.mark.parametrize("node_of_ranks", ["a", "ab", "aabb", "aaabbc", "abab", "abbbcc"])
@@ -27,7 +26,7 @@ def test_every_share_has_a_keeper_on_another_node(node_of_ranks: str) -> None:
 def test_pace_follows_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves take a 50th of the time: dear ones are rare, cheap ones come with each step; waiting for others is free."""
     now = [0.0]
-    monkeypatch.setattr("echelon.checkpoint.in_memory.pace.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("echelon.checkpoint.in_memory.memory_saver.time.monotonic", lambda: now[0])
 
     def steps_between(step_seconds: float, cost: float, waited: float = 0.0, written: float = 0.0) -> int:
         pace, step, num_steps = Pace(), 0, 1

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.monitor.traces.made import COMM_STREAM, DEVICE, WORKER, Made, real
 from tests.runs import ECHELON
 
-from echelon.monitor.traces import ranks, verdict
-from echelon.monitor.traces.intervals import Intervals, bridged, common, union, without
+from echelon.monitor.traces import report, verdict
+from echelon.monitor.traces.doings import Intervals, bridged, common, union, without
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
 
@@ -277,7 +277,7 @@ def test_real_training_with_a_slow_rank(tmp_path: Path) -> None:
     """Of two ranks, that whose loader is slow makes the other one wait, and the command says so."""
     paths = real(tmp_path, "straggler", 2)
     seen = [verdict.of(path) for path in paths]
-    waiting = ranks.who_is_waited_for(seen)
+    waiting = report.who_is_waited_for(seen)
     assert waiting is not None
     assert (waiting.verdict.rank, waiting.kind) == (1, "input")
     assert waiting.share > waiting.own_share
@@ -297,7 +297,7 @@ def test_equal_ranks_wait_for_nobody(tmp_path: Path) -> None:
         made.launch(MM, 0, "k", 10, 50)
         made.launch(ALL_REDUCE, 10, "k", 60, 40)
         paths.append(made.write(tmp_path / f"{rank}.json"))
-    assert ranks.who_is_waited_for([verdict.of(path) for path in paths]) is None
+    assert report.who_is_waited_for([verdict.of(path) for path in paths]) is None
     assert "no rank makes the others wait" in said("--read", *paths)
 
 

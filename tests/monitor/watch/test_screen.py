@@ -7,10 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.monitor.watch import fleet
 
-from echelon.monitor.watch.keys import press
-from echelon.monitor.watch.lines import PLAIN_BLOCKS, sparkline
 from echelon.monitor.watch.live import Live
-from echelon.monitor.watch.screen import View, draw
+from echelon.monitor.watch.screen import PLAIN_BLOCKS, View, draw, press, sparkline
 from echelon.monitor.watch.state import RunState
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.monitor.watch import fleet
 
-from echelon.monitor.watch.live import Live
-from echelon.monitor.watch.tail import Tail
+from echelon.monitor.watch.live import Live, Tail
 
 
 def live(path: Path) -> Live:

@@ -26,7 +26,7 @@ from tests.monitor.watch import large
 from tests.monitor.watch.server import Web
 from tests.runs import ECHELON, hear_interrupts
 
-from echelon.cli import watch_web
+from echelon.cli import watch
 from echelon.monitor.watch.state import DeviceState, NodeState, RankState, RunState
 from echelon.monitor.watch.web import metrics, server
 
@@ -387,7 +387,7 @@ def test_unix_socket_is_for_its_user_alone(folder: Path, tmp_path: Path) -> None
         assert web.ask("/state.json", {}).code == 403
         assert f"ssh -L 8080:{path} " in web.said
         listening = Path("/proc/net/tcp").read_text()
-        assert f":{watch_web.LOCAL_PORT:04X} 00000000:0000 0A" not in listening
+        assert f":{watch.LOCAL_PORT:04X} 00000000:0000 0A" not in listening
     assert not path.exists()
 
 
@@ -572,7 +572,7 @@ def test_ssh_line_names_a_place_that_another_computer_knows(
     monkeypatch: pytest.MonkeyPatch, name: str, connection: str, expected: str
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: name)
-    assert watch_web.host({"SSH_CONNECTION": connection}) == expected
+    assert watch.host({"SSH_CONNECTION": connection}) == expected
 
 
 def test_page_is_in_the_single_file(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import torch
 from tests.tiers import some
 from torch.utils.data import DataLoader, IterableDataset
 
-from echelon.train import plain_data
 from echelon.train.checkpoints.position import Behind
-from echelon.train.checkpoints.workers import Saved, Workers
+from echelon.train.checkpoints.random_numbers import Saved, Workers
+from echelon.train.wire import plain_data
 
 from .test_saving import HERE, rows, run
 

@@ -1,7 +1,7 @@
 """Trace or run many scripts, each in a fork of one process that has imported PyTorch: `forks.py FILE`, a job a line.
 
 A job is a JSON object: "out" names a file for the result, "folder" where the job works, and either "trace" has the
-order of `echelon.train.fitting.trace`, or "measure" the path of a script that runs for real.
+order of `echelon.tracing.trace`, or "measure" the path of a script that runs for real.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.train.fitting import measured
 
-from echelon.train.fitting import trace
+from echelon.tracing import trace
 
 AT_A_TIME = 2
 SECONDS = 100

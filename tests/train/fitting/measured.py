@@ -15,8 +15,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from echelon.train.fitting.course import Course, Traced
-from echelon.train.fitting.ledger import Ledger
+from echelon.tracing.course import Course, Traced
+from echelon.tracing.ledger import Ledger
 
 
 class Marks(Ledger):

@@ -8,7 +8,7 @@ import pytest
 from tests.tiers import some
 from tests.train.fitting import traces
 
-from echelon.estimate import alternatives, second_step, timeline
+from echelon.estimate import choice, timeline
 from echelon.estimate import log as logs
 from echelon.estimate.devices import Device
 from echelon.estimate.verdict import judge
@@ -376,8 +376,8 @@ def test_parts_of_steps(results: dict[str, dict[str, Any]], name: str) -> None:
     assert bool(log["weights"]) == (name != "no_module")
     assert bool(log["notes"]) == (name == "long_accumulation")
     read = logs.read(log)
-    read = second_step.repeated(read) if log["steps"] == 1 else read
-    for layout in (*alternatives.of_one_device(read), *alternatives.of_several(read, 2, 2)):
+    read = timeline.repeated(read) if log["steps"] == 1 else read
+    for layout in (*choice.of_one_device(read), *choice.of_several(read, 2, 2)):
         assert judge(read, layout, Device(chip="A100", memory_bytes=40 << 30)).high_bytes > 0
 
 
@@ -395,7 +395,7 @@ def test_batch_that_ranks_cannot_share(results: dict[str, dict[str, Any]], name:
 
 def test_second_step_is_the_first_again(results: dict[str, dict[str, Any]]) -> None:
     """A script of one step takes what it would take in a loop."""
-    once = second_step.repeated(logs.read(results["one_step"]))
+    once = timeline.repeated(logs.read(results["one_step"]))
     loop = logs.read(results["reads"])  # the same model and batch, in a loop
     assert timeline.peak(once).parts["state"] == timeline.peak(loop).parts["state"]
     assert [event for event in once.events if isinstance(event, str)].count("optimizer") == 2

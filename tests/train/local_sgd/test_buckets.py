@@ -8,7 +8,7 @@ import torch
 from tests import warm
 
 from echelon.train.buckets import Buckets, _choose
-from echelon.train.world import World
+from echelon.train.wire.world import World
 
 SCRIPT = """
 import torch

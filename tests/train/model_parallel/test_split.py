@@ -16,7 +16,7 @@ from tests.tiers import pick, some
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.scale_options import MODEL_PARALLEL
+from echelon.orders.scale import MODEL_PARALLEL
 from echelon.train import fsdp, optimizer_kinds
 from echelon.train.check import signature
 from echelon.train.global_tensors.tensors import tensors_of

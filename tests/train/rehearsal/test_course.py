@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from echelon.rehearsal_order import KILL_RANK, Fault, Rehearsal
+from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 from echelon.train.rehearsal import course, faults
 
 

@@ -10,14 +10,15 @@ import numpy
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from echelon.train import loops, plain_data
+from echelon.train import loops
 from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.tensors import Sharded
-from echelon.train.replay import generators as own_generators
 from echelon.train.replay.passes import Pass, Passes
 from echelon.train.replay.tape import PLAY, RECORD, Tape
 from echelon.train.rng import generators
-from echelon.train.world import World
+from echelon.train.rng import states as own_generators
+from echelon.train.wire import plain_data
+from echelon.train.wire.world import World
 
 rules.install()
 _of_module = random.Random(5)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echelon.rehearsal_order import KILL_RANK
+from echelon.orders.rehearsal import KILL_RANK
 
 from .test_resume import Folder
 

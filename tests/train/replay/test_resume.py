@@ -12,8 +12,8 @@ import torch
 from tests import warm
 from tests.tiers import in_all, some
 
-from echelon import rehearsal_order
-from echelon.rehearsal_order import FILL_DISK, KILL_RANK, Fault, Rehearsal
+from echelon.orders import rehearsal
+from echelon.orders.rehearsal import FILL_DISK, KILL_RANK, Fault, Rehearsal
 
 SCRIPT = Path(__file__).with_name("classify.py")
 CLOSE = 2e-5
@@ -35,7 +35,7 @@ class Folder:
         return self.rehearse(num_ranks, Rehearsal(Fault(**fault)) if fault else None, *options)
 
     def rehearse(self, num_ranks: int, order: "Rehearsal | None", *options: str) -> "subprocess.CompletedProcess[str]":
-        more = {rehearsal_order.VARIABLE: rehearsal_order.variable(order)} if order is not None else {}
+        more = {rehearsal.VARIABLE: rehearsal.variable(order)} if order is not None else {}
         line = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", "90", *options, *self.words]
         return warm.run(line, cwd=self.path, environ={**_environ(), **more})
 

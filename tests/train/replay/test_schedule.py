@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from echelon.checkpoint_order import Order
+from echelon.orders.checkpoint import CheckpointOrder
 from echelon.train.replay import schedule as schedules
 from echelon.train.replay.schedule import Schedule
 
 
 def test_order_is_noticed_soon_after_a_resumed_step(tmp_path: Path) -> None:
     """The steps that were repeated took no time, so they do not count for the time of a step."""
-    schedule = Schedule(Order("checkpoints", steps=1 << 30), 1, order_file=str(tmp_path / "order"))
+    schedule = Schedule(CheckpointOrder("checkpoints", steps=1 << 30), 1, order_file=str(tmp_path / "order"))
     schedule.note_saved(100_000)
     time.sleep(0.6)
     assert schedule.due(100_001) == (False, False)
@@ -39,7 +39,7 @@ def test_order_is_noticed_after_steps_that_became_slower(
     clock = Clock()
     monkeypatch.setattr(schedules, "time", clock)
     order = tmp_path / "order"
-    due = Schedule(Order("checkpoints", steps=10_000), 1, str(order)).due
+    due = Schedule(CheckpointOrder("checkpoints", steps=10_000), 1, str(order)).due
     clock.now += 1e-6
     given_at = 0
     for step in range(1, 400):
@@ -58,7 +58,7 @@ def test_order_is_noticed_after_steps_that_became_slower(
 
 def test_state_that_was_in_memory_alone_is_saved_after_the_next_step() -> None:
     """It is owed to the disk, once."""
-    schedule = Schedule(Order("checkpoints", steps=100), 1, order_file="")
+    schedule = Schedule(CheckpointOrder("checkpoints", steps=100), 1, order_file="")
     schedule.note_saved(7, on_disk=False)
     assert [step for step in range(7, 10) if schedule.due(step).saves] == [8, 9]
     schedule.note_saved(8)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tests.tiers import pick, some
 
-from echelon import rehearsal_order
 from echelon.checkpoint import safetensors
-from echelon.rehearsal_order import KILL_RANK, Rehearsal
+from echelon.orders import rehearsal
+from echelon.orders.rehearsal import KILL_RANK, Rehearsal
 
 from .test_resume import Folder, assert_same, numbers
 
@@ -152,7 +152,7 @@ def test_rehearsal_compares_the_whole(tmp_path: Path, undisturbed: "tuple[str, P
     order = Rehearsal(folder=str(tmp_path / "record"), steps=6)
     done = Folder(tmp_path / "run", SCRIPT).rehearse(2, order, *how, "--checkpoint-every", "3steps")
     assert done.returncode == 0, done.stderr
-    state = safetensors.read(str(tmp_path / "record" / rehearsal_order.STATE_FILE))
+    state = safetensors.read(str(tmp_path / "record" / rehearsal.STATE_FILE))
     weights = torch.load(undisturbed[1] / "model.pt", weights_only=True)
     shapes = {name.partition("/")[2]: one.shape for name, one in state.items() if name.startswith("model-0/")}
     assert shapes == {name: one.shape for name, one in weights.items()}

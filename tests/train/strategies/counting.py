@@ -8,9 +8,9 @@ import torch
 from tests.train.strategies import models, training
 from torch.profiler import ProfilerActivity, profile
 
-from echelon.train.cpu import all_gather
 from echelon.train.strategies import norms
 from echelon.train.strategies.strategy import Strategy
+from echelon.train.wire import gather as wire_gather
 
 SMALL = 4  # elements: the sums of losses, counts and norms are not what a formula is about
 WORDS = {"all_reduce": "all-reduce", "all_gather": "all-gather", "send": "send", "broadcast": "broadcast"}
@@ -53,7 +53,7 @@ class _Gathered:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        gather = all_gather.gather
+        gather = wire_gather.gather
 
         def count(parts: torch.Tensor, group: Any) -> None:
             size = parts.size(1) if parts.size(1) > SMALL else 0
@@ -61,11 +61,11 @@ class _Gathered:
             self.sent += size * (group.size() - 1)
             gather(parts, group)
 
-        all_gather.gather = count
+        wire_gather.gather = count
         try:
             yield
         finally:
-            all_gather.gather = gather
+            wire_gather.gather = gather
 
 
 def number_of(shape: Any) -> int:

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from echelon.train.cpu import all_gather
 from echelon.train.strategies import versions
 from echelon.train.strategies.strategy import Strategy
+from echelon.train.wire import gather as wire_gather
 
 
 def rows() -> torch.Tensor:
@@ -19,7 +19,7 @@ def rows() -> torch.Tensor:
 def gathered() -> bool:
     parts = torch.full_like(rows(), -1)
     parts[dist.get_rank()] = rows()[dist.get_rank()]
-    all_gather.gather(parts, dist.group.WORLD)
+    wire_gather.gather(parts, dist.group.WORLD)
     return torch.equal(parts, rows())
 
 
@@ -39,9 +39,9 @@ def sums(size: int) -> list[str]:
     group = dist.new_group([1, 2, 4])
     own = torch.randn(size, generator=torch.Generator().manual_seed(dist.get_rank()), dtype=torch.float64)
     before = own.clone()
-    found = [all_gather.total(own).numpy().tobytes().hex()]
+    found = [wire_gather.total(own).numpy().tobytes().hex()]
     if dist.get_rank() in (1, 2, 4):
-        found.append(all_gather.total(own.view(-1, 1), group).numpy().tobytes().hex())
+        found.append(wire_gather.total(own.view(-1, 1), group).numpy().tobytes().hex())
     assert torch.equal(own, before)
     return found
 
@@ -57,14 +57,14 @@ def spread(local_size: str, width: int) -> tuple[int, bool]:
     expected = model(inputs).sum().item()
     for module in (model[0], model):
         fully_shard(module)
-    all_gather.install(model, torch.device("cpu"))
-    gather = all_gather.gather
+    wire_gather.install(model, torch.device("cpu"))
+    gather = wire_gather.gather
 
     def see(parts: torch.Tensor, group: Any) -> None:
         seen.append(parts.size(0))
         gather(parts, group)
 
-    all_gather.gather = see
+    wire_gather.gather = see
     loss = model(inputs).sum()
     loss.backward()
     return len(seen), abs(loss.item() - expected) < 1e-4

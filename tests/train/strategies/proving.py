@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.train.strategies import ranks, training
 
-from echelon.proof import compare
 from echelon.train.strategies.strategy import Strategy
+from echelon.trials.proof import compare
 
 EQUAL = (compare.EQUAL, compare.WITHIN)
 

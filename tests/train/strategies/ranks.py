@@ -153,7 +153,7 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
 
     import torch.distributed as dist
 
-    from echelon.train.cpu import gloo
+    from echelon.train.wire import groups
 
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
@@ -170,7 +170,7 @@ def _be_rank(rank: int, num_ranks: int, folder: str, module: str, name: str, arg
             )  # fmt: skip
         finally:
             open(f"{folder}/{rank}.begun", "xb").close()
-        gloo.yield_cores()  # as where echelon makes the group
+        groups.yield_cores()  # as where echelon makes the group
         result = (True, getattr(importlib.import_module(module), name)(*args))
     except BaseException:  # noqa: BLE001  (whatever it is, the test shows it)
         result = (False, f"rank {rank}: {traceback.format_exc()}")

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 from echelon.train import fsdp
-from echelon.train import gather as gather_module
+from echelon.train.wire import gather as gather_module
 
 
 def made_whole(most_bytes: int) -> tuple[list[bool], int]:

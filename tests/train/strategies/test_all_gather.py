@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.train.strategies import gathering, ranks
 
-from echelon.train.cpu import all_gather
+from echelon.train.wire import gather
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 6, 8])
@@ -29,7 +29,7 @@ def test_a_sum_has_the_same_bits_on_all_ranks() -> None:
 
 def test_a_large_sum_is_right() -> None:
     """It is left to gloo, which adds up in an order of its own."""
-    size = all_gather.SMALL_BYTES // 8
+    size = gather.SMALL_BYTES // 8
     every = [torch.randn(size, generator=torch.Generator().manual_seed(rank), dtype=torch.float64) for rank in range(5)]
     for found in ranks.run(5, gathering.sums, size):
         total = torch.frombuffer(bytearray.fromhex(found[0]), dtype=torch.float64)

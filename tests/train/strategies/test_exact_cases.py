@@ -9,7 +9,7 @@ from tests.train.strategies import exactly, ranks, test_equal
 from tests.train.strategies.same_bits import alone, compare, data, pipeline, train
 
 from echelon.train import optimizer_kinds
-from echelon.train.exact import number
+from echelon.train.exact import keys
 from echelon.train.scaling_error import ScalingError
 from echelon.train.strategies.strategy import Strategy
 
@@ -119,6 +119,6 @@ def test_what_cannot_be_exact(case: Any) -> None:
 def test_wrong_number(num_shards: Any, num_ranks: int, message: str, way_out: str) -> None:
     """Both numbers are shown, and what would be right."""
     with pytest.raises(ScalingError) as caught:
-        number.check(num_shards, num_ranks)
+        keys.check(num_shards, num_ranks)
     assert message in str(caught.value)
     assert way_out in str(caught.value)

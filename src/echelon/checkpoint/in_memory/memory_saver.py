@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -13,8 +13,6 @@ from ..errors import CheckpointError
 from ..manifest import WrittenFile
 from ..saver import Save, Saver, State, text_of, versions_here, write_copies
 from . import transfer
-from .nodes import Nodes
-from .pace import Pace
 
 SAVE = "save"
 """In the manifest: the name of the save, equal on all nodes."""
@@ -229,3 +227,87 @@ def _files_of(folder: str, rank: int) -> Dict[str, WrittenFile]:
 
 def _report_path(folder: str, rank: int) -> str:
     return os.path.join(folder, "rank-%d.written" % rank)
+
+
+class Nodes:
+    """The nodes of a run, each known by a text that only its ranks have.
+
+    >>> nodes = Nodes(["a", "a", "b", "b"])
+    >>> [nodes.keeper_of(rank) for rank in range(4)], nodes.kept_by(0), nodes.leaders
+    ([2, 3, 0, 1], [2], [0, 2])
+    """
+
+    def __init__(self, node_of_ranks: Sequence[str]) -> None:
+        self._node_of_ranks = list(node_of_ranks)
+        self._ranks: Dict[str, List[int]] = {}
+        for rank, node in enumerate(node_of_ranks):
+            self._ranks.setdefault(node, []).append(rank)
+        self._names = list(self._ranks)
+
+    @property
+    def are_many(self) -> bool:
+        """Say whether there is more than one node."""
+        return len(self._names) > 1
+
+    @property
+    def leaders(self) -> List[int]:
+        """Return the first rank of each node."""
+        return [ranks[0] for ranks in self._ranks.values()]
+
+    def ranks_beside(self, rank: int) -> List[int]:
+        """Return the ranks of a rank's node."""
+        return self._ranks[self._node_of_ranks[rank]]
+
+    def leader_of(self, rank: int) -> int:
+        """Return the first rank of a rank's node."""
+        return self.ranks_beside(rank)[0]
+
+    def keeper_of(self, rank: int) -> int:
+        """Return the rank of the next node that keeps a rank's share."""
+        place = self.ranks_beside(rank).index(rank)
+        number = self._names.index(self._node_of_ranks[rank])
+        others = self._ranks[self._names[(number + 1) % len(self._names)]]
+        return others[place % len(others)]
+
+    def kept_by(self, rank: int) -> List[int]:
+        """Return the ranks whose shares a rank keeps for their node."""
+        number = self._names.index(self._node_of_ranks[rank])
+        return [other for other in self._ranks[self._names[number - 1]] if self.keeper_of(other) == rank]
+
+
+SHARE = 0.02
+"""The most that saves may take of the time of the training."""
+SHARE_IN_WRITING = 0.2
+"""The most of the time in which a save is written beside the training."""
+_GROWTH = 4
+MOST_STEPS = 1000
+"""The most steps between two saves: steps may become slower."""
+
+
+class Pace:
+    """The steps between two saves, from what the save before took.
+
+    >>> pace = Pace()
+    >>> pace.begin(1)
+    1
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._ended = time.monotonic()
+        self._num_steps = 1
+        self._least_wait = float("inf")
+        self._cost = 0.0
+
+    def begin(self, step: int, written_seconds: float = 0.0) -> int:
+        """Return how many steps after this one the next save is due; `written_seconds` is of the save before."""
+        seconds_per_step = max((time.monotonic() - self._ended) / max(step - self._step, 1), 1e-6)
+        wanted = max(self._cost / SHARE, written_seconds / SHARE_IN_WRITING) / seconds_per_step
+        self._num_steps = int(min(max(1.0, wanted + 0.5), self._num_steps * _GROWTH, MOST_STEPS))
+        return self._num_steps
+
+    def end(self, step: int, stopped_seconds: float, waited_seconds: float) -> None:
+        """Note what a save took; of `waited_seconds`, ranks have waited for slower ones, as they do without a save."""
+        self._least_wait = min(self._least_wait, waited_seconds)
+        self._cost = stopped_seconds - waited_seconds + self._least_wait
+        self._step, self._ended = step, time.monotonic()

@@ -11,8 +11,7 @@ from ..manifest import WrittenFile
 from ..saver import text_of, versions_here
 from ..store import Checkpoint, Draft, Store
 from . import transfer
-from .memory_saver import ATTEMPT, SAVE, SHARE_OF_AVAILABLE, bytes_left
-from .nodes import Nodes
+from .memory_saver import ATTEMPT, SAVE, SHARE_OF_AVAILABLE, Nodes, bytes_left
 
 _NUM_KEPT = 2
 

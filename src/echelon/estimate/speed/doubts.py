@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from echelon.estimate.speed.communication import Network
-from echelon.estimate.speed.runs import STRONG, WEAK, Refusal, Run
+from echelon.estimate.speed.runs import STRONG, WEAK, Network, Refusal, Run
 from echelon.units import counted
 
 SAME = 0.02

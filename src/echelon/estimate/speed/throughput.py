@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from echelon.errors import UsageError
 from echelon.estimate.speed import doubts
-from echelon.estimate.speed.communication import Network
-from echelon.estimate.speed.runs import MODES, STRONG, WEAK, Interval, Prediction, Refusal, Run, Worth
+from echelon.estimate.speed.runs import MODES, STRONG, WEAK, Interval, Network, Prediction, Refusal, Run, Worth
 
 UNKNOWN_SPREAD = 0.02
 """How far the time of a step may be wrong that was measured once: jobs on other nodes differ by a few per cent."""

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 from echelon.lint.batch import Option
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
 from echelon.lint.program import Program
 from echelon.lint.starts import Start
-from echelon.lint.text import counted
 from echelon.lint.toml import words
 from echelon.lint.visibility import OWN, VISIBLE, narrowing, seen_by
 from echelon.script.branches import tail

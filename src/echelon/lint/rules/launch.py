@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator
 
 from echelon.environment import digits
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit, judged
 from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, Start
-from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 OF_TORCHRUN = "PET_"

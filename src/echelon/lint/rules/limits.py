@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
-from echelon.lint.text import counted
 from echelon.plan.shape import usable_cores
 
 LEAST_SECONDS = 300

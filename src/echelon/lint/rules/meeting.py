@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 
-from echelon.lint.assignments import Variable
 from echelon.lint.command import SHELLS, Command, Word
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import hit, judged
@@ -15,6 +14,7 @@ from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.starts import Start
 from echelon.lint.toml import words
+from echelon.lint.values import Variable
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
 NODES = re.compile(r"^(?!.*\bhead\b).*(show\s+hostnames?|nodeset|NODELIST)", re.DOTALL)

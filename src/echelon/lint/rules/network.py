@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from echelon.lint.assignments import Variable
 from echelon.lint.command import SHELLS
-from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule, counted
 from echelon.lint.hits import hit, judged, line_before
 from echelon.lint.job import Job
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
-from echelon.lint.text import counted
 from echelon.lint.toml import words
-from echelon.script.misspellings import meant
+from echelon.lint.values import Variable
+from echelon.script.nearest import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
 NVIDIA = {"--nv", "--nvccli"}

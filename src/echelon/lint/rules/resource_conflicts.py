@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import Command, Word
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit
 from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.starts import LAUNCHERS
-from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")

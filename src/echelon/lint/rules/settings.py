@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule, counted, lines_of
 from echelon.lint.hits import judged
 from echelon.lint.job import Job
-from echelon.lint.text import counted, lines_of
 from echelon.lint.toml import words
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from echelon import units
 from echelon.lint.batch import Option
-from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule, counted
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
-from echelon.lint.text import counted
 
 STARVED = 0.5
 """LUMI's slides and CSC's guide give the whole share of cores; below half of it, loaders wait for cores."""

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from echelon.lint.assignments import EXPORTS
 from echelon.lint.command import ASSIGNMENT, Command, Word
-from echelon.lint.finding import Edit, Hit, Rule
+from echelon.lint.finding import Edit, Hit, Rule, counted
 from echelon.lint.hits import hit, judged
 from echelon.lint.job import Job
-from echelon.lint.text import counted
 from echelon.lint.toml import words
+from echelon.lint.values import EXPORTS
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
 TYPOGRAPHIC = {"“": '"', "”": '"', "‘": "'", "–": "--", "—": "--", "\u00a0": " ", "−": "-"}

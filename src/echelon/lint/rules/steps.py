@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from echelon.lint.command import SHELLS
 from echelon.lint.executed_commands import INERT
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit
 from echelon.lint.job import Job
 from echelon.lint.starts import LAUNCHERS, Start, is_inert
-from echelon.lint.text import counted
 
 SMALL = frozenset(
     {

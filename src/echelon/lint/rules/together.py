@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule
+from echelon.lint.finding import Hit, Rule, counted
 from echelon.lint.hits import hit, line_before
 from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
 from echelon.lint.starts import Start
-from echelon.lint.text import counted
 from echelon.lint.toml import words
 
 BF16 = re.compile(

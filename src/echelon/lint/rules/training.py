@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from echelon.lint.finding import Edit, Hit, Rule
 from echelon.lint.hits import judged
 from echelon.lint.program import FUNCTIONS, Program, constant
-from echelon.script.bindings import bound
-from echelon.script.branches import LOOPS, tail
+from echelon.script.branches import LOOPS, bound, tail
 
 OPTIMIZER = re.compile(r"opt(?:im|imizer|imiser)?(?:_\w+)?$|\w*optim(?:izer)?s?$", re.IGNORECASE)
 DECLARATIONS = (ast.Global, ast.Nonlocal)

@@ -9,7 +9,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from echelon.monitor import paragraph, phases, report
+from echelon.monitor import attempts, report
 from echelon.monitor.account import Account
 from echelon.monitor.page import plots
 from echelon.monitor.recorded import Recorded
@@ -144,7 +144,7 @@ def _side_by_side(heading: str, parts: list[str]) -> str:
 
 def _phases(run: Told) -> str:
     shown = [(phase.name, phase.seconds) for phase in run.account.phases]
-    return plots.bar(shown, names=phases.ORDER, label=f"phases of {run.name}")
+    return plots.bar(shown, names=attempts.ORDER, label=f"phases of {run.name}")
 
 
 def _parts(run: Told) -> str:
@@ -159,4 +159,4 @@ def _text(run: Told) -> str:
 
 
 def _paragraph(run: Told) -> str:
-    return f"<p>{escape(paragraph.of_run(run.recorded, run.account))}</p>"
+    return f"<p>{escape(report.paragraph_of_run(run.recorded, run.account))}</p>"

@@ -12,10 +12,8 @@ from itertools import pairwise
 
 from echelon.errors import UsageError
 from echelon.monitor.traces import kinds
-from echelon.monitor.traces.doings import Doings, Launches
-from echelon.monitor.traces.intervals import Intervals, bridged, common, union, without
-from echelon.monitor.traces.reading import MAKE_ONE, Trace
-from echelon.monitor.traces.table import Table
+from echelon.monitor.traces.doings import Doings, Intervals, Launches, bridged, common, union, without
+from echelon.monitor.traces.reading import MAKE_ONE, Table, Trace
 
 INPUT, COMPUTE, OPTIMIZER, COMMUNICATION = "input", "compute", "optimizer", "communication"
 COPIES, LAUNCH, IDLE = "copies", "launch overhead", "idle"

@@ -5,10 +5,61 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from echelon.monitor.watch.lines import BLOCKS, Line, encode, heat, plain, sparkline
 from echelon.monitor.watch.state import ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
 from echelon.units import rate, size
+
+Line = list[tuple[str, str]]
+"""Parts of a line, each with a style; "" is plain."""
+_CODES = {"bold": "1", "dim": "2", "chosen": "7", "bad": "1;37;41", "warning": "30;43", "good": "32"}
+HEAT = ("196", "202", "208", "214", "220", "190", "154", "118", "82", "46")
+"""Colours of the 256-colour palette for a busy share of 0 to 90 % and more: red to green."""
+BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN_BLOCKS = "_.-~=+*#"
+"""For terminals that show no Unicode."""
+
+
+def plain(text: str, style: str = "") -> Line:
+    """Return a line of one part."""
+    return [(text, style)]
+
+
+def heat(share: float) -> str:
+    """Return the style of a busy share."""
+    return f"heat {min(9, max(0, int(share * 10)))}"
+
+
+def encode(line: Line, width: int, *, with_colour: bool) -> str:
+    """Return a line of at most `width` columns."""
+    text, left = "", width
+    for style, parts in groupby(line, key=lambda part: part[1]):
+        whole = "".join(part for part, _ in parts)[:left]
+        left -= len(whole)
+        text += _styled(whole, style) if with_colour and style and whole else whole
+    return text.rstrip() if not with_colour else text
+
+
+def _styled(text: str, style: str) -> str:
+    code = f"30;48;5;{HEAT[int(style[5:])]}" if style.startswith("heat ") else _CODES[style]
+    return f"\033[{code}m{text}\033[0m"
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str = BLOCKS) -> str:
+    """Return a curve of the newest values, one character each, or the mean of several where there are more.
+
+    >>> sparkline([1, 2, 3, 4], 4)
+    '▁▃▅█'
+    """
+    if width <= 0 or not values:
+        return ""
+    size = max(1, -(-len(values) // width))
+    starts = range(len(values) % size if len(values) > size else 0, len(values), size)
+    means = [sum(values[start : start + size]) / len(values[start : start + size]) for start in starts]
+    low, high = min(means), max(means)
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(blocks[int((value - low) * scale)] for value in means[-width:])
+
 
 KEYS = "arrows: move · enter: open · esc: back · /: find · ?: help · q: quit"
 LEGEND = "a digit: tenths of a rank's time computing · ! others wait for it · x failed or lost · . to start · = ended"
@@ -224,3 +275,52 @@ def _rank(state: RunState, view: View) -> list[Line]:
         lines.append(plain(f"the others wait for it, {rank.excess:.0%} of their own time:", "warning"))
         lines.append(plain(f"it {rank.cause}", "warning"))
     return [*lines, plain(""), *[plain(text) for text in view.log]]
+
+
+_MOVES = {"up": -1, "k": -1, "left": -1, "h": -1, "down": 1, "j": 1, "right": 1, "l": 1}
+_BACK = {"rank": "node", "node": "fleet", "help": "fleet", "fleet": "fleet"}
+
+
+def press(key: str, view: View, state: RunState) -> bool:
+    """Change the view as a key asks; return whether the person goes on to look."""
+    if view.typed is not None:
+        _type(key, view)
+    elif key in ("q", "Q"):
+        return False
+    elif key == "?":
+        view.level = "fleet" if view.level == "help" else "help"
+    elif key == "/":
+        view.level, view.typed = "fleet", ""
+    elif key in ("esc", "backspace"):
+        view.level = _BACK[view.level]
+    elif key == "enter":
+        _open(view, state)
+    elif key in _MOVES:
+        _move(_MOVES[key], view, state)
+    return True
+
+
+def _type(key: str, view: View) -> None:
+    if key == "enter":
+        view.only, view.typed, view.chosen = view.typed or "", None, 0
+    elif key == "esc":
+        view.typed = None
+    elif key == "backspace":
+        view.typed = (view.typed or "")[:-1]
+    elif len(key) == 1:
+        view.typed = (view.typed or "") + key
+
+
+def _open(view: View, state: RunState) -> None:
+    if view.level == "fleet" and view.node(state) is not None:
+        view.level, view.rank = "node", 0
+    elif view.level == "node" and chosen_rank(state, view) is not None:
+        view.level = "rank"
+
+
+def _move(by: int, view: View, state: RunState) -> None:
+    if view.level == "fleet":
+        view.chosen = max(0, min(view.chosen + by, len(view.nodes(state)) - 1))
+    elif view.level in ("node", "rank"):
+        node = view.node(state)
+        view.rank = max(0, min(view.rank + by, len(node.ranks) - 1)) if node is not None else 0

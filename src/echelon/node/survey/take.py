@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from ...topology import discover
 from ...topology.node import Node
-from . import cores, devices, folders, health, limits, network, quotas, settings, software
+from . import devices, folders, network, process, software
 from .nouns import Survey, plain, rebuild
 
 PART_SECONDS = 10.0
@@ -71,24 +71,24 @@ def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
 
     def read_health() -> Any:
         is_fast = bool(node().devices) and node().devices[0].vendor == "amd"
-        return health.read(asked.root, node()) if asked.is_full or is_fast else None
+        return devices.read_health(asked.root, node()) if asked.is_full or is_fast else None
 
     def read_folders() -> Any:
         return folders.read(asked.root, environ, checkpoints=asked.checkpoints)
 
     def read_quotas() -> Any:
-        return quotas.read(asked.root, environ, checkpoints=asked.checkpoints) if asked.is_full else None
+        return folders.read_quotas(asked.root, environ, checkpoints=asked.checkpoints) if asked.is_full else None
 
     def read_software() -> Any:
         return software.read(asked.root, environ, search_path=asked.search_path, binds=asked.binds)
 
     return [
-        Part("settings", lambda: settings.read(environ)),
-        Part("limits", lambda: limits.read(asked.root)),
+        Part("settings", lambda: process.read_settings(environ)),
+        Part("limits", lambda: process.read_limits(asked.root)),
         Part("software", read_software),
         Part("folders", read_folders),
         Part(TOPOLOGY, lambda: bool(node())),
-        Part("cores", lambda: cores.read(asked.root, node()), TOPOLOGY),
+        Part("cores", lambda: process.read_cores(asked.root, node()), TOPOLOGY),
         Part("devices", lambda: devices.read(node(), environ), TOPOLOGY),
         Part("network", lambda: network.read(asked.root, node(), environ), TOPOLOGY),
         Part("healths", read_health, TOPOLOGY),

@@ -4,9 +4,8 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
-from .. import device as devices
 from ..global_tensors.tensors import tensors_of
-from .distances import distance, doubles
+from ..wire import device as devices
 
 OF_OUTPUTS = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 2e-3, torch.complex64: 2e-3}
 OF_GRADIENTS = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -118,3 +117,24 @@ def _tolerance(dtype: torch.dtype, known: "dict[torch.dtype, float]") -> float:
     if devices.may_use_tf32() and dtype != torch.float64:
         return 1e-2
     return known.get(dtype, 2e-3)
+
+
+def doubles(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as real numbers in float64."""
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return tensor.detach().double()
+
+
+def distance(tensor: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the norm of the difference of two tensors."""
+    return float((doubles(tensor) - doubles(wanted)).norm())
+
+
+def multiple(tensor: torch.Tensor, wanted: torch.Tensor, *, tolerance: float = 1e-3) -> float:
+    """Return the factor by which a tensor is a multiple of another, up to `tolerance`; 0 if it is no multiple."""
+    if tensor.shape != wanted.shape:
+        return 0.0
+    tensor, wanted = doubles(tensor), doubles(wanted)
+    square = float((wanted * wanted).sum())
+    factor = float((tensor * wanted).sum()) / square if square else 0.0
+    return factor if distance(tensor, factor * wanted) <= tolerance * abs(factor) * square**0.5 else 0.0

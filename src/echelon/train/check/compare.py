@@ -11,7 +11,7 @@ from torch import nn
 from ...pytorch import internals
 from .. import fsdp, modules
 from ..scaling_error import ScalingError
-from .distances import distance, doubles, multiple
+from .closeness import distance, doubles, multiple
 from .factors import meaning
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}

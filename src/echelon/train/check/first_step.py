@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import device as devices
 from .. import modules
-from ..gather import each_whole
 from ..scaling_error import ScalingError
-from . import compare, dropouts
+from ..wire import device as devices
+from ..wire.gather import each_whole
+from . import compare, isolation
 from .oracle import NO_STEP, TOO_LARGE, Oracle
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class FirstStep:
         """Leave dropout off for the whole run, because the run is compared step by step."""
         if self.is_due:
             self.is_due = False
-            dropouts.switch_off()
+            isolation.switch_off()
 
     def cancel(self, why: str) -> None:
         """Compare nothing, because no comparison is wanted; end the oracle."""
@@ -137,7 +137,7 @@ class FirstStep:
             self.is_due = False
             self.is_open = True
             if not self.keeps_dropout:
-                self._switch_on = dropouts.switch_off()
+                self._switch_on = isolation.switch_off()
             if self._is_main and not self.is_oracle:
                 pid = os.getpid()
                 atexit.register(lambda: self._finish() if self.is_open and os.getpid() == pid else None)

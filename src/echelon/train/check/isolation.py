@@ -1,20 +1,21 @@
 """Compute a model again without side effects: with copies of its weights, buffers and attributes, without dropout."""
 
 import io
-from collections import OrderedDict
+import itertools
+import sys
+from collections import OrderedDict, deque
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import wraps
-from typing import Any, Callable, ContextManager, Dict, Iterator
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
 from ...pytorch import internals
 from .. import patches
-from ..gather import is_sharded
 from ..global_tensors.tensors import GlobalTensor
-from . import dropouts
-from .kept import Kept
+from ..wire.gather import is_sharded
+from . import lines
 
 
 class Copies:
@@ -66,7 +67,7 @@ class Copies:
 def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
     """Switch off dropout and output; let BatchNorm normalize each sample alone if it has a rank's own statistics."""
     with ExitStack() as stack:
-        stack.callback(dropouts.switch_off())
+        stack.callback(switch_off())
         batch_norm = nn.functional.batch_norm
         norm = _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
         why = "A model that is computed again changes no statistics of the script's."
@@ -133,3 +134,111 @@ def _is_of_torch(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)  # of functools.partial
     where = getattr(hook, "__module__", None) or type(hook).__module__
     return str(where).partition(".")[0] == "torch"
+
+
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+
+
+def switch_off() -> Callable[[], None]:
+    """Switch dropout off; return a function that switches it on again."""
+    functional = nn.functional
+    attention = _attention_without_dropout(functional.scaled_dot_product_attention)
+    functions = {**dict.fromkeys(_DROPOUTS, _without_dropout), "scaled_dot_product_attention": attention}
+    why = "Steps are compared without dropout: each rank would drop other elements."
+    installed = [patches.replace(functional, name, function, why=why) for name, function in functions.items()]
+
+    def switch_on() -> None:
+        while installed:
+            installed.pop().undo()
+
+    return switch_on
+
+
+def _without_dropout(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
+def _attention_without_dropout(attention: Any) -> Any:
+    @wraps(attention)  # torch.compile asks functions for their names
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("dropout_p", None)  # the fifth argument
+        return attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
+
+    return compute
+
+
+MOST_KEPT, MOST_ENTRIES = 10_000, 1_000
+"""The most objects whose contents are kept, and the most entries of each that are looked at."""
+_CONTAINERS = (list, OrderedDict, dict, set, deque)
+"""The classes whose own methods copy and fill; an OrderedDict has an order beside that of dict."""
+
+
+class Kept:
+    """The attributes of models, the global names of the script's files with their classes, and what these hold.
+
+    These hold lists, dicts, sets, and instances of the script's classes, also within each other. The numbers of tensors
+    in them are not kept.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        spaces = {type(one).__module__: vars(sys.modules[type(one).__module__]) for one in modules if _is_own(one)}
+        self._attributes = [(one, dict(vars(one))) for one in modules]
+        self._names = [(space, dict(space)) for space in spaces.values()]
+        self._contents: Dict[int, Tuple[Any, Any]] = {}
+        for _, values in (*self._attributes, *self._names):
+            for value in values.values():
+                self._keep(value)
+
+    def _keep(self, value: Any) -> None:
+        if id(value) in self._contents or len(self._contents) == MOST_KEPT:
+            return
+        if _base(value) is None:
+            if isinstance(value, (nn.Module, type)) or not _is_own(value) or not hasattr(value, "__dict__"):
+                return
+            value = vars(value)
+        self._contents[id(value)] = value, _content(value)
+        entries = value.values() if isinstance(value, dict) else value
+        for entry in list(itertools.islice(entries, MOST_ENTRIES)):
+            self._keep(entry)
+
+    def put_back(self) -> None:
+        """Undo every change."""
+        for module, attributes in self._attributes:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for space, names in self._names:  # they are never empty meanwhile, for other threads use them
+            for name in [name for name in space if name not in names]:
+                del space[name]
+            space.update(names)
+        for value, content in self._contents.values():
+            if _entries(_content(value)) != _entries(content):
+                _fill(value, content)
+
+
+def _is_own(value: Any) -> bool:
+    """Say whether the class of a value belongs to a file of the script."""
+    module = sys.modules.get(type(value).__module__)
+    path = getattr(module, "__file__", None)
+    return path is not None and lines.is_file_of_script(path)
+
+
+def _base(value: Any) -> Optional[type]:
+    return next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
+
+
+def _content(value: Any) -> Any:
+    """Return a copy of a container, by the methods of Python's own class."""
+    kind: Any = _base(value)
+    return kind.copy(value)
+
+
+def _entries(content: Any) -> List[int]:
+    """Return the identities of the entries, in their order."""
+    flat = itertools.chain.from_iterable(content.items()) if isinstance(content, dict) else content
+    return [id(entry) for entry in flat]
+
+
+def _fill(value: Any, content: Any) -> None:
+    kind: Any = _base(value)
+    kind.clear(value)
+    (kind.extend if kind in (list, deque) else kind.update)(value, content)

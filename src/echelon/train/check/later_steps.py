@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import messages
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 from ..scaling_error import ScalingError
+from ..wire import messages
 from . import lines, signature
-from .pace import Pace
+from .pace import Pace, StepObserver
 from .signature import Signature
 from .spots import Spots
-from .step_observer import StepObserver
 
 if TYPE_CHECKING:
     from ..training import Training

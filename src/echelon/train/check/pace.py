@@ -9,13 +9,15 @@ import socket
 import statistics
 import time
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
+from torch import nn
 
-from .. import device as devices
-from .. import messages
-from ..world import World
+from ..global_tensors.tensors import Sharded
+from ..wire import device as devices
+from ..wire import messages
+from ..wire.world import World
 
 FIRST = 21
 """The first step that counts: compilers, allocators and caches are busy in earlier steps."""
@@ -176,3 +178,27 @@ def crowded(places: List[Tuple[str, Tuple[int, ...]]]) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return "%.3g ms" % (seconds * 1e3)
+
+
+class StepObserver:
+    """Receives batches, model calls and optimizer steps, and does nothing."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+
+    def at_batch(self, indices: Any) -> None:
+        """Notice the indices of a batch's samples."""
+
+    def at_stream(self, batch: Any) -> None:
+        """Notice a batch that every rank has read whole."""
+
+    def at_call(
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
+    ) -> None:
+        """Notice a model call before it runs."""
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice an optimizer that is about to step."""
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notice that an optimizer has stepped."""

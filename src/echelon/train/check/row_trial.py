@@ -5,22 +5,26 @@ must be a sum or a mean over samples. What mixes rows is refused, with its line.
 forward() turns out to be a part of the script's loop, and is called as such.
 """
 
+import sys
 import weakref
+from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
 from torch import nn
 
-from .. import messages
-from ..gather import is_sharded
-from ..global_tensors import doubts
+from ...pytorch import internals
+from ..global_tensors import arguments
+from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
 from ..scaling_error import ScalingError
-from . import first_mixing
+from ..wire import messages
+from ..wire.gather import is_sharded
+from . import lines
 from .closeness import differs
-from .part_runs import Computed, PartRuns, TrainsItselfError, Tried
-from .row_fits import MEAN, ROWS, SAME, fits
+from .part_runs import MEAN, ROWS, SAME, Computed, PartRuns, TrainsItselfError, Tried, dims_of_rows, fits
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -74,7 +78,7 @@ class RowTrials:
 
     def at_call(
         self, original: Callable[..., Any], module: nn.Module, value: Tuple[Any, Any], lead: Sharded,
-        first: Optional[torch.Tensor], doubt: Optional[doubts.Doubt],
+        first: Optional[torch.Tensor], doubt: Optional[arguments.Doubt],
     ) -> Verdict:  # fmt: skip
         """Try a call that is about to be computed; raise ScalingError, on all ranks, if it mixes rows.
 
@@ -98,7 +102,7 @@ class RowTrials:
         self._tell_unknown(module, unknown.reason, doubt)
         return Verdict(UNKNOWN)
 
-    def _tell_unknown(self, module: nn.Module, reason: str, doubt: Optional[doubts.Doubt]) -> None:
+    def _tell_unknown(self, module: nn.Module, reason: str, doubt: Optional[arguments.Doubt]) -> None:
         """Refuse a model that no trial could verify, where there is a doubt; else say so if nothing else compares."""
         if not reason or module in self._verified:
             return
@@ -168,7 +172,7 @@ class RowTrials:
         if first.states != whole.states or rest.states != whole.states:
             if not self._run.draws.is_on:
                 return Verdict(UNKNOWN)
-            return Verdict(REFUSED, _DRAWS % first_mixing.drawn(runs))
+            return Verdict(REFUSED, _DRAWS % drawn(runs))
         changed = _changed_buffer(results)
         if changed:
             return Verdict(REFUSED, _BUFFER % changed)
@@ -191,7 +195,7 @@ class RowTrials:
         tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
         if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
             return Verdict(UNKNOWN, "it gives other numbers each time")
-        mixing = first_mixing.first_of(runs)
+        mixing = first_of(runs)
         return Verdict(REFUSED, mixing.what, layer=mixing.layer)
 
 
@@ -208,10 +212,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
 
 
-def _refusal(module: nn.Module, verdict: Verdict, tensors: List[torch.Tensor], num_rows: int) -> doubts.Doubt:
+def _refusal(module: nn.Module, verdict: Verdict, tensors: List[torch.Tensor], num_rows: int) -> arguments.Doubt:
     if verdict.layer and tensors:
-        return doubts.of_layer(module, tuple(tensors[0].shape), num_rows, verdict.layer)
-    graph = doubts.of_graph(module, tensors, num_rows) if tensors else None
+        return arguments.of_layer(module, tuple(tensors[0].shape), num_rows, verdict.layer)
+    graph = arguments.of_graph(module, tensors, num_rows) if tensors else None
     return graph or ("%s %s" % (type(module).__name__, verdict.reason), WAY_OUT)
 
 
@@ -246,3 +250,132 @@ def _signature(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((str(key), _signature(one)) for key, one in value.items())
     return value if isinstance(value, (bool, str, type(None))) else type(value).__name__
+
+
+MOST_NUMBERS = 50_000_000
+"""The most numbers of results that are kept for the search."""
+_UNSET = "empty"
+
+
+class _Operation(NamedTuple):
+    name: str
+    line: lines.Line
+    results: List[torch.Tensor]
+    has_inputs: bool
+    layer: str
+    """The layer that expects time in the first dim, and computes this; empty for none."""
+
+
+class Mixing(NamedTuple):
+    """Where a model mixes rows."""
+
+    what: str
+    layer: str = ""
+    """The layer that expects time in the first dim, if it is there."""
+
+
+class _Recorder(internals.DispatchMode):  # type: ignore[misc]
+    """Keeps the results of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: List[_Operation] = []
+        self._num_numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(internals.schema_of(func).name).rpartition("::")[2]
+        tensors = [one for one in (result if isinstance(result, (tuple, list)) else [result]) if _is_kept(one)]
+        self._num_numbers += sum(one.numel() for one in tensors)
+        if self._num_numbers <= MOST_NUMBERS:
+            has_inputs = any(isinstance(one, (torch.Tensor, list)) for one in args)
+            kept = [one.detach().clone() for one in tensors]
+            self.operations.append(_Operation(name, lines.of_script(), kept, has_inputs, _time_first()))
+        return result
+
+
+def first_of(runs: PartRuns) -> Mixing:
+    """Return the operation of a model that mixes rows."""
+    every = []
+    for place in range(3):
+        recorder = _Recorder()
+        runs.compute(place, recorder)
+        every.append(recorder.operations)
+    pairs = ""
+    for three in zip(*every):  # noqa: B905
+        name, line, layer = three[0].name, three[0].line, three[0].layer
+        if len({one.name for one in three}) > 1 or len({len(one.results) for one in three}) > 1:
+            return Mixing(pairs or _told(name, line, "it takes another way for another batch"), layer)
+        for results in zip(*(one.results for one in three)):  # noqa: B905
+            if not pairs and len(dims_of_rows(list(results), runs.sizes)) > 1 and three[0].has_inputs:
+                pairs = _told(name, line, "it computes a number for each pair of samples")
+            if _mixes(three[0], results, runs):
+                return Mixing(pairs or _told(name, line, "it gives other numbers for a part of the batch"), layer)
+    shortest = min(map(len, every))
+    more = next((one[shortest] for one in every if len(one) > shortest), None)
+    if more is not None and not pairs:
+        pairs = _told(more.name, more.line, "it takes another way for another batch")
+    return Mixing(pairs or "gives other numbers for a part of its batch, and each rank has only its own samples")
+
+
+def _time_first() -> str:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and not lines.is_of_script(frame):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, TIME_FIRST) and not owner.batch_first:
+            return type(owner).__name__
+        frame = frame.f_back
+    return ""
+
+
+def _mixes(operation: _Operation, results: Tuple[torch.Tensor, ...], runs: PartRuns) -> bool:
+    if not operation.has_inputs or operation.name.startswith((_UNSET, "new_" + _UNSET)):
+        return False
+    if not results[0].is_floating_point():
+        return False  # an offset, or an index: what is computed with it shows whether it mixes
+    return fits(results[0], results[1], results[2], runs.sizes) == set()
+
+
+def _told(name: str, line: lines.Line, how: str) -> str:
+    return "mixes the samples of its batch in %s(), at %s: %s, and each rank has only its own samples" % (
+        name.strip("_"), line, how,
+    )  # fmt: skip
+
+
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def drawn(runs: PartRuns) -> str:
+    """Return the first line in which a model draws numbers."""
+    watch = _Watch(runs)
+    runs.compute(0, watch)
+    return watch.line or "a line that echelon cannot name"
+
+
+class _Watch(AbstractContextManager[None]):
+    """Looks at the states of all generators after each line that is neither of PyTorch nor of Python's library."""
+
+    def __init__(self, runs: PartRuns) -> None:
+        self._runs = runs
+        self._states: List[int] = []
+        self._last = ""
+        self._before: Any = None
+        self.line = ""
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        self._states = self._runs.states()
+        sys.settrace(self._look)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _look(self, frame: FrameType, event: str, _: Any) -> Any:
+        if self.line or not lines.is_of_script(frame):
+            return None
+        if event in ("line", "return"):
+            if self._last and self._runs.states() != self._states:
+                self.line = self._last
+            self._last = str(lines.of_frame(frame))
+        return self._look

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ..global_tensors.tensors import tensors_of
-from ..world import World
+from ..wire.world import World
 from . import signature
 
 NUM_COMPARED = 10

@@ -6,9 +6,9 @@ from typing import Any, List, NamedTuple, Sequence
 
 import torch
 
-from ..gather import is_sharded
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
+from ..wire.gather import is_sharded
 
 TOLERANCE = 1e-5
 """The relative difference that rounding may make; two batches differ by far more, by about 1 / √(elements)."""

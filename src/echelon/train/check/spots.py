@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import device as devices
-from .. import messages
-from .. import world as worlds
 from ..global_tensors import exchange, returned_numbers
 from ..global_tensors import outputs as model_outputs
 from ..global_tensors.arguments import Entries
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import Partial, Sharded, map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
-from ..single_rank import alone
+from ..wire import device as devices
+from ..wire import messages
+from ..wire import world as worlds
+from ..wire.world import alone
 from . import lines, rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
 from .isolation import Copies, detached, fresh, uncompiled, without_chance

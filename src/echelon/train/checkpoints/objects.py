@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from ...checkpoint import exchange
-from .. import messages
-from ..gather import is_dtensor
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError
 from ..strategies import blocks
 from ..strategies.parallel import Parallel
-from .byte_tensors import OWN, as_bytes, from_bytes
-from .empty_states import empty_state
+from ..wire import messages
+from ..wire.gather import is_dtensor
+from .random_numbers import OWN, as_bytes, from_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LEAD = "let a checkpoint have models, optimizers, and objects with state_dict() and load_state_dict()"
@@ -272,3 +271,15 @@ def _digest(tensor: torch.Tensor) -> int:
         weights = torch.arange(part.numel(), device=part.device, dtype=torch.int64) * _PRIME + total
         total = int((part.to(torch.int64) * weights).sum())
     return total
+
+
+def empty_state(
+    key: str, shape: Tuple[int, ...], dtype: torch.dtype, parameter: torch.Tensor, optimizer: torch.optim.Optimizer
+) -> torch.Tensor:
+    """Return a tensor as an optimizer makes it: like its weight; the count of steps may be on the host."""
+    if key == "step" and not shape:
+        is_on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+        return torch.zeros(shape, dtype=dtype, device=parameter.device if is_on_device else "cpu")
+    if tuple(parameter.shape) == tuple(shape):
+        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False).detach()
+    return torch.zeros(shape, dtype=dtype, device=parameter.device)

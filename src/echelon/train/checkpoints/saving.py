@@ -7,21 +7,19 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
 import torch
 
-from ... import checkpoint_order
 from ...checkpoint import exchange, safetensors, saver, shards, store, tensors_file
 from ...checkpoint.errors import CheckpointError
-from .. import plain_data
+from ...orders import checkpoint as orders_checkpoint
 from ..exact.keys import Keys
 from ..loops import ShardedLoader
 from ..replay.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
-from . import agreement, in_memory, whole
-from .byte_tensors import OWN
+from ..wire import plain_data
+from .newest import any_rank, new_saver, newest_in_memory, newest_on_disk, place_in_words, refuse_other_steps
 from .objects import Objects
 from .position import Behind, Position, keeps_workers, loader_of
-from .random_numbers import RandomNumbers
-from .workers import Workers
+from .random_numbers import OWN, RandomNumbers, Workers
 
 FACTS = "facts.bin"
 KIND = "named"
@@ -51,7 +49,7 @@ class Checkpoints:
         self._objects = Objects(named)
         self._position = Position()
         self._saver = saver.Saver(self._order.folder, self._rank, self._num_ranks, self._order.keep, say=self._say)
-        self._memory = in_memory.new_saver(self._rank, self._num_ranks, self._say)
+        self._memory = new_saver(self._rank, self._num_ranks, self._say)
         self._schedule = Schedule(self._order, self._num_ranks, os.environ.get(ORDER_FILE, ""))
         self._random = RandomNumbers([*self._objects.streams, *streams], keys)
         self._workers = Workers(self._say)
@@ -187,14 +185,14 @@ class Checkpoints:
     def _find(self) -> Optional[store.Checkpoint]:
         """Return the newest whole checkpoint; all ranks must find the same."""
         disk = store.Store(self._order.folder, self._order.keep)
-        on_disk = whole.newest(disk, self._rank, self._num_ranks, agreement.any_rank)
+        on_disk = newest_on_disk(disk, self._rank, self._num_ranks, any_rank)
         for finding in on_disk.findings:
             self._say("note: %s" % finding)
-        newest = in_memory.newest(on_disk.newest, have_met=True, num_ranks=self._num_ranks)
+        newest = newest_in_memory(on_disk.newest, have_met=True, num_ranks=self._num_ranks)
         self._is_on_disk = newest is on_disk.newest
         if newest is None:
             on_disk.refuse_none()
-        agreement.refuse_other_steps(newest.step if newest is not None else -1)
+        refuse_other_steps(newest.step if newest is not None else -1)
         return newest
 
     def _go_on(self, checkpoint: store.Checkpoint) -> None:
@@ -231,9 +229,7 @@ class Checkpoints:
         self._workers.go_on(self._random.of_workers, are_ranks_as_before=self._num_ranks == self._was_ranks)
         self._random.put()
         self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
-        self._say(
-            "continues after step %d, from %s" % (self.step_number, in_memory.place_in_words(on_disk=self._is_on_disk))
-        )
+        self._say("continues after step %d, from %s" % (self.step_number, place_in_words(on_disk=self._is_on_disk)))
 
     def _begin_epoch(self, loader: Any) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""
@@ -254,16 +250,16 @@ class Checkpoints:
         return self._workers.batches(behind.batches)
 
 
-def _ordered(every: str) -> checkpoint_order.Order:
+def _ordered(every: str) -> orders_checkpoint.CheckpointOrder:
     """Return the order of the command line, else that of the script."""
-    order = checkpoint_order.read(os.environ)
+    order = orders_checkpoint.read(os.environ)
     if order is not None:
         return order
-    interval = checkpoint_order.interval(every)
+    interval = orders_checkpoint.interval(every)
     if interval is None:
         raise ScalingError("every=%r is no interval" % every, 'every="10m", "2h", "90s" or "200steps"')
-    folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), checkpoint_order.SUBFOLDER)
-    return checkpoint_order.Order(os.path.abspath(folder), steps=interval[0], seconds=interval[1])
+    folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), orders_checkpoint.SUBFOLDER)
+    return orders_checkpoint.CheckpointOrder(os.path.abspath(folder), steps=interval[0], seconds=interval[1])
 
 
 def _refuse_second_training(folder: str) -> None:

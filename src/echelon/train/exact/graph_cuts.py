@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import torch
 
-from ..gather import whole as full
 from ..scaling_error import ScalingError
+from ..wire.gather import whole as full
 from . import tree
 
 

@@ -5,14 +5,17 @@ since the weights last changed. So a run that resumes from a checkpoint, on any 
 """
 
 import zlib
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple
 
 import torch
 
-from ..gather import whole
+from ..rng.generators import seed_again
+from ..scaling_error import ScalingError
+from ..wire.gather import whole
 
 if TYPE_CHECKING:
     from ..parallelism.base import Parallelism
+
 
 _MOST_TENSORS = 16
 _MOST_ELEMENTS = 1024
@@ -54,3 +57,74 @@ class Keys:
             return 0
         bits = torch.cat(parts).view(torch.int64)
         return int((bits * (2 * torch.arange(bits.numel()) + 1)).sum())  # integers: their order does not matter
+
+
+def check(num_shards: int, num_ranks: int) -> None:
+    """Refuse a number that is no power of two, or that is no multiple of the number of ranks."""
+    if not num_shards:
+        return
+    is_number = isinstance(num_shards, int) and not isinstance(num_shards, bool)
+    if not is_number or num_shards < 2 or num_shards & (num_shards - 1):
+        nearest = 1 << max(1, num_shards.bit_length() - 1) if is_number and num_shards > 0 else 8
+        raise ScalingError(
+            "exact is %r: a binary tree adds up the virtual shards, so their number must be a power of two, at "
+            "least 2" % (num_shards,),
+            "echelon.start(exact=%d), or exact=%d" % (nearest, 2 * nearest),
+        )
+    if num_shards % num_ranks:
+        valid = [str(1 << power) for power in range(num_shards.bit_length())]
+        raise ScalingError(
+            "exact=%d needs %s or %s ranks, but the run has %d"
+            % (num_shards, ", ".join(valid[:-1]), valid[-1], num_ranks),
+            "echelon run -n %d …" % (1 << (min(num_ranks, num_shards).bit_length() - 1)),
+        )
+
+
+def refuse_other(asked: int, begun: int) -> None:
+    """Refuse a number that differs from the number at the start of the run."""
+    if asked and asked != begun:
+        raise ScalingError(
+            "echelon run started with exact=%d, but the script called echelon.start(exact=%d) later" % (begun, asked),
+            "give the number in the first call: echelon.start(exact=%d)" % asked,
+        )
+
+
+Shard = Tuple[int, List[Any]]
+"""A seed and the indices of samples."""
+
+
+class Dataset:
+    """A dataset that loads several virtual shards at a time."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getitems__(self, shards: Sequence[Shard]) -> List[List[Any]]:
+        return [self._samples(seed, indices) for seed, indices in shards]
+
+    def _samples(self, seed: int, indices: List[Any]) -> List[Any]:
+        seed_again(seed)
+        several = getattr(self._inner, "__getitems__", None)
+        return list(several(indices)) if several else [self._inner[index] for index in indices]
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # copy and pickle ask before the inner dataset is set
+        return getattr(self._inner, name)
+
+
+class Batches(List[Any]):
+    """The batches of several virtual shards, not the parts of one batch."""
+
+
+class Collate:
+    """Make a batch of each virtual shard."""
+
+    def __init__(self, inner: Callable[[List[Any]], Any]) -> None:
+        self._inner = inner
+
+    def __call__(self, shards: List[List[Any]]) -> "Batches":
+        return Batches(self._inner(samples) for samples in shards)

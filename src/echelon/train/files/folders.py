@@ -168,3 +168,53 @@ def _hook_old_pathlib() -> None:
     for name in (*_CHANGES_OF_OS, *_QUESTIONS) if accessor is not None else ():
         if hasattr(accessor, name):
             patches.replace(accessor, name, staticmethod(getattr(os, name)), why=_WHY)
+
+
+# module, function, place and name of the argument with the file or folder that it fills
+_FUNCTIONS = (
+    ("urllib.request", "urlretrieve", 1, "filename"),
+    ("torch.hub", "download_url_to_file", 1, "dst"),
+    ("torchvision.datasets.utils", "download_url", 1, "root"),
+    ("torchvision.datasets.utils", "download_file_from_google_drive", 1, "root"),
+    ("torchvision.datasets.utils", "extract_archive", 1, "to_path"),
+    ("gdown", "download", 1, "output"),
+    ("wget", "download", 1, "out"),
+)
+_WHY_DOWNLOADS = "A file is downloaded, or unpacked, by one rank for all."
+_UNPACK = (
+    ("zipfile", "ZipFile.extractall", 1),
+    ("zipfile", "ZipFile.extract", 2),
+    ("tarfile", "TarFile.extractall", 1),
+    ("tarfile", "TarFile.extract", 2),
+)
+
+
+def install_downloads(files: Files, hooks: Hooks) -> None:
+    """Hook downloads and archives, now or when their modules are imported."""
+    for module, function, place, key in _FUNCTIONS:
+        hooks.replace(module, function, changing(files, function, place, key), why=_WHY_DOWNLOADS)
+    for module, function, place in _UNPACK:
+        hooks.replace(module, function, _unpacking(files, function, place), why=_WHY_DOWNLOADS)
+    hooks.when_imported("urllib.error", _let_errors_travel, why="An error of a download reaches all ranks.")
+
+
+def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def unpack(*args: Any, **kwargs: Any) -> Any:
+            folder = args[place] if len(args) > place else kwargs.get("path")
+            return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))
+
+        return unpack
+
+    return wrap
+
+
+def _let_errors_travel(errors: Any) -> None:
+    """Let an HTTPError travel to other ranks without its open connection."""
+    import copyreg
+
+    def reduce(error: Any) -> Any:
+        return errors.HTTPError, (error.url, error.code, error.msg, None, None)
+
+    why = "An error of a download reaches all ranks."
+    patches.replace(copyreg.dispatch_table, errors.HTTPError, reduce, why=why, name="copyreg.dispatch_table[HTTPError]")

@@ -6,13 +6,12 @@ from typing import Any
 
 from ...pytorch import internals
 from .. import patches
-from ..world import World
-from . import askers, commands, downloads, folders, loggers, opening, stores, writers
+from ..wire.world import World
+from . import askers, commands, folders, loggers, opening, stores, writers
 from .meeting import Meeting
-from .sharing import Files
-from .written_paths import WrittenPaths
+from .sharing import Files, WrittenPaths
 
-_HOOKERS = (opening, folders, writers, stores, downloads, commands, loggers)
+_HOOKERS = (opening, folders, writers, stores, folders, commands, loggers)
 
 
 def prepare() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, List, Optional
 
 from .. import patches
 from ..patches import Hooks
-from ..single_rank import alone
+from ..wire.world import alone
 from .sharing import Files
 from .writers import with_plain
 

@@ -2,15 +2,128 @@
 
 import datetime
 import os
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+import re
+import socket
+import time
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
-from .. import groups, messages
-from .. import world as worlds
 from ..scaling_error import ScalingError, of_rank_0
-from . import names, nodes
+from ..wire import groups, messages
+from ..wire import world as worlds
+
+_DIGITS = re.compile(r"\d+")
+_HEXADECIMAL = re.compile(r"(?=[a-f-]*\d)(?=[\d-]*[a-f])[0-9a-f][0-9a-f-]{6,}[0-9a-f]", re.IGNORECASE)
+_TIME = re.compile(r"(?<!\d)20\d\d|\d\d\D?\d\d\D\d\d|\d{9}")  # 2026…, 21_16-04-05, seconds since 1970
+Aliases = Dict[str, str]
+
+
+class Place(NamedTuple):
+    """The process id and the host name, which a process may put into a name."""
+
+    pid: str
+    host: str
+
+
+def here() -> Place:
+    """Return this process's place."""
+    return Place(str(os.getpid()), socket.gethostname())
+
+
+def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bool:
+    """Say whether two paths may name the same file of a script that one rank runs a moment later than another."""
+    if own == theirs:
+        return True
+    parts, their_parts = own.split(os.sep), theirs.split(os.sep)
+    return len(parts) == len(their_parts) and all(
+        one == other or _shape(one, own_place) == _shape(other, their_place)
+        for one, other in zip(parts, their_parts)  # noqa: B905
+    )
+
+
+def _shape(name: str, place: Place) -> str:
+    """Return a name without the parts that depend on the process and the time."""
+    name = name.replace(place.host, "<host>").replace(place.pid, "<pid>")
+    name = _HEXADECIMAL.sub("<number>", name)
+    return _DIGITS.sub("<time>", name) if _TIME.search(name) else name
+
+
+def note(aliases: Aliases, own: str, theirs: str) -> None:
+    """Remember rank 0's name for this rank's name of a file, or for the folder if only the folder differs."""
+    while own != theirs:
+        (folder, name), (their_folder, their_name) = os.path.split(own), os.path.split(theirs)
+        if name != their_name:
+            aliases[own] = theirs
+            if folder == their_folder:
+                return
+        own, theirs = folder, their_folder
+
+
+def translate(aliases: Aliases, path: str) -> str:
+    """Return rank 0's name of a path."""
+    part = path
+    while part not in aliases:
+        folder = os.path.dirname(part)
+        if folder == part:
+            return path
+        part = folder
+    return aliases[part] + path[len(part) :]
+
+
+Look = Optional[Tuple[Tuple[int, ...], Tuple[int, ...]]]
+"""The inode of a folder; and the inode, time and size of a name in it."""
+
+_PATIENCE_SECONDS = 5.0  # a network file system may show an old state for this time (NFS: acdirmin is 30 s at most)
+
+
+class Nodes:
+    """The folders that this node does not share with the node of rank 0."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.are_several = int(environ.get("WORLD_SIZE", "1")) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._is_first = environ.get("LOCAL_RANK", "0") == "0" and environ.get("RANK", "0") != "0"
+        self._has_own: Dict[str, bool] = {}
+
+    def look(self, path: str) -> Look:
+        """Return the state of a path; None if there is only one node."""
+        return (_number(os.path.dirname(path)), _seen(path)) if self.are_several else None
+
+    def has_own(self, path: str, theirs: str, look: Look) -> bool:
+        """Say whether this rank is the rank that writes to its node's own disk."""
+        if look is None or not self._is_first:
+            return False
+        folder = os.path.dirname(path)
+        if folder not in self._has_own:
+            self._has_own[folder] = not _shows(theirs, look)
+        return self._has_own[folder]
+
+
+def _shows(path: str, look: Look) -> bool:
+    """Say whether a path looks here as on rank 0's node, or does so after a short wait."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (_number(os.path.dirname(path)), _seen(path)) != look:
+        if look is None or _number(os.path.dirname(path)) != look[0] or time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _number(folder: str) -> Tuple[int, ...]:
+    try:
+        return (os.stat(folder).st_ino,)
+    except OSError:
+        return ()
+
+
+def _seen(path: str) -> Tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
 
 _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank that dies is noticed by its connection
 
@@ -20,10 +133,10 @@ class Told(NamedTuple):
 
     act: str
     path: str
-    place: names.Place
+    place: Place
     value: Any
     error: Optional[BaseException]
-    look: nodes.Look
+    look: Look
     """The state of the path on rank 0's node after the act."""
 
 
@@ -37,12 +150,12 @@ class Meeting:
     def __init__(self, world: worlds.World) -> None:
         self._world = world
         self._group: Any = None
-        self._nodes = nodes.Nodes(os.environ)
+        self._nodes = Nodes(os.environ)
 
     def lead(self, act: str, path: str, do: Callable[[], Any], tells: Callable[[Any], Any] = _same) -> Any:
         """On rank 0, act when all ranks have come, and tell them the result."""
         self._wait()
-        place = names.here()
+        place = here()
         try:
             value = do()
         except (Exception, ScalingError) as error:
@@ -58,7 +171,7 @@ class Meeting:
         """
         self._wait()
         told = self._hear()
-        if told.act != act or not names.are_alike(path, told.path, names.here(), told.place):
+        if told.act != act or not are_alike(path, told.path, here(), told.place):
             raise _parted(told, act, path, self._world.rank)
         if told.error is not None:
             raise of_rank_0(told.error)
@@ -84,7 +197,7 @@ class Meeting:
 
     def _hear(self) -> Told:
         told = Told(*messages.broadcast(None, 0, self._group))
-        return told._replace(place=names.Place(*told.place))
+        return told._replace(place=Place(*told.place))
 
 
 def _parted(told: Told, act: str, path: str, rank: int) -> ScalingError:

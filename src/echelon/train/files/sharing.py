@@ -16,11 +16,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 import torch
 
-from ...checkpoint import path_log
-from ..single_rank import alone
-from . import askers, names, whole
-from .meeting import Meeting
-from .written_paths import WrittenPaths
+from ...checkpoint import written
+from ...checkpoint.errors import WriteError
+from ...checkpoint.written import read
+from ..wire.world import alone
+from . import askers, whole
+from .meeting import Aliases, Meeting, note, translate
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -56,7 +57,7 @@ class Files:
         self.is_leaving = False
         self._pid = os.getpid()
         self._num_acts = 0
-        self._aliases: names.Aliases = {}
+        self._aliases: Aliases = {}
         self._open: Set[str] = set()
         self._hidden: Set[str] = set()
         self._mapped: Set[str] = set()
@@ -150,7 +151,7 @@ class Files:
             if not self.is_closed:
                 return self.meeting.lead(label, path, partial(_alone, label, do), tells)
             told, theirs = self.meeting.follow(label, path, do)
-            names.note(self._aliases, path, theirs)
+            note(self._aliases, path, theirs)
             return told
         finally:
             self.meeting.end()
@@ -178,7 +179,7 @@ class Files:
         of after the checkpoint.
         """
         self.written = WrittenPaths()
-        self.written.repeat(written, path_log.read(log))
+        self.written.repeat(written, read(log))
         self._suspended, self.meeting = self.meeting, None
         self._is_closed = True
 
@@ -227,7 +228,7 @@ class Files:
 
     def theirs(self, path: str) -> str:
         """Return rank 0's name of a path."""
-        return names.translate(self._aliases, path)
+        return translate(self._aliases, path)
 
     def _is_hidden_in(self, folder: str) -> bool:
         """Say once whether this folder has a file that rank 0 may not have shown yet."""
@@ -278,3 +279,67 @@ def _nothing() -> None:
 def _alone(label: str, do: Callable[[], Any]) -> Any:
     with alone(label):
         return do()
+
+
+_lexists = os.path.lexists
+_NOT_YET = ".not-yet-written-again"
+
+
+class WrittenPaths:
+    """Paths, each with whether it was there before the script wrote it.
+
+    >>> written = WrittenPaths()
+    >>> written.note("best.pt")
+    >>> written.before
+    {'best.pt': False}
+    >>> written.repeat(written.before, {})
+    >>> written.seen("best.pt"), written.seen("data.csv")
+    ('best.pt.not-yet-written-again', 'data.csv')
+    >>> written.note("best.pt")
+    >>> written.seen("best.pt")
+    'best.pt'
+    """
+
+    def __init__(self) -> None:
+        self.before: Dict[str, bool] = {}
+        self._absent: Set[str] = set()
+        self._later: Set[str] = set()
+        self._log = ""
+        self._say: Callable[[str], None] = lambda _: None
+        self._is_repeating = False
+
+    def log_to(self, path: str, say: Callable[[str], None]) -> None:
+        """Add each new path to a log; say so once if that becomes impossible."""
+        self._log, self._say = path, say
+
+    def note(self, path: str) -> None:
+        """Note that the script writes to a path."""
+        was_there = path not in self._absent and _lexists(path)
+        self._absent.discard(path)
+        if not self._is_repeating and path not in self.before:
+            self.before[path] = was_there
+            if self._log:
+                self._append(path, was_there=was_there)
+
+    def _append(self, path: str, *, was_there: bool) -> None:
+        try:
+            written.append(self._log, path, was_there=was_there)
+        except WriteError as error:
+            self._log = ""
+            self._say("note: %s; a run that continues this one may see files that it writes later" % error.message)
+
+    def repeat(self, before: Mapping[str, bool], logged: Mapping[str, bool]) -> None:
+        """Begin to repeat a run that has written these paths, and the logged ones perhaps after its checkpoint."""
+        self._is_repeating = True
+        self.before = dict(before)
+        self._later = {path for path, was_there in logged.items() if path not in before and not was_there}
+        self._absent = self._later | {path for path, was_there in before.items() if not was_there}
+
+    def go_on(self) -> None:
+        """End the repetition."""
+        self._is_repeating = False
+        self._absent &= self._later
+
+    def seen(self, path: str) -> str:
+        """Return the path to look for; one that never exists stands for a file that is not written again yet."""
+        return path + _NOT_YET if path in self._absent else path

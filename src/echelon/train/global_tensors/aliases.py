@@ -12,8 +12,8 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 import torch
 
 from ...pytorch import internals
-from .. import messages, single_rank
 from ..scaling_error import ScalingError
+from ..wire import messages, world
 from .tensors import GlobalTensor, tensors_of, version_of
 
 
@@ -73,7 +73,7 @@ def _forget_unused() -> None:
     """Forget the wholes that no rank uses: a rank that has forgotten a whole would wait for others that have not."""
     _num_agreed[0] = min(_num_agreed[0], len(_known))
     new = [known.whole for known in _known[_num_agreed[0] :]]
-    if single_rank.is_alone() or (len(new) < MOST_NEW and sum(one.nbytes for one in new) < MOST_NEW_BYTES):
+    if world.is_alone() or (len(new) < MOST_NEW and sum(one.nbytes for one in new) < MOST_NEW_BYTES):
         return
     every = messages.gather([_is_kept(known.whole) for known in _known])
     _known[:] = [known for known, uses in zip(_known, zip(*every)) if any(uses)]  # noqa: B905

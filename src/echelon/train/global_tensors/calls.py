@@ -4,6 +4,7 @@ Only the outermost call counts, and only a call of a module that has parameters.
 without parameters follows `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
 """
 
+import functools
 import os
 import weakref
 from contextlib import nullcontext
@@ -15,9 +16,10 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import batches, tracing
+from ..batches import Unshared, is_batch
 from ..scaling_error import ScalingError
-from ..unshared_batch import Unshared, is_batch
-from . import aliases, doubts, exchange, lists, outputs, parts, pieces, returned_numbers, script_hooks
+from . import aliases, exchange, lists, outputs, pieces, returned_numbers
+from . import arguments as global_tensors_arguments
 from .arguments import Entries
 from .model_calls import ModelCalls
 from .tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
@@ -77,7 +79,7 @@ class Calls(ModelCalls):
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
-        doubt = doubts.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
+        doubt = global_tensors_arguments.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
             return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first, doubt)
@@ -123,7 +125,7 @@ class Calls(ModelCalls):
 
     def _compute(
         self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
-        first: Optional[torch.Tensor] = None, doubt: Optional[doubts.Doubt] = None,
+        first: Optional[torch.Tensor] = None, doubt: Optional[global_tensors_arguments.Doubt] = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
@@ -161,7 +163,7 @@ class Calls(ModelCalls):
                 GlobalTensor.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        call = parts.Call(module, rows[0], compute, self._run.say, tried.fits)
+        call = returned_numbers.Call(module, rows[0], compute, self._run.say, tried.fits)
         result = outputs.leave(module, results, leads, call, is_trained_alone=self._run.parallelism.trains_alone)
         return result if self._run.world.is_exact else returned_numbers.of_all(result, results[0], call)
 
@@ -172,7 +174,7 @@ class Calls(ModelCalls):
         """Say, once, that a hook of the script sees a part of the batch."""
         if self._has_told_hook or self.num_shared > NUM_LOOKED_AT:
             return
-        place = script_hooks.first_place(module)
+        place = first_place(module)
         if place is not None:
             self._has_told_hook = True
             self._run.say(
@@ -227,3 +229,25 @@ def _rows_among(value: Any) -> List[Sharded]:
 def has_parameters(module: nn.Module) -> bool:
     """Say whether a module is a model, rather than a loss or an augmentation."""
     return next(module.parameters(), None) is not None
+
+
+_NOT_OF_A_SCRIPT = ("site-packages", "dist-packages", "/echelon/train/", "/_echelon/")
+
+
+def first_place(model: nn.Module) -> Optional[str]:
+    """Return where a hook of the script stands, "Linear, at train.py:12"; None where there is none."""
+    for module in model.modules():
+        for hook in (hook for hooks in internals.forward_hooks(module) for hook in hooks.values()):
+            code = _code_of(hook)
+            if code is not None and not any(part in code.co_filename for part in _NOT_OF_A_SCRIPT):
+                name = code.co_filename.rpartition("/")[2]
+                return "%s, at %s:%d" % (type(module).__name__, name, code.co_firstlineno)
+    return None
+
+
+def _code_of(hook: Any) -> Any:
+    """Return the code object of a function, method or partial; None for a callable without Python code."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    hook = getattr(hook, "__func__", hook)
+    return getattr(hook, "__code__", None)

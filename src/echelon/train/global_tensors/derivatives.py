@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge
 from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire.world import World
 from . import dispatch, exchange, pieces
 from .pieces import Pieces
 from .rules import compute_whole

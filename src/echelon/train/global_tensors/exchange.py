@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import single_rank
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire.world import World, refuse_exchange
 
 _MOST_DIMS = 8
 _register_hook = torch.Tensor.register_hook  # the original: echelon's own hooks are not observed
@@ -132,7 +131,7 @@ def gather_pieces(parts: Sequence[torch.Tensor], world: World, rows: Sequence[in
 
 
 def _refuse_alone(world: World) -> None:
-    single_rank.refuse_exchange()
+    refuse_exchange()
     if world.is_exact:
         raise ExactError
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from .. import device as devices
+from ..wire import device as devices
 from .tensors import Sharded, version_of
 
 _KEEPS = frozenset(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 import torch
 from torch import nn
 
-from .. import patches, single_rank
+from .. import patches
 from ..exact import tree
 from ..scaling_error import ScalingError
+from ..wire import world
 from . import exchange, ignore_index
 from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
 
@@ -131,7 +132,7 @@ def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
     arguments = values.arguments
     if arguments["reduction"] != "mean" or arguments["size_average"] is not None or arguments["reduce"] is not None:
         return original(*args, **kwargs)
-    if single_rank.is_alone():  # the trial of a model: the true divisor, which all ranks count, is not of these rows
+    if world.is_alone():  # the trial of a model: the true divisor, which all ranks count, is not of these rows
         arguments["reduction"] = "sum"
         return original(**arguments) / max(1, arguments["target"].numel())
     count = (

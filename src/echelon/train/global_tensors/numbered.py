@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import torch
 
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire.world import World
 from . import pieces
 from .tensors import Args, Kwargs, Sharded, map_tensors
 

@@ -11,10 +11,10 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 from torch import nn
 
-from .. import messages
 from ..scaling_error import ScalingError
-from ..world import World
-from . import exchange, parts, pieces
+from ..wire import messages
+from ..wire.world import World
+from . import exchange, pieces, returned_numbers
 from .tensors import GlobalTensor, Partial, Sharded, map_tensors, tensors_of
 
 NUM_EXCHANGED = 3
@@ -54,7 +54,7 @@ def put_ragged(module: nn.Module, known: List[Any]) -> None:
 
 
 def leave(
-    module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], call: Optional[parts.Call] = None, *,
+    module: nn.Module, outputs: List[Any], leads: List[List[Sharded]], call: Optional[returned_numbers.Call] = None, *,
     is_trained_alone: bool = False,
 ) -> Any:  # fmt: skip
     """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
@@ -114,7 +114,7 @@ def _shapes_of_all(
 
 
 def _try_parts(
-    earlier: _Earlier, tensors: List[torch.Tensor], every: List[_Shapes], call: Optional[parts.Call]
+    earlier: _Earlier, tensors: List[torch.Tensor], every: List[_Shapes], call: Optional[returned_numbers.Call]
 ) -> None:
     """Find rows that a model selects, where all ranks have equally many by chance, by two parts of this rank's rows.
 
@@ -127,7 +127,7 @@ def _try_parts(
     if not places:
         return
     earlier.tried.update(places)
-    both = parts.of_two(call)
+    both = returned_numbers.of_two(call)
     selected = []
     if both is not None:
         first, rest = (distinct(part) for part in both)

@@ -12,7 +12,7 @@ import torch
 from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
-from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, numbered, pieces, shapes
+from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, numbered, pieces
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, plain, version_of
@@ -246,15 +246,15 @@ def _register(rule: Rule, *every: str) -> Dict[str, Rule]:
 _RULES: Dict[str, Rule] = {
     **_register(elements.pointwise, *POINTWISE),
     **_register(along.along, *ALONG),
-    **_register(shapes.reshape, *RESHAPES),
-    **_register(shapes.permute, "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis"),
+    **_register(along.reshape, *RESHAPES),
+    **_register(along.permute, "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis"),
     **_register(_own_metadata, "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "element_size",
                 "is_floating_point", "is_complex", "is_signed", "is_contiguous", "get_device", "__hash__"),
     "register_hook": _register_hook,
     "retain_grad": _retain_grad,
     **_register(along.squeeze, "squeeze"),
-    **_register(shapes.get_item, "__getitem__"),
-    **_register(shapes.concatenate, "cat", "concat", "concatenate", "stack"),
+    **_register(along.get_item, "__getitem__"),
+    **_register(along.concatenate, "cat", "concat", "concatenate", "stack"),
     **_register(along.multiply, "matmul", "__matmul__", "mm", "bmm", "linear"),
     **_register(along.of_rows, "layer_norm", "rms_norm", "embedding", "one_hot"),
     **_register(along.draw, *DRAWS),

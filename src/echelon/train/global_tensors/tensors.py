@@ -9,11 +9,12 @@ import copy
 from typing import Any, Callable, ClassVar, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import torch
+from torch.distributions import Distribution
 
 from ...pytorch import internals
 from ..scaling_error import ScalingError
-from ..world import World
-from . import distributions, exchange
+from ..wire.world import World
+from . import exchange
 
 Args = Tuple[Any, ...]
 Kwargs = Dict[str, Any]
@@ -237,7 +238,7 @@ def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         changed = copy.copy(value)
         for name, attribute in held.items():
             changed.__dict__[name] = map_tensors(attribute, change)  # also where the object is frozen
-        return distributions.with_sizes(changed, tensors_of(value), tensors_of(changed))
+        return with_sizes(changed, tensors_of(value), tensors_of(changed))
     return value
 
 
@@ -277,3 +278,21 @@ def plain(value: Any) -> Any:
             return tensor.whole() if isinstance(tensor, GlobalTensor) else tensor
 
     return map_tensors(value, change)
+
+
+def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]) -> Any:
+    """Give a distribution the batch shape of its changed tensors; return any other value as it is."""
+    if isinstance(value, Distribution):
+        for old, new in zip(before, after):  # noqa: B905
+            changed = [dim for dim, size in enumerate(old.shape) if old.dim() == new.dim() and new.size(dim) != size]
+            if changed:
+                _resize(value, changed[0], old.size(changed[0]), new.size(changed[0]))
+                break
+    return value
+
+
+def _resize(value: Distribution, dim: int, old: int, new: int) -> None:
+    shape = list(internals.batch_shape(value))
+    if dim < len(shape) and shape[dim] == old:
+        shape[dim] = new
+        internals.set_batch_shape(value, shape)

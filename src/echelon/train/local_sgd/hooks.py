@@ -1,17 +1,19 @@
 """Hooks that let ranks that train alone meet before the script reads weights, so that it reads their average."""
 
 import atexit
+import inspect
 import os
 import threading
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, ContextManager
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional
 
 import torch
 from torch import nn
 
 from ...pytorch import internals
 from .. import patches
-from . import losses
+from ..global_tensors import losses
+from ..global_tensors.tensors import Args, GlobalTensor, Kwargs, Partial, Sharded
 from .meetings import Meetings
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], ContextManager[None]]) -> None:
     """Hook saving, evaluation, and the scaler, which may skip a step on one rank alone; `one_step` counts the step."""
-    losses.install()
+    install_losses()
     _hook_saving(run, meetings)
     _hook_calls(run, meetings)
     _hook_scaler(one_step)
@@ -97,3 +99,52 @@ def _tell(run: "Training", meetings: Meetings) -> None:
     if meetings.num_steps:
         early = ", and %d more to evaluate or save weights" % meetings.num_early if meetings.num_early else ""
         run.say("ranks met %d times in %d steps%s" % (meetings.num_regular, meetings.num_steps, early))
+
+
+_NAMES = ("cross_entropy", "nll_loss")
+_LEAST = 1e-6  # the divisor of a sum over no targets, which is 0
+
+
+def install_losses() -> None:
+    """Put this module's rule before the other rules of global tensors."""
+    usual = GlobalTensor.rule
+
+    def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
+        own = _own_mean(func, args, kwargs) if getattr(func, "__name__", "") in _NAMES else None
+        return usual(func, args, kwargs) if own is None else own
+
+    patches.replace(
+        GlobalTensor, "rule", staticmethod(rule), why="A mean over classes is that of the samples of this rank."
+    )
+
+
+@lru_cache(maxsize=None)
+def _signature(func: Any) -> inspect.Signature:
+    return inspect.signature(func)
+
+
+def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
+    """Return the mean over the targets of this rank, weighted by its share of the batch; None for any other loss."""
+    values = _signature(func).bind(*args, **kwargs)
+    values.apply_defaults()
+    arguments = values.arguments
+    rows = _rows_in_common(arguments["input"], arguments["target"])
+    is_mean = arguments["reduction"] == "mean" and arguments["size_average"] is None and arguments["reduce"] is None
+    if rows is None or not is_mean or isinstance(arguments["weight"], GlobalTensor):
+        return None
+    own = rows.rows[rows.world.rank]
+    count = losses.count_of_targets(
+        arguments["target"].local[:own], arguments["weight"], arguments["ignore_index"], arguments["input"].local
+    )
+    arguments.update(input=arguments["input"].local, target=arguments["target"].local, reduction="sum")
+    fraction = own / sum(rows.rows)
+    loss = func(**arguments) * fraction
+    return Partial(loss / count.clamp(min=_LEAST).to(loss.dtype), rows.world, fraction)
+
+
+def _rows_in_common(scores: Any, target: Any) -> Optional[Sharded]:
+    """Return the scores if they and the targets have the same rows, and the targets are class indices."""
+    if not isinstance(scores, Sharded) or not isinstance(target, Sharded) or target.is_floating_point():
+        return None
+    is_lined_up = scores.rows == target.rows and not scores.dim_of_rows and not target.dim_of_rows
+    return scores if is_lined_up and scores.size(0) > 1 else None

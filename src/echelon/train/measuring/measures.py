@@ -2,12 +2,14 @@
 
 import math
 import time
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, Union, cast
 
-from .. import device as devices
-from ..exact.loading import Batches
-from . import batch_size
-from .loss import Loss
+import torch
+
+from ...pytorch import internals
+from ..exact.keys import Batches
+from ..wire import device as devices
 from .spans import Spans
 
 MEMORY_SECONDS = 1.0
@@ -52,7 +54,7 @@ class Measures:
             self._loader, self._loaded = loader, {}
             self._sums["loader_workers"] = float(getattr(loader, "_num_workers", 0))
         for part in batch if isinstance(batch, Batches) else [batch]:
-            for name, number in batch_size.of_rank(part).items():
+            for name, number in of_rank(part).items():
                 self._loaded[name] = self._loaded.get(name, 0.0) + number
 
     def trained(self) -> None:
@@ -92,3 +94,103 @@ def _peaks() -> Dict[str, float]:
     """Return the most bytes that PyTorch has used and reserved on this rank's device; nothing without a device."""
     peaks = devices.peak_memory()
     return {} if peaks is None else {"peak_allocated_bytes": float(peaks[0]), "peak_reserved_bytes": float(peaks[1])}
+
+
+READ_SECONDS = 1.0
+"""The time between two losses that are read: a read of a device's number waits for the device."""
+_item = internals.TensorBase.item
+"""Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
+
+
+_num_parts = 1
+
+
+@contextmanager
+def divided(num_ranks: int) -> Iterator[None]:
+    """Say that backward() gets a rank's part of a sum over the ranks, and no loss whose mean over them counts."""
+    global _num_parts
+    _num_parts = num_ranks
+    try:
+        yield
+    finally:
+        _num_parts = 1
+
+
+class Loss:
+    """Takes the loss of one step in a while, and gives it once the device has computed it."""
+
+    def __init__(self) -> None:
+        self._is_wanted = True
+        self._read_at = 0.0
+        self._total: Optional[torch.Tensor] = None
+        self._copy: Optional[torch.Tensor] = None
+        self._copied: Any = None
+
+    def went_backward(self, tensors: Any) -> None:
+        """Note the loss of a pass backward; a loss that is no plain number is none."""
+        if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1 or devices.is_capturing():
+            return
+        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+            value = tensors.detach().reshape(()).float() * _num_parts
+            self._total = value if self._total is None else self._total + value
+
+    def step(self, now: float) -> Optional[float]:
+        """End a step; return the loss of this one or an earlier one, if it is known now."""
+        if self._copied is not None:
+            return self._copied_loss() if self._copied.query() else None
+        if self._total is None or not self._is_wanted:
+            self._is_wanted = self._is_wanted or now - self._read_at >= READ_SECONDS
+            return None
+        total, self._total = self._total, None
+        self._is_wanted, self._read_at = False, now
+        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+            if not devices.is_accelerator(total.device):
+                return float(_item(total))
+            self._copy = torch.empty((), pin_memory=True)
+            self._copy.copy_(total, non_blocking=True)
+        self._copied = devices.event()
+        return None
+
+    def _copied_loss(self) -> float:
+        self._copied = None
+        return float(_item(cast("torch.Tensor", self._copy)))
+
+
+_DEEPEST = 4
+_num_ranks = 1
+
+
+def share(num_ranks: int) -> None:
+    """Say that so many ranks get each batch, and compute it together."""
+    global _num_ranks
+    _num_ranks = num_ranks
+
+
+def of_rank(batch: Any) -> Dict[str, float]:
+    """Return what this rank adds to the samples and tokens of all ranks."""
+    return {name: number / _num_ranks for name, number in size_of(batch).items()}
+
+
+def size_of(batch: Any) -> Dict[str, int]:
+    """Return the samples and the tokens of a batch, without what its form does not tell.
+
+    The first tensor has a row for each sample. If it has whole numbers in two dims, they are tokens.
+    """
+    tensor = _first_tensor(batch, 0)
+    if tensor is None or not tensor.dim():
+        return {}
+    is_text = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
+    return {"samples": tensor.shape[0], **({"tokens": tensor.numel()} if is_text else {})}
+
+
+def _first_tensor(batch: Any, depth: int) -> Optional[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return batch
+    if depth >= _DEEPEST:
+        return None
+    parts: Union[Sequence[Any], Any] = ()
+    if isinstance(batch, (list, tuple)):
+        parts = batch
+    elif hasattr(batch, "values") and hasattr(batch, "keys"):
+        parts = batch.values()
+    return next((tensor for part in parts if (tensor := _first_tensor(part, depth + 1)) is not None), None)

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Tuple
 
 from ...pytorch import internals
-from .. import device as devices
+from ..wire import device as devices
 
 MOST_PENDING = 256
 """Spans whose end the device has not reached; of more, the oldest are given up."""

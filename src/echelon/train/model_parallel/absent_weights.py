@@ -8,7 +8,6 @@ from torch import nn
 
 from ...pytorch import internals
 from ..scaling_error import ScalingError
-from .ways_out import WITH_THE_BATCH
 
 _TELLS_NOTHING = ("detach", "alias")
 _PASS_BY = ("torch", "echelon", "_echelon")
@@ -83,3 +82,10 @@ def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
     made.requires_grad_(parameter.requires_grad)
     internals.mark_as_parameter(made)
     return made  # type: ignore[no-any-return]
+
+
+WITH_THE_BATCH = "echelon run --scale data …, or --scale fsdp"
+WITH_SEEDS = (
+    "draw all random numbers with torch, numpy.random or random, or with a generator that has a seed "
+    "(numpy.random.default_rng(0)); or " + WITH_THE_BATCH
+)

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import messages, point_to_point
 from ..batches import rows_of
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire import messages
+from ..wire.world import World
 from .stage import Stage
 
 PARTS_PER_RANK = 4
@@ -100,14 +100,14 @@ class MicroBatches:
         rows = _rows(part)
         sizes = (rows, *shape["first"][1:]) if shape["first"][0] == shape["rows"] else shape["first"]
         activation = torch.empty(sizes, dtype=shape["dtype"], device=self._world.device)
-        point_to_point.receive(activation, self._world.rank - 1)
+        messages.receive_tensors(activation, self._world.rank - 1)
         return activation
 
     def _send(self, output: torch.Tensor, shape: Dict[str, Any]) -> None:
         if "sent" not in shape:
             shape["sent"] = True
             messages.send((tuple(output.shape), output.dtype, output.size(0)), self._world.rank + 1)
-        point_to_point.send(output.detach(), self._world.rank + 1)
+        messages.send_tensors(output.detach(), self._world.rank + 1)
 
     def _share(self, outputs: List[Any], rows: List[int]) -> Tuple[Any, List[torch.Tensor]]:
         """Broadcast the output of the last stage to all ranks: its structure, and its tensors."""
@@ -147,12 +147,12 @@ class MicroBatches:
                 first = self._begin(output, gradients, first)
             else:
                 gradient = torch.empty_like(output, memory_format=torch.contiguous_format)
-                point_to_point.receive(gradient, self._world.rank + 1)
+                messages.receive_tensors(gradient, self._world.rank + 1)
                 if output.requires_grad:
                     torch.autograd.backward([output], [gradient])
             if received is not None:
                 gradient = torch.zeros_like(received) if received.grad is None else received.grad
-                point_to_point.send(gradient, self._world.rank - 1)
+                messages.send_tensors(gradient, self._world.rank - 1)
         for parameter, old in zip(self._shared, before):  # noqa: B905
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             dist.all_reduce(gradient)

@@ -10,14 +10,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils.clip_grad import clip_grad_norm_  # itself, before it is replaced
 
-from ...scale_options import ScaleOptions
-from .. import messages, modules
-from ..gather import is_sharded
+from ...orders.scale import ScaleOptions
+from .. import modules
 from ..global_tensors.model_calls import ModelCalls
-from ..gradient_observers import GradientObservers
+from ..gradient_hooks import GradientObservers
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire import messages
+from ..wire.gather import is_sharded
+from ..wire.world import World
 
 
 class Setup(NamedTuple):

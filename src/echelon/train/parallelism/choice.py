@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, ContextManager, Dict, Type
 
 from ...errors import UsageError
-from ...scale_options import ScaleOptions
+from ...orders.scale import ScaleOptions
 from .. import patches
 from .base import Parallelism, Setup
 from .shared_batches import SharedBatches

@@ -5,11 +5,11 @@ from typing import Any, Callable, Optional
 import torch
 from torch import nn
 
-from ..gather import is_sharded
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..model_parallel.ways_out import WITH_THE_BATCH
+from ..model_parallel.absent_weights import WITH_THE_BATCH
 from ..scaling_error import ScalingError
-from ..strategies import context, dtensors
+from ..strategies import attention, dtensors
+from ..wire.gather import is_sharded
 from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 
 
@@ -22,7 +22,7 @@ class Context(ModelParallel):
     def split(self, root: nn.Module) -> None:
         """Let one model compute sequences that are cut."""
         refuse_batch_norms(root, "the statistics of all tokens, but each rank has only some tokens", "use LayerNorm")
-        context.apply(root, self.axes)
+        attention.apply(root, self.axes)
         dtensors.teach_attention()
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ class Context(ModelParallel):
         if not trains and lead.size(1) % number:
             return None
         with refusing():
-            context.cut_plain(lead, self.axes)  # refuses tokens that do not come out even
+            attention.cut_plain(lead, self.axes)  # refuses tokens that do not come out even
         return lead
 
     def _cut(self, tensor: torch.Tensor, lead: torch.Tensor) -> Any:

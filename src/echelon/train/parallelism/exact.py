@@ -5,11 +5,11 @@ from typing import Any, Callable, List, Sequence
 import torch
 from torch import nn
 
-from ..exact.weights import Weights, clip_by_whole_norm
+from ..exact.tree import Weights, clip_by_whole_norm
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor
-from ..measuring.loss import divided
+from ..measuring.measures import divided
 from ..scaling_error import ScalingError
 from .fully_sharded import FullySharded
 from .replicated import Replicated

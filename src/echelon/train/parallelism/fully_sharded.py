@@ -4,9 +4,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .. import fsdp
-from ..gather import is_sharded
-from ..strategies import elementwise
+from .. import fsdp, optimizer_kinds
+from ..wire.gather import is_sharded
 from .base import Setup
 from .shared_batches import SharedBatches
 
@@ -23,7 +22,7 @@ class FullySharded(SharedBatches):
     def install(self, run: Any) -> None:
         super().install(run)
         fsdp.install()
-        elementwise.install()
+        optimizer_kinds.install()
 
     def become_alone(self) -> None:
         super().become_alone()

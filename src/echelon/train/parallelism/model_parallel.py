@@ -13,18 +13,17 @@ from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
 from ..check import same_batch
 from ..fsdp import give_parts, roots_of
-from ..gather import is_sharded, whole
 from ..global_tensors.calls import has_parameters
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
-from ..model_parallel.absent_weights import AbsentWeight
-from ..model_parallel.ways_out import WITH_SEEDS, WITH_THE_BATCH
-from ..replaced_parameters import ReplacedParameters
+from ..model_parallel.absent_weights import WITH_SEEDS, WITH_THE_BATCH, AbsentWeight
+from ..modules import ReplacedParameters
 from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes
 from ..strategies.strategy import Strategy, StrategyError
+from ..wire.gather import is_sharded, whole
 from .base import Parallelism, Setup
 
 if TYPE_CHECKING:

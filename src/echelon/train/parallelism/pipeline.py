@@ -8,15 +8,15 @@ import torch.distributed as dist
 from torch import nn
 
 from ...pytorch import internals
-from .. import messages, patches
+from .. import patches
 from ..global_tensors.tensors import tensors_of
-from ..model_parallel.absent_weights import AbsentWeight, stand_in
+from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from ..model_parallel.stage import SHARED, Layout, Stage
-from ..model_parallel.ways_out import WITH_THE_BATCH
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
+from ..wire import messages
 from .base import Setup
 from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ...pytorch import distributed as private
-from .. import messages, patches, ready_order
-from ..buckets import Buckets
-from ..compression import ONE_BUCKET_MEGABYTES, compress, described, is_of_matrices
+from .. import buckets, patches
+from ..buckets import ONE_BUCKET_MEGABYTES, Buckets, compress, described, is_of_matrices
 from ..global_tensors.model_calls import ModelCalls
+from ..wire import messages
 from .base import Setup
 from .shared_batches import SharedBatches
 
@@ -103,7 +103,7 @@ class Replicated(SharedBatches):
                 )
             compress(self._ddp, self._options.compress)
             if self._is_repeatable and not finds_unused and len(self._order) == len(self._parameters) == len(dense):
-                ready_order.sort_buckets(self._ddp, [self._parameters[place] for place in self._order])
+                buckets.sort_buckets(self._ddp, [self._parameters[place] for place in self._order])
 
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         self._branches = calls.branches.are_there
@@ -131,7 +131,7 @@ class Replicated(SharedBatches):
         if self.world.size == 1 or not self._is_repeatable:
             run_backward(loss)
             return
-        with ready_order.noted(self._parameters, self._order):
+        with buckets.noted(self._parameters, self._order):
             run_backward(loss)
         self._order = messages.broadcast(list(dict.fromkeys(self._order)), 0)
 

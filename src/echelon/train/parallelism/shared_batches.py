@@ -6,13 +6,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..gather import is_sharded
+from ..batches import refusal
 from ..global_tensors import exchange, losses
 from ..global_tensors.calls import Calls
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import GlobalTensor, Partial
-from ..gradient_observers import multiply_all
-from ..unshared_batch import refusal
+from ..gradient_hooks import multiply_all
+from ..wire.gather import is_sharded
 from .base import Parallelism, Setup
 
 

@@ -4,7 +4,8 @@ from typing import Any, Dict, List
 
 from torch import nn
 
-from ..strategies import blocks, elementwise, tensor_plans
+from .. import optimizer_kinds
+from ..strategies import blocks, tensor_plans
 from ..strategies.strategy import StrategyError
 from .model_parallel import ModelParallel
 
@@ -17,7 +18,7 @@ class Tensor(ModelParallel):
     cuts_weights = True
 
     def install(self, run: Any) -> None:
-        elementwise.install()
+        optimizer_kinds.install()
         super().install(run)
 
     def split(self, root: nn.Module) -> None:

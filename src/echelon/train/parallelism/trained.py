@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 import torch
 from torch import nn
 
-from ..gather import whole
 from ..global_tensors.tensors import plain
 from ..strategies import batches
 from ..strategies.parallel import NO_LIMIT, Step
-from ..strategies.state_files import State, read
+from ..strategies.states import State, read
 from ..strategies.strategy import StrategyError
+from ..wire.gather import whole
 
 if TYPE_CHECKING:
     from ..training import Training

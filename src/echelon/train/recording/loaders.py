@@ -11,8 +11,8 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Set
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from ...orders.records import NUM_DIGESTS
 from ...pytorch import internals
-from ...records import NUM_DIGESTS
 from .. import patches
 from .record import KEPT_SAMPLES, Record, in_other_order
 

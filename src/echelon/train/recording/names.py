@@ -7,7 +7,7 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import modules
-from ..gather import is_sharded
+from ..wire.gather import is_sharded
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "FullyShardedDataParallel")
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")

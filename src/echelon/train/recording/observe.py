@@ -6,11 +6,11 @@ from typing import Any, Dict, List, Mapping, Set
 import torch
 from torch import nn
 
-from ... import records
+from ...orders import records
 from .. import patches
-from ..gather import is_dtensor, is_sharded
 from ..rng.generators import seed_all
-from ..world import SEED_OF_RECORDS
+from ..wire.gather import is_dtensor, is_sharded
+from ..wire.world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
 

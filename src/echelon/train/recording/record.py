@@ -1,6 +1,6 @@
 """Record a training step by step, so that two trainings can be compared.
 
-Each rank writes files of its own, whose names are in `echelon/records.py`. All ranks together make a sharded tensor
+Each rank writes files of its own, named in `orders/records.py`. All ranks together make a sharded tensor
 whole, and rank 0 writes it.
 """
 
@@ -11,18 +11,22 @@ import json
 import math
 import os
 import sys
+import time
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from ... import records
+from ...orders import records
 from ...pytorch import internals
-from .. import ending, modules, patches
-from . import double_precision, names
-from .clock import Clock
+from .. import modules, patches
+from ..wire import device as devices
+from ..wire import world
+from . import names
 from .trained import Pairs, Trained, is_joined, trained, wholes
 
 _save = torch.save  # before it is hooked, because each rank writes its own files
@@ -233,7 +237,7 @@ class Record:
             return  # a fork of the script's own
         try:
             self.write_facts()
-            ending.leave_word(self._folder, self._rank, self.step)
+            world.leave_word(self._folder, self._rank, self.step)
         except FileNotFoundError:
             pass  # the command that asked for the record was interrupted, and has removed it
 
@@ -242,7 +246,7 @@ class Record:
         try:
             self._leave_word()
         finally:
-            ending.end_with_others(self._folder, dist.get_world_size() if is_joined() else 1)
+            world.end_with_others(self._folder, dist.get_world_size() if is_joined() else 1)
 
 
 def _digest(indices: List[Any]) -> int:
@@ -267,11 +271,11 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
         return None
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from ..check import dropouts
+    from ..check import isolation
 
-    dropouts.switch_off()  # ranks cannot draw what one device draws
+    isolation.switch_off()  # ranks cannot draw what one device draws
     if environ.get(records.DOUBLE):
-        double_precision.begin()
+        begin()
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
     why = "A record is written after each step."
@@ -310,3 +314,60 @@ def in_other_order(batch: Any) -> Any:
     if isinstance(batch, (list, tuple)) and any(isinstance(entry, torch.Tensor) for entry in batch):
         return type(batch)(in_other_order(value) for value in batch)
     return batch[::-1] if isinstance(batch, list) else batch
+
+
+def begin() -> None:
+    """Make new tensors float64, and give modules their float32 inputs in float64.
+
+    A script that names float32 itself may fail of it; then `echelon prove` has no more to say than before.
+    """
+    torch.set_default_dtype(torch.float64)
+    why = "A training whose steps rounding may have moved is compared in float64."
+    patches.hook(register_module_forward_pre_hook, lambda _, inputs: tuple(map(_widened, inputs)), why=why)
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype is torch.float32 else value
+    return type(value)(map(_widened, value)) if type(value) in (tuple, list) else value
+
+
+class Clock:
+    """A clock that runs while the script does."""
+
+    def __init__(self) -> None:
+        self._began: Optional[float] = None
+        self._passed = 0.0
+        self.steps: List[float] = []
+        """The seconds of each step so far."""
+
+    def go(self) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    def stop(self) -> None:
+        """Stop the clock, after the device has finished its work for the script."""
+        devices.synchronize_used()
+        self._pause()
+
+    def lap(self) -> None:
+        """End a step."""
+        self.stop()
+        self.steps.append(round(self._passed, 6))
+        self._passed = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the duration of a block out, without a wait for the device, which continues undisturbed."""
+        was_running = self._began is not None
+        self._pause()
+        try:
+            yield
+        finally:
+            if was_running:
+                self.go()
+
+    def _pause(self) -> None:
+        if self._began is not None:
+            self._passed += time.perf_counter() - self._began
+        self._began = None

@@ -1,5 +1,6 @@
 """The course of a rehearsed run: its steps are recorded, its fault happens once, and its end is compared."""
 
+import atexit
 import json
 import os
 import threading
@@ -8,17 +9,17 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ... import rehearsal_order
 from ...checkpoint import safetensors
 from ...checkpoint.store import has_checkpoint
-from ...checkpoint_order import is_restarted
-from ...rehearsal_order import ERROR, SIGNAL, Fault, Rehearsal
+from ...orders import checkpoint, rehearsal
+from ...orders.checkpoint import is_restarted
+from ...orders.rehearsal import ERROR, SIGNAL, Fault, Rehearsal
 from .. import patches
 from ..recording.observe import nudge
 from ..replay.state import is_weight, of_optimizers
-from . import faults, guard
+from . import faults
 
 _open, _rename = open, os.rename  # before they are hooked: ranks share the files of a script, and these are of one rank
 _PATIENCE_SECONDS = 20.0
@@ -50,7 +51,7 @@ class Course:
         if order.is_nudged:
             patches.hook(register_optimizer_step_pre_hook, _nudge, why="A rehearsal measures rounding.")
         if order.scratch:
-            guard.install(order.scratch, order.original)
+            faults.install(order.scratch, order.original)
 
     def stepped(self, optimizer: torch.optim.Optimizer, step: int, checkpoints: str = "") -> None:
         """Record a step that was computed, and let the fault happen if it is due; `checkpoints` is their folder."""
@@ -59,7 +60,7 @@ class Course:
             self._held = [*living, _Held(weakref.ref(optimizer), optimizer.param_groups, optimizer.state)]
         if self._order.folder and self._rank == 0:
             line = {"step": step, "time": time.time(), "pid": os.getpid()}
-            with _open(os.path.join(self._order.folder, rehearsal_order.STEPS_FILE), "a") as file:
+            with _open(os.path.join(self._order.folder, rehearsal.STEPS_FILE), "a") as file:
                 file.write(json.dumps(line) + "\n")
         fault = self._order.fault
         if self._order.pace:
@@ -106,9 +107,9 @@ class Course:
 
     def _tell_end(self, here: Mapping[str, torch.Tensor]) -> None:
         if not self._order.like:
-            safetensors.write(os.path.join(self._order.folder, rehearsal_order.STATE_FILE), here)
+            safetensors.write(os.path.join(self._order.folder, rehearsal.STATE_FILE), here)
         told = compare(safetensors.read(self._order.like), here) if self._order.like else {}
-        path = os.path.join(self._order.folder, rehearsal_order.END_FILE)
+        path = os.path.join(self._order.folder, rehearsal.END_FILE)
         with _open(path + ".part", "w") as file:
             json.dump(told, file)
         _rename(path + ".part", path)
@@ -148,7 +149,7 @@ class Course:
 
 
 def _fault_file(order: Rehearsal) -> str:
-    return os.path.join(order.folder, rehearsal_order.FAULT_FILE)
+    return os.path.join(order.folder, rehearsal.FAULT_FILE)
 
 
 def _has_happened(order: Rehearsal) -> bool:
@@ -160,7 +161,7 @@ def _has_happened(order: Rehearsal) -> bool:
 
 def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Course]:
     """Return the course that the environment asks for; None where nothing is rehearsed."""
-    order = rehearsal_order.read(environ)
+    order = rehearsal.read(environ)
     return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
@@ -204,3 +205,27 @@ def _part_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of a tensor that this rank holds."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
+
+
+def begin(environ: Mapping[str, str]) -> None:
+    """Count the steps of all optimizers, and compare the states of all optimizers when the script has ended."""
+    course = asked(environ, needs_checkpoint=checkpoint.VARIABLE in environ)
+    if course is None:
+        return
+    order = checkpoint.read(environ)
+    checkpoints = order.folder if order is not None else ""
+    num_steps = 0
+    pid = os.getpid()
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        nonlocal num_steps
+        if os.getpid() == pid:  # and no fork of the script's own
+            num_steps += 1
+            course.stepped(optimizer, num_steps, checkpoints)
+
+    def end() -> None:
+        if os.getpid() == pid:
+            course.finish_at_exit()
+
+    patches.hook(register_optimizer_step_post_hook, after, why="A rehearsal counts steps.")
+    atexit.register(end)

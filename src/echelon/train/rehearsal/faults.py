@@ -3,23 +3,18 @@
 import errno
 import os
 import signal
+import sys
+import tempfile
 import time
-from typing import Callable, Dict, List
+from functools import partial
+from typing import Any, Callable, Dict, List, Tuple
 
 from ...checkpoint import store, written
 from ...checkpoint.errors import writing
 from ...node import process_state
-from ...rehearsal_order import (
-    DROP_NODE,
-    ERROR,
-    FILL_DISK,
-    FREEZE_RANK,
-    KILL_AGENT,
-    KILL_RANK,
-    SIGNAL,
-    TEAR_CHECKPOINT,
-)
+from ...orders.rehearsal import DROP_NODE, ERROR, FILL_DISK, FREEZE_RANK, KILL_AGENT, KILL_RANK, SIGNAL, TEAR_CHECKPOINT
 from .. import patches
+from ..files import writers
 from ..scaling_error import as_of_library
 
 _AGENT = b"\0agent\0"
@@ -114,3 +109,87 @@ _STRIKES: Dict[str, Callable[[str], None]] = {
     SIGNAL: _signal,
     ERROR: _raise,
 }
+
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_TARGETS = {
+    "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,),
+    "os.link": (1,), "os.symlink": (1,), "shutil.rmtree": (0,), "shutil.copyfile": (1,), "shutil.move": (0, 1),
+}  # fmt: skip
+"""Of an event: which of its arguments are paths that it changes."""
+_FOLLOWED = {"os.truncate": 0, "os.chmod": 0, "sqlite3.connect": 0}
+"""Of an event that changes what a link leads to: the argument with the path."""
+_CACHES = (
+    "XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "CUDA_CACHE_PATH",
+    "MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR",
+)  # fmt: skip
+"""Variables that name folders of caches."""
+
+
+_WHY = "A rehearsal changes no file outside of its copy."
+
+
+class OutsideError(RuntimeError):
+    """A rehearsed script would write outside of its scratch copy."""
+
+
+def install(scratch: str, original: str) -> None:
+    """Refuse, from now on, what would change a file outside of `scratch`, of temporary folders and of caches.
+
+    `original` is the user's folder. Nothing else in it may change, also if it is a temporary folder.
+    """
+    patches.replace(sys, "dont_write_bytecode", True, why=_WHY)  # beside a module of the user
+    guard = _Guard(scratch, original)
+    sys.addaudithook(guard.hear)
+    hooks = patches.Hooks()
+    for module, function, place, key in writers.FUNCTIONS:
+        hooks.replace(module, function, partial(guard.checking, place, key), why=_WHY)
+    hooks.apply()
+
+
+class _Guard:
+    def __init__(self, scratch: str, original: str) -> None:
+        caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        temporary = (tempfile.gettempdir(), "/tmp", "/dev", "/proc", *caches)
+        self._scratch = os.path.realpath(scratch) + os.sep
+        self._original = os.path.realpath(original) + os.sep
+        self._others = tuple(os.path.realpath(path) + os.sep for path in temporary)
+        self._caches = os.path.expanduser("~") + os.sep + "."
+
+    def hear(self, event: str, arguments: Tuple[Any, ...]) -> None:
+        """Refuse an event of Python that would change a file outside."""
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITES:
+                self._check(path, follows=True)
+        elif event in _FOLLOWED:
+            self._check(arguments[_FOLLOWED[event]], follows=True)
+        elif event in _TARGETS:
+            for place in _TARGETS[event]:
+                self._check(arguments[place], follows=False)
+
+    def checking(self, place: int, key: str, original: Any) -> Any:
+        """Return a function of a library that checks the path, its argument at `place` or named `key`."""
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            self._check(kwargs.get(key, args[place] if len(args) > place else None), follows=True)
+            return original(*args, **kwargs)
+
+        return checked
+
+    def _check(self, path: Any, *, follows: bool) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return  # a file that is open already
+        text = os.path.abspath(os.fsdecode(path))
+        real = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
+        if follows:
+            real = os.path.realpath(real)
+        if real.startswith(self._scratch) or real + os.sep == self._scratch:
+            return
+        # with a separator: a nameless temporary file opens the folder itself
+        is_temporary = (real + os.sep).startswith((*self._others, self._caches))
+        is_temporary = is_temporary and not (real + os.sep).startswith(self._original)
+        if not is_temporary:
+            folder = os.path.dirname(real)
+            raise OutsideError("the script would write into %s, which is outside of the copy of its folder" % folder)

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..gather import is_dtensor, whole
 from ..global_tensors.tensors import GlobalTensor, plain
-from ..replaced_parameters import FormerWeight
+from ..modules import FormerWeight
+from ..rng.states import is_generator, of_loader, put_state, state_of
 from ..scaling_error import ScalingError
-from .generators import is_generator, of_loader, put_state, state_of
+from ..wire.gather import is_dtensor, whole
 from .hollow import Hollow
 from .tape import is_ours_frame
 from .workers_draws import generators_of

@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 
-from ... import checkpoint_order
 from ...checkpoint import saver, shards, tensors_file
 from ...checkpoint.errors import CheckpointError
 from ...checkpoint.in_memory.memory_saver import MemorySaver
-from ...scale_options import ScaleOptions
-from .. import patches, plain_data
-from .. import world as worlds
-from ..checkpoints import agreement, in_memory
-from ..checkpoints.byte_tensors import as_bytes, from_bytes
-from ..gather import is_dtensor, whole
+from ...orders import checkpoint
+from ...orders.scale import ScaleOptions
+from .. import patches
+from ..checkpoints import newest
+from ..checkpoints.random_numbers import as_bytes, from_bytes
 from ..rehearsal import course
-from ..rng import generators, own_states
+from ..rng import generators
 from ..scaling_error import ScalingError
-from . import attributes, cycles, loads, output, pending, reads, same_script, stubs
-from .backward_hooks import BackwardHooks
+from ..wire import plain_data
+from ..wire import world as worlds
+from ..wire.gather import is_dtensor, whole
+from . import cycles, pending, reads, same_script, stubs
 from .carried import Carried, counts, cut_like, put_random_states, random_states
-from .left_draws import LeftDraws
-from .masks import Masks
+from .draws import LeftDraws, Masks
 from .passes import Passes
-from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, find
-from .rounds import Rounds
+from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, Rounds, find
 from .same_script import CARRIED
 from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from .state import Objects, is_weight
+from .stubs import BackwardHooks
 from .tape import OFF, PLAY, RECORD, Tape
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Continuing:
     _run: "Run"
     _passes: Passes
 
-    def __init__(self, order: checkpoint_order.Order, resumed: Optional[Resumed], seed: int) -> None:
+    def __init__(self, order: checkpoint.CheckpointOrder, resumed: Optional[Resumed], seed: int) -> None:
         self._order = order
         self._seed = seed
         self._resumed = resumed
@@ -83,8 +82,8 @@ class Continuing:
         self._run = run
         self._passes = Passes(self._tape, run, lambda: self._at_boundary(AT_REQUEST))
         reads.install(self._tape)
-        loads.install(self._tape, run.files)
-        output.mute_loggers(self._tape)
+        reads.install_loads(self._tape, run.files)
+        stubs.mute_loggers(self._tape)
         self._objects.install()
         hooks = BackwardHooks(self._tape)
         hooks.install()
@@ -100,9 +99,9 @@ class Continuing:
         if self._resumed is not None:
             before = self._resumed.facts.get("arguments", self._arguments)
             same_script.say_other_arguments(before, self._arguments, run.say)
-            if checkpoint_order.is_restarted(os.environ):  # else the launcher compares, and names what was edited
+            if checkpoint.is_restarted(os.environ):  # else the launcher compares, and names what was edited
                 same_script.say_edits(self._resumed.facts.get("script", {}), run.say)
-            output.mute_streams(self._tape)
+            stubs.mute_streams(self._tape)
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
             run.first_step.is_due = False
@@ -200,7 +199,7 @@ class Continuing:
         tensors.update(self._objects.attributes())
         tensors.update(cycles.tensors())
         rank, generators_of_script = self._run.world.processes.rank, random_states()
-        tensors[_OWN % rank] = own_states.as_tensor(self._run.generators)
+        tensors[_OWN % rank] = generators.as_tensor(self._run.generators)
         drawn = {"workers": self._passes.draws_of_workers(), "generators": generators_of_script}
         tensors[_DRAWN % rank] = as_bytes(drawn)
         documents = {
@@ -252,7 +251,7 @@ class Continuing:
     def _the_memory(self) -> MemorySaver:
         if self._memory is None:
             processes = self._run.world.processes
-            self._memory = in_memory.new_saver(processes.rank, processes.size, self._say)
+            self._memory = newest.new_saver(processes.rank, processes.size, self._say)
         return self._memory
 
     def _say(self, text: str) -> None:
@@ -305,7 +304,7 @@ class Continuing:
         stubs.leave()
         self._run.calls.is_idle = False
         self._run.prepare()
-        agreement.refuse_other_steps(resumed.found.step)
+        newest.refuse_other_steps(resumed.found.step)
         self._objects.drop_gradients()
         self._run.parallelism.apply()  # before anything is loaded: a rank reads its part of each DTensor
         saved = tensors_file.read(resumed.found.path)
@@ -322,7 +321,7 @@ class Continuing:
         rank = self._run.world.processes.rank
         own = resumed.empty(_OWN % rank, is_whole_name=True)
         drawn = resumed.empty(_DRAWN % (rank if is_as_before else 0), is_whole_name=True)
-        kept, cycled = resumed.empty(attributes.PREFIX), resumed.empty(cycles.PREFIX)
+        kept, cycled = resumed.empty(same_script.PREFIX), resumed.empty(cycles.PREFIX)
         trained, kinds = self._objects.trained(), facts.get("gradients", {})
         gradients = pending.empty(trained, kinds)
         self._load({**tensors, **carried, **own, **drawn, **kept, **cycled, **gradients}, resumed.found.path)
@@ -348,12 +347,12 @@ class Continuing:
         self._go_on_loading(facts, drawn_by_rank[0], is_as_before=is_as_before)
         self._run.keys.go_on(facts["keys"])
         for states in own.values():
-            own_states.put(self._run.generators, states)
+            generators.put(self._run.generators, states)
         generators.put_portable_state(facts["random"])
         self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
             "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
-            % (self._num_steps, in_memory.place_in_words(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
+            % (self._num_steps, newest.place_in_words(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
         )
 
     def _go_on_loading(self, facts: Dict[str, Any], drawn: Dict[str, Any], *, is_as_before: bool) -> None:
@@ -381,12 +380,12 @@ class Continuing:
             raise ScalingError(error.message, error.hint or "start the script without --resume") from None
 
 
-def begin(order: checkpoint_order.Order, options: ScaleOptions, world: worlds.World) -> Continuing:
+def begin(order: checkpoint.CheckpointOrder, options: ScaleOptions, world: worlds.World) -> Continuing:
     """Return the checkpoints of the training that follows; set the seed of the run that it continues."""
     _refuse_options(options)
     resumed = find(order, world)
     if resumed is not None:
-        os.environ[checkpoint_order.SEED] = str(resumed.facts["seed"])
+        os.environ[checkpoint.SEED] = str(resumed.facts["seed"])
     return Continuing(order, resumed, worlds.seed_of_run(os.environ))
 
 

@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .. import batches, patches
 from ..global_tensors.tensors import map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire.world import World
 from .hollow import Hollow
 
 PREFIX = "cycle/"

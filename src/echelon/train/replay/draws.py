@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from .tape import SIDE, TORCH, Tape
+from ...pytorch import internals
+from ..rng import states as random_states
+from .tape import LIBRARIES, SIDE, TORCH, Tape
 
 _MOST_WORDS = 64
 """A state that differs in more words is kept whole."""
@@ -84,3 +87,118 @@ def put(entry: List[Any]) -> None:
         whole[places] = words
         words = whole
     torch.set_rng_state(words.view(torch.uint8))
+
+
+_KIND = "a selection by a mask"
+_GET = torch.Tensor.__getitem__
+
+
+class Masks(TorchFunctionMode):
+    """Ask the tape for selections by masks, and for the state of random numbers."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+        self._is_on = False
+        self.draws = ScriptDraws(tape)
+
+    def switch(self, *, is_on: bool) -> None:
+        """Enter or leave the mode; where the script has entered another one since, stay."""
+        if is_on == self._is_on:
+            return
+        if is_on:
+            internals.push_function_mode(self)
+        elif internals.innermost_function_mode() is self:
+            internals.pop_function_mode()
+        else:
+            return
+        self._is_on = is_on
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tape = self._tape
+        if is_draw(func) and tape.is_here:
+            with self.draws.drawing():
+                return func(*args, **kwargs)
+        if func is not _GET or not tape.is_here or not _has_mask(args[1]):
+            return func(*args, **kwargs)
+        if tape.is_playing:
+            return tape.forms.hollow(tape.play(_KIND))
+        selected = func(*args, **kwargs)
+        if tape.is_recording:
+            tape.keep(_KIND, tape.forms.note(selected))
+        return selected
+
+
+def _has_mask(index: Any) -> bool:
+    if isinstance(index, torch.Tensor):
+        return index.dtype in (torch.bool, torch.uint8)
+    return isinstance(index, (tuple, list)) and any(map(_has_mask, index))
+
+
+class LeftDraws:
+    """Watches what is left out for draws with Python's random and numpy."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._before: Any = None
+        self._known: Optional[List[int]] = None
+        tape.put_side = self._put
+
+    def switch(self, *, is_left: bool) -> None:
+        """Look at the beginning (True) and at the end of what is left out."""
+        if not self._tape.is_recording_at_home:
+            return
+        if is_left:
+            self._before = random_states.keep()
+        elif self._before is not None and not random_states.is_same(self._before, random_states.keep()):
+            self._tape.keep(SIDE, [LIBRARIES, *self._entry()])
+
+    def _entry(self) -> List[Any]:
+        """Return the words that differ from those kept last, or all of them."""
+        words, rest = _apart(random_states.portable())
+        known, self._known = self._known, words
+        if known is None or len(known) != len(words):
+            return [rest, words, []]
+        places = [place for place, pair in enumerate(zip(known, words)) if pair[0] != pair[1]]  # noqa: B905
+        if len(places) > _MOST_WORDS:
+            return [rest, words, []]
+        return [rest, [words[place] for place in places], places]
+
+    def _put(self, entry: List[Any]) -> None:
+        """Set the generators of an entry: the one of torch, or those of Python and numpy."""
+        if entry[0] == TORCH:
+            put(entry[1:])
+            return
+        rest, words, places = entry[1:]
+        if places or not words:
+            whole = list(self._known or ())
+            for place, word in zip(places, words):  # noqa: B905
+                whole[place] = word
+            words = whole
+        self._known = words
+        random_states.put_portable(_together(words, rest))
+
+    def go_on(self) -> None:
+        """Keep the next states whole: the loop is computed from here on."""
+        self._known = None
+
+
+def _apart(states: List[Any]) -> "tuple[List[int], List[Any]]":
+    """Return the words of both generators, and everything else.
+
+    >>> import random
+    >>> words, rest = _apart([random.Random(3).getstate(), None])
+    >>> _together(words, rest)[0] == random.Random(3).getstate()
+    True
+    """
+    (version, words, normal), numpy = states
+    own = [] if numpy is None else [int(one) for one in numpy[1]]
+    others = None if numpy is None else [str(numpy[0]), int(numpy[2]), int(numpy[3]), float(numpy[4])]
+    return [*words, *own], [version, len(words), normal, others]
+
+
+def _together(words: List[int], rest: List[Any]) -> List[Any]:
+    version, num_own, normal, others = rest
+    python = (version, tuple(words[:num_own]), normal)
+    return [python, None if others is None else (others[0], words[num_own:], *others[1:])]

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from .. import patches
 from ..rng import generators
+from ..rng import states as own_generators
 from ..scaling_error import ScalingError
 from . import cycles, same_script
-from . import generators as own_generators
 from .tape import BATCH, END, Tape
 from .workers_draws import WorkersDraws
 

@@ -2,16 +2,16 @@
 
 import os
 import sys
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 import torch
 
-from ... import checkpoint_order
 from ...checkpoint import safetensors, store, tensors_file
-from .. import groups, plain_data
-from .. import world as worlds
-from ..checkpoints import in_memory, whole
+from ...orders import checkpoint
+from ..checkpoints.newest import newest_in_memory, newest_on_disk
 from ..scaling_error import ScalingError
+from ..wire import groups, plain_data
+from ..wire import world as worlds
 
 AT_REQUEST, AT_STEP = "request", "step"
 JOURNAL, FACTS = "journal.bin", "facts.bin"
@@ -42,15 +42,15 @@ class Resumed(NamedTuple):
         }
 
 
-def find(order: checkpoint_order.Order, world: worlds.World) -> Optional[Resumed]:
+def find(order: checkpoint.CheckpointOrder, world: worlds.World) -> Optional[Resumed]:
     """Return the newest whole checkpoint if this run continues one; tell about those that are left out."""
-    if not order.resumes and not checkpoint_order.is_restarted(os.environ):
+    if not order.resumes and not checkpoint.is_restarted(os.environ):
         return None
     disk = store.Store(order.folder, order.keep)
-    on_disk = whole.newest(disk, world.processes.rank, world.processes.size, groups.any_rank)
+    on_disk = newest_on_disk(disk, world.processes.rank, world.processes.size, groups.any_rank)
     for finding in on_disk.findings if world.processes.rank == 0 else ():
         sys.stderr.write("echelon: note: %s\n" % finding)
-    newest = in_memory.newest(on_disk.newest, have_met=world.processes.size == 1)
+    newest = newest_in_memory(on_disk.newest, have_met=world.processes.size == 1)
     if newest is None:
         on_disk.refuse_none()
         return None
@@ -63,3 +63,46 @@ def content_of(found: store.Checkpoint, name: str) -> bytes:
     """Return the content of a small file of a checkpoint."""
     with open(os.path.join(found.path, name), "rb") as file:
         return file.read()
+
+
+_PATIENCE = 32
+"""So many steps after the last round the optimizer is looked for again: a script may make new ones in each round."""
+
+
+class Rounds:
+    """The order in which optimizers step.
+
+    >>> rounds = Rounds()
+    >>> [rounds.ends(one) for one in [1, 2, 1, 2, 1, 2]]
+    [False, False, False, True, False, True]
+    """
+
+    def __init__(self) -> None:
+        self._last: Optional[int] = None
+        """The optimizer that ends a round; None: not known yet."""
+        self._seen: List[int] = []
+        self._before: Set[int] = set()
+        """What stepped before the last search: what is not among them may be new in each round."""
+        self._since = 0
+
+    def ends(self, optimizer: int) -> bool:
+        """Say whether this step of an optimizer, named by a number, ends a round."""
+        self._since += 1
+        if self._since > _PATIENCE:
+            self._before, self._seen, self._last, self._since = {*self._seen, *self._before}, [], None, 0
+        if self._last is None:
+            self._look(optimizer)
+        if optimizer != self._last:
+            self._note(optimizer)
+            return False
+        self._since = 0
+        return True
+
+    def _look(self, optimizer: int) -> None:
+        lasting = [one for one in self._seen if not self._before or one in self._before]
+        if optimizer in lasting:
+            self._last = lasting[-1]
+
+    def _note(self, optimizer: int) -> None:
+        if len(self._seen) < 2 * _PATIENCE:
+            self._seen.append(optimizer)

@@ -10,8 +10,8 @@ import sys
 import time
 from typing import NamedTuple, NoReturn
 
-from ...checkpoint_order import Order
-from .. import messages
+from ...orders.checkpoint import CheckpointOrder
+from ..wire import messages
 
 ORDER_FILE = "ECHELON_ORDER_FILE"
 """The variable with the path of a file; when the file appears, the ranks are to save and end."""
@@ -41,7 +41,7 @@ class Due(NamedTuple):
 class Schedule:
     """The steps at which the ranks save.
 
-    >>> schedule = Schedule(Order("checkpoints", steps=5), 1, order_file="")
+    >>> schedule = Schedule(CheckpointOrder("checkpoints", steps=5), 1, order_file="")
     >>> [step for step in range(1, 8) if schedule.due(step).saves]
     [5, 6, 7]
     >>> schedule.note_saved(7)
@@ -49,7 +49,7 @@ class Schedule:
     [10, 11, 12]
     """
 
-    def __init__(self, order: Order, num_ranks: int, order_file: str) -> None:
+    def __init__(self, order: CheckpointOrder, num_ranks: int, order_file: str) -> None:
         self._order = order
         self._num_ranks = num_ranks
         self._order_file = order_file

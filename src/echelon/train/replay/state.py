@@ -13,14 +13,15 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ...checkpoint.tensors_file import SavedTensor
-from .. import messages, patches
-from ..checkpoints.empty_states import empty_state
+from .. import patches
+from ..checkpoints.objects import empty_state
 from ..global_tensors import outputs
 from ..global_tensors.tensors import map_tensors
 from ..model_parallel.absent_weights import AbsentWeight
 from ..scaling_error import ScalingError
 from ..strategies.blocks import plain_name
-from . import attributes, same_script
+from ..wire import messages
+from . import same_script
 
 _WHY = "A checkpoint names models and optimizers by the order in which the script makes them."
 _SLOT = "optimizer-%d/%d/%s"
@@ -70,16 +71,16 @@ class Objects:
 
     def attributes(self) -> Dict[str, torch.Tensor]:
         """Return the tensors that modules keep as plain attributes."""
-        return attributes.tensors(self.models())
+        return same_script.tensors(self.models())
 
     def put_attributes(self, saved: Dict[str, Any]) -> None:
         """Give the modules the attributes of a checkpoint."""
-        attributes.put(self.models(), saved)
+        same_script.put(self.models(), saved)
 
     def ids(self) -> Set[int]:
         """Return the ids of the tensors that have names of their own."""
         models = self.models()
-        known = attributes.ids(models)
+        known = same_script.ids(models)
         for model in models:
             known.update(id(tensor) for tensor in [*model.parameters(), *model.buffers()])
         for optimizer in self.optimizers():
@@ -107,7 +108,7 @@ class Objects:
         return {
             "optimizers": optimizers,
             "scalers": scalers,
-            "attributes": attributes.plain(self.models()),
+            "attributes": same_script.plain(self.models()),
             "ragged": {name: known for name, one in self._modules_by_name() if (known := outputs.ragged_of(one))},
         }
 
@@ -116,13 +117,13 @@ class Objects:
         models = self.models()
         if not any(_is_absent(one) for model in models for one in model.parameters()):
             return
-        marks = {name: [*one.shape, float(one.double().sum())] for name, one in attributes.tensors(models).items()}
-        every: List[Dict[str, Any]] = messages.gather({**attributes.plain(models), **marks})
+        marks = {name: [*one.shape, float(one.double().sum())] for name, one in same_script.tensors(models).items()}
+        every: List[Dict[str, Any]] = messages.gather({**same_script.plain(models), **marks})
         for name, value in every[0].items():
             if any(theirs.get(name) != value for theirs in every):
                 raise ScalingError(
                     "--checkpoint-every cannot save %s: the ranks of a pipeline have other values of it"
-                    % name[len(attributes.PREFIX) :],
+                    % name[len(same_script.PREFIX) :],
                     "keep it outside of the model, or in a buffer; or echelon run --scale data …",
                 )
 

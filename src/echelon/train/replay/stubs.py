@@ -1,8 +1,9 @@
 """What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped."""
 
+import sys
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, Callable, List, NamedTuple
+from typing import Any, Callable, List, NamedTuple, Tuple
 
 import torch
 from torch import nn
@@ -10,11 +11,132 @@ from torch import nn
 from ...pytorch import internals
 from .. import patches
 from ..global_tensors.tensors import map_tensors, tensors_of
+from ..patches import Hooks
 from ..scaling_error import ScalingError
 from . import scalers
-from .backward_hooks import BackwardHooks
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, CLOSURE, OFF, Tape, is_ours
+from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Tape, is_ours
+
+_WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
+_muted: List["_Muted"] = []
+
+
+class _Muted:
+    """A stream that drops what is written while a loop is repeated."""
+
+    def __init__(self, stream: Any, tape: Tape) -> None:
+        self._stream = stream
+        self._tape = tape
+
+    def write(self, text: Any) -> int:
+        """Write, or drop the text."""
+        return len(text) if self._tape.is_playing else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def mute_streams(tape: Tape) -> None:
+    """Print nothing while a loop is repeated, except for an error."""
+    for name in ("stdout", "stderr"):
+        patches.replace(sys, name, _Muted(getattr(sys, name), tape), why=_WHY_OUTPUT)
+    original = sys.excepthook
+
+    def tell(*error: Any) -> None:
+        tape.phase = OFF
+        original(*error)
+
+    patches.replace(sys, "excepthook", tell, why="An error in a repeated loop is told.")
+
+
+def mute_loggers(tape: Tape) -> None:
+    """Let TensorBoard, wandb and MLflow log nothing while a loop is repeated, nor add to the journal before."""
+    hooks = Hooks()
+
+    def mute(owner: Any, names: Any) -> None:
+        _mute(owner, names, tape)
+
+    for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
+        hooks.when_imported(module, lambda one: mute(one.SummaryWriter, _adds(one.SummaryWriter)), why=_WHY_OUTPUT)
+    hooks.when_imported("wandb.sdk.wandb_run", lambda one: mute(one.Run, ("log",)), why=_WHY_OUTPUT)
+    hooks.when_imported(
+        "mlflow", lambda one: mute(one, [name for name in dir(one) if name.startswith("log_")]), why=_WHY_OUTPUT
+    )
+    hooks.apply()
+
+
+def _adds(writer: Any) -> List[str]:
+    return [name for name in vars(writer) if name.startswith("add_")]
+
+
+def _mute(owner: Any, names: Any, tape: Tape) -> None:
+    for name in names:
+        original = getattr(owner, name, None)
+        if callable(original):
+
+            @wraps(original)
+            def log(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+                if tape.is_playing:
+                    return None
+                with tape.left_out():
+                    return _original(*args, **kwargs)
+
+            patches.replace(owner, name, log, why=_WHY_OUTPUT)
+
+
+_WHY_BACKWARD_HOOKS = "What a script's hooks of backward() do is repeated with the loop."
+_IN_PLACE = "the owner"
+_NAMES: Tuple[Tuple[Any, str], ...] = (
+    (torch.Tensor, "register_hook"),
+    (torch.Tensor, "register_post_accumulate_grad_hook"),
+    (nn.Module, "register_full_backward_hook"),
+    (nn.Module, "register_full_backward_pre_hook"),
+)
+
+
+class BackwardHooks:
+    """The hooks of a script, in the order in which it registers them."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._calls: List[Tuple[Any, Callable[..., Any]]] = []
+
+    def install(self) -> None:
+        """Note each hook that the script registers."""
+        for owner, name in _NAMES:
+            patches.replace(owner, name, self._registering(getattr(owner, name)), why=_WHY_BACKWARD_HOOKS)
+
+    def play(self) -> None:
+        """Call the hooks that backward() called at this place."""
+        while self._tape.next_kind() == HOOK:
+            number, entry = self._tape.play(HOOK)
+            owner, hook = self._calls[number]
+            hook(*(owner if word == _IN_PLACE else word for word in self._tape.forms.hollow(entry)))
+
+    def _registering(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(register)
+        def note(owner: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_ours(1) or not self._tape.is_here:
+                return register(owner, hook, *args, **kwargs)
+            self._calls.append((owner, hook))
+            return register(owner, self._recording(owner, hook, len(self._calls) - 1), *args, **kwargs)
+
+        return note
+
+    def _recording(self, owner: Any, hook: Callable[..., Any], number: int) -> Callable[..., Any]:
+        @wraps(hook)
+        def call(*args: Any) -> Any:
+            tape = self._tape
+            if tape.phase != RECORD or not tape.is_mine:
+                return hook(*args)
+            words = [_IN_PLACE if word is owner else word for word in args]
+            with tape.taken_in():
+                tape.keep(HOOK, [number, tape.forms.note(words)])
+                return hook(*args)
+
+        call.is_of_script = True  # type: ignore[attr-defined]  # late_hooks.py waits with it
+        return call
+
 
 _WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
 _during = ExitStack()

@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, Iterator, List, Set
 import torch
 from torch.utils.data import get_worker_info
 
-from .. import plain_data
 from ..rng import states as random_states
-from .generators import is_generator, put_state, state_of
+from ..rng.states import is_generator, put_state, state_of
+from ..wire import plain_data
 
 States = Dict[str, bytes]
 """The states of a worker's generators: of torch, of Python and numpy, and of those that the script has made."""

@@ -8,11 +8,11 @@ from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tu
 import torch
 
 from ...pytorch import internals
-from .. import device as devices
 from .. import patches
 from ..global_tensors import exchange
 from ..scaling_error import ScalingError
 from ..tracing import one_frame_up
+from ..wire import device as devices
 from .draws import Draws, Place
 
 Function = Callable[..., Any]

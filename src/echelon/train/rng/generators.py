@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import device as devices
-from .. import messages
 from ..scaling_error import ScalingError
-from ..world import World
+from ..wire import device as devices
+from ..wire import messages, plain_data
+from ..wire.world import World
 from . import states as random_states
 
 _RANK_STEP = 1_000_003
@@ -231,3 +231,16 @@ def put_portable_state(states: List[Any]) -> None:
     torch.set_rng_state(states[0])
     devices.set_random_state(states[1])
     random_states.put_portable(states[2])
+
+
+def as_tensor(generators: Generators) -> torch.Tensor:
+    """Return the states as bytes, shape (number of bytes,); empty if this rank drew none."""
+    state = generators.own_state()
+    content = b"" if state is None else plain_data.encode(state)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def put(generators: Generators, states: torch.Tensor) -> None:
+    """Let this rank go on with the states of a checkpoint; an empty tensor changes nothing."""
+    if states.numel():
+        generators.put_own_state(plain_data.decode(bytes(states.tolist())))

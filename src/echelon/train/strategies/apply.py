@@ -6,22 +6,11 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from . import (
-    blocks,
-    checkpointing,
-    context,
-    meta,
-    precision,
-    spreading,
-    stages,
-    states,
-    tensor_plans,
-    versions,
-)
+from . import attention, blocks, meta, precision, spreading, stages, states, tensor_plans, versions
 from . import virtual_shards as exact
 from .axes import Axes
 from .batches import each, in_parts, own_rows
-from .state_files import State, read
+from .states import State, read
 from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
@@ -92,9 +81,9 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Modu
         if strategy.tensor > 1:
             tensor_plans.apply(part, own, axes, hints.plan)
         if strategy.context > 1:
-            context.apply(part, axes)
+            attention.apply(part, axes)
         if strategy.checkpointing != "none":
-            checkpointing.apply(part, own, strategy.checkpointing)
+            blocks.apply(part, own, strategy.checkpointing)
         if strategy.compile:
             for block in own.values() or [part]:
                 block.compile()

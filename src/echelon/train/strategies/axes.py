@@ -5,12 +5,11 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch
 import torch.distributed as dist
 
-from .. import device as devices
-from .. import groups
 from ..batches import rows_of
-from ..cpu import all_gather, gloo
-from ..measuring import batch_size
-from ..world import World
+from ..measuring import measures
+from ..wire import device as devices
+from ..wire import gather, groups
+from ..wire.world import World
 from .strategy import Strategy, StrategyError
 
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
@@ -27,7 +26,7 @@ class Axes:
         """The number of virtual shards of a batch in an exact run; 0 in other runs."""
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
         self._places = self._find_places()
-        batch_size.share(world.size // strategy.num_data)
+        measures.share(world.size // strategy.num_data)
         self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
         self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
 
@@ -42,7 +41,7 @@ class Axes:
             tuple(self.sizes[name] for name in self._names),
             mesh_dim_names=tuple(self._names),
         )
-        gloo.yield_cores()
+        groups.yield_cores()
         for name in self._names:  # PyTorch's pipelines and its ZeRO send objects there
             groups.prove(mesh.get_group(name))
         return mesh
@@ -112,7 +111,7 @@ class Axes:
         """Begin a sum over all ranks, or the ranks of a group; return a function that waits for the sum."""
         own = value.detach().double()
         if self.world.size == 1 or not devices.is_accelerator(own.device):
-            total = all_gather.total(own, group) if self.world.size > 1 else own
+            total = gather.total(own, group) if self.world.size > 1 else own
             return lambda: total
         work = dist.all_reduce(own, group=group, async_op=True)
 

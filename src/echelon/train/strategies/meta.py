@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...pytorch import distributed, internals
-from ..gather import is_dtensor
+from ..wire.gather import is_dtensor
 from . import blocks, states
 from .strategy import StrategyError
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...pytorch import distributed, internals
-from ..gather import is_dtensor
+from ..wire.gather import is_dtensor
 from .axes import Axes
 
 INFINITE = float("inf")

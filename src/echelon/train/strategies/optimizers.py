@@ -5,8 +5,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from .. import messages, optimizer_kinds
-from ..gather import is_dtensor
+from .. import optimizer_kinds
+from ..wire import messages
+from ..wire.gather import is_dtensor
 from . import spreading, states
 from .axes import Axes
 from .strategy import StrategyError

@@ -9,26 +9,13 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ..check import same_batch
-from ..gather import whole
 from ..recording.record import in_other_order
 from ..rng.generators import Generators
-from . import (
-    additivity,
-    batches,
-    blocks,
-    context,
-    drawing,
-    norms,
-    precision,
-    recorded,
-    spreading,
-    stages,
-    states,
-    versions,
-)
+from ..wire.gather import whole
+from . import attention, batches, blocks, norms, precision, recorded, spreading, stages, states, versions
 from .axes import Axes
 from .optimizers import Chooser, Optimizing, check_is_stepped_once
-from .state_files import State, read
+from .states import State, read
 from .strategy import StrategyError
 
 if TYPE_CHECKING:
@@ -227,7 +214,7 @@ class Parallel:
                 self._refuse_other_batch(inputs, targets)
             inputs, targets = (batches.own_rows(one, self.axes) for one in (inputs, targets))
         if self.strategy.context > 1:
-            targets = batches.each(lambda one: context.cut_plain(one, self.axes), targets)
+            targets = batches.each(lambda one: attention.cut_plain(one, self.axes), targets)
         if rows:
             repeats = self.axes.place("tensor") or self.axes.place("pipeline")
             own = 0.0 if repeats else float(self._count(targets))
@@ -286,11 +273,11 @@ class Parallel:
         weight = self._count(targets) / self._total  # counted before the batch moves to the device: no wait
         inputs, targets = self._here(inputs), self._here(targets)
         if self.strategy.context > 1:
-            inputs = batches.each(lambda one: context.cut(one, self.axes), inputs)
+            inputs = batches.each(lambda one: attention.cut(one, self.axes), inputs)
         args, named = batches.arguments_of(inputs)
         with precision.autocast(self.axes):
             outputs = self.parts[0](*args, **named)
-            return self._loss_of(context.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
+            return self._loss_of(attention.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
 
     def _here(self, batch: Any) -> Any:
         """Return a batch on this rank's device."""
@@ -301,8 +288,8 @@ class Parallel:
             tensors = [one for one in batches.tensors_of(outputs) if one.is_floating_point()]
             return sum((one * 0).sum() for one in tensors)  # type: ignore[return-value]
         loss = batches.own_loss(outputs) if self._loss is None else self._loss(outputs, targets)
-        if self._loss is not None and self._num_begun <= additivity.NUM_STEPS and additivity.matters(self.strategy):
-            additivity.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
+        if self._loss is not None and self._num_begun <= batches.NUM_STEPS and batches.matters(self.strategy):
+            batches.check(self._loss, self._count, outputs, targets, loss.detach(), self.strategy)
         whole_loss: torch.Tensor = whole(loss)
         return whole_loss * weight
 
@@ -392,4 +379,4 @@ class Parallel:
 
     def picture(self) -> str:
         """Return a table of the parts of weights that each rank holds; every rank must ask."""
-        return drawing.table(states.named(self.parts), self.axes, self._order)
+        return recorded.table(states.named(self.parts), self.axes, self._order)

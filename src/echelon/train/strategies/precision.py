@@ -5,7 +5,7 @@ from typing import Any, Dict
 
 import torch
 
-from .. import device as devices
+from ..wire import device as devices
 from . import spreading
 from .axes import Axes
 from .strategy import Strategy, StrategyError

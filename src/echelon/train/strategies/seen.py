@@ -10,7 +10,7 @@ from torch import nn
 
 from ...pytorch import internals
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..rng import generators as generators
+from ..rng import generators
 from .strategy import StrategyError
 
 EVERYWHERE = (

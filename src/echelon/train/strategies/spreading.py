@@ -5,9 +5,9 @@ from typing import Any, Dict, Iterable, List, Sequence
 import torch
 from torch import nn
 
-from .. import device as devices
-from ..cpu import all_gather
-from ..gather import is_dtensor
+from ..wire import device as devices
+from ..wire import gather
+from ..wire.gather import is_dtensor
 from . import blocks, norms
 from .axes import Axes
 from .strategy import Strategy
@@ -46,7 +46,7 @@ def _shard(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> 
     settings["mp_policy"] = _precision(axes, is_root=True)
     settings["reshard_after_forward"] = False  # the root's own weights are needed first in backward
     fully_shard(model, **settings)
-    all_gather.install(model, axes.world.device)
+    gather.install(model, axes.world.device)
 
 
 def casts(axes: Axes) -> bool:
@@ -85,11 +85,11 @@ def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some weights."""
     weights = [weight for group in groups for weight in group["params"]]
     if axes.num_shards or any(is_dtensor(weight) for weight in weights):
-        from . import elementwise
+        from .. import optimizer_kinds
 
         # some optimizers give other bits one by one than at once: in an exact run every rank steps at once
         at_once = axes.num_shards > 0 or _are_small([norms.local(one) for one in weights])
-        kind = elementwise.on_own_elements(kind, at_once=at_once)
+        kind = optimizer_kinds.on_own_elements(kind, at_once=at_once)
     if not axes.strategy.spreads_states_only:
         return kind(groups, **settings)
     from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...pytorch import distributed
-from .. import messages, point_to_point
+from ..wire import messages
 from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
@@ -164,9 +164,9 @@ def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, 
     source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
     if gives:
         messages.send((tuple(carried.shape), carried.dtype), target)
-        point_to_point.send(carried, target)
+        messages.send_tensors(carried, target)
         return None
     shape, dtype = messages.receive(source)
     carried = torch.empty(shape, dtype=dtype, device=device)
-    point_to_point.receive(carried, source)
+    messages.receive_tensors(carried, source)
     return carried

@@ -1,14 +1,16 @@
 """Save whole and plain states as one device would, and load states that one device or any strategy saved."""
 
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+import os
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import torch
 from torch import nn
 
 from ...checkpoint import safetensors
+from ...checkpoint.errors import FormatError
 from ...pytorch import distributed
-from .. import messages, point_to_point
-from ..gather import each_whole, is_dtensor
+from ..wire import messages
+from ..wire.gather import each_whole, is_dtensor
 from . import blocks
 from .axes import Axes
 from .strategy import StrategyError
@@ -96,10 +98,10 @@ def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
     if source == 0 or axes.world.rank not in (0, source):
         return value
     if axes.world.rank == source:
-        point_to_point.send(value, 0)
+        messages.send_tensors(value, 0)
         return None
     value = torch.empty(entry.shape, dtype=entry.dtype, device=axes.world.device)
-    point_to_point.receive(value, source)
+    messages.receive_tensors(value, source)
     return value
 
 
@@ -128,3 +130,20 @@ def _refuse_names(names: List[str], reason: str) -> None:
     if names:
         more = " and %d more" % (len(names) - NUM_NAMED) if len(names) > NUM_NAMED else ""
         raise StrategyError(reason % (", ".join(names[:NUM_NAMED]) + more), hint="load the state of the same model")
+
+
+State = Union[str, Mapping[str, torch.Tensor]]
+
+
+def read(state: State) -> Mapping[str, torch.Tensor]:
+    """Return a state by name, from a mapping or a file; a file is mapped, so that a rank reads only its parts."""
+    if not isinstance(state, (str, os.PathLike)):
+        return state
+    path = os.fspath(state)
+    if os.path.isdir(path) or path.endswith(".safetensors"):
+        try:
+            return safetensors.read(path)
+        except FormatError as error:
+            raise StrategyError(error.message, hint=error.hint) from None
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return content.get("model", content)  # type: ignore[no-any-return]

@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 import torch
 from torch import nn
 
-from .. import device as devices
-from ..gather import is_dtensor
+from ..wire import device as devices
+from ..wire.gather import is_dtensor
 from . import blocks, dropout, dtensors
 from .axes import Axes
 from .strategy import StrategyError

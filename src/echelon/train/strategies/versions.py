@@ -7,7 +7,7 @@ import torch
 
 from ...pytorch import targets
 from ...pytorch.internals import numbers as numbers
-from .. import device as devices
+from ..wire import device as devices
 from .strategy import Strategy, StrategyError
 
 

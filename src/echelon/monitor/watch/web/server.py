@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import io
+import json
+import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs
 
+from echelon.environment import regular_files
+from echelon.errors import EchelonError
+from echelon.monitor.watch.data import as_data
+from echelon.monitor.watch.state import RunState
 from echelon.monitor.watch.web import metrics
-from echelon.monitor.watch.web.access import Token, is_here
-from echelon.monitor.watch.web.door import Door, is_own_user
-from echelon.monitor.watch.web.page import Page
-from echelon.monitor.watch.web.shown import RunGone, Shown
+from echelon.monitor.watch.web.access import Door, Token, is_here, is_own_user
 
 HEAD_SECONDS, MOST_HEAD_BYTES = 5.0, 1 << 15
 """A request must be here by then, and be no longer: a browser sends the cookies of all programs of 127.0.0.1."""
@@ -203,3 +211,91 @@ def _shut(connection: socket.socket, how: int) -> None:
         connection.shutdown(how)
     except OSError:
         pass  # the other end has gone
+
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The document, and its header Content-Security-Policy."""
+
+    content: bytes
+    policy: str
+
+
+def read() -> Page:
+    """Put the style and the script into the page; the policy names their hashes."""
+    html, style, script = (
+        regular_files.read_text(os.path.join(_FOLDER, f"page.{kind}")) for kind in ("html", "css", "js")
+    )
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_digest(script)}'",
+            f"style-src '{_digest(style)}'",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",  # no text of a run becomes markup, even if the script tried
+            "trusted-types 'none'",
+        ]
+    )
+    content = html.replace("{style}", style).replace("{script}", script)
+    return Page(content=content.encode(), policy=policy)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+LEAST_SECONDS = 1.0
+_LEVEL = 1  # a third of the time of the usual level, and a tenth more bytes
+
+
+class RunGone(EchelonError):
+    """The run directory can no longer be read."""
+
+
+class Shown:
+    """The newest state, as bytes."""
+
+    def __init__(self, present: Callable[[], RunState], clock: Callable[[], float] = time.monotonic) -> None:
+        """Look for the first time; `present` returns the state now, and raises OSError if the run is gone."""
+        self._present = present
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = present()
+        self._looked = clock()
+        self._made: dict[str, bytes] = {}
+
+    def json(self) -> bytes:
+        """Return the state as JSON, and raise RunGone if it cannot be read."""
+        with self._lock:
+            return self._json()
+
+    def zipped_json(self) -> bytes:
+        """Return the same through gzip."""
+        with self._lock:
+            return self._kept("gzip", lambda: gzip.compress(self._json(), _LEVEL, mtime=0))
+
+    def metrics(self) -> bytes:
+        """Return the state as Prometheus text; raise RunGone like `json`."""
+        with self._lock:
+            return self._kept("metrics", lambda: metrics.text(self._state).encode("utf-8", "replace"))
+
+    def _json(self) -> bytes:
+        return self._kept("json", lambda: json.dumps(as_data(self._state), separators=(",", ":")).encode())
+
+    def _kept(self, name: str, make: Callable[[], bytes]) -> bytes:
+        if self._clock() - self._looked >= LEAST_SECONDS:
+            try:
+                self._state = self._present()
+            except OSError as error:
+                raise RunGone(f"the run directory cannot be read: {error.strerror}") from None
+            self._looked = self._clock()
+            self._made.clear()
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]

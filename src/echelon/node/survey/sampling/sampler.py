@@ -1,15 +1,13 @@
 """Sample a node: all its devices and the host."""
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ....topology.cpu_lists import parse_cpu_list
 from ..nouns import Device, Survey
 from .amd import AmdReader
 from .host import HostReader
-from .load import Load
-from .packages import Packages
-from .reading import Reading
+from .reading import NOTHING, Energy, Reading
 
 Readings = Callable[[], Dict[int, Reading]]
 """Return the state by device number; a device without a new state is left out."""
@@ -59,11 +57,11 @@ def _reader(root: str, devices: Sequence[Device], environ: Mapping[str, str]) ->
 
 
 def _nvidia_reader(devices: Sequence[Device], environ: Mapping[str, str]) -> Readings:
-    from . import nvml  # ctypes takes memory, which nodes with AMD's devices do not need
+    from . import nvidia  # ctypes takes memory, which nodes with AMD's devices do not need
 
-    library = nvml.load()
+    library = nvidia.load()
     if library is None:
-        from .nvidia_smi import NvidiaSmi
+        from .nvidia import NvidiaSmi
 
         return NvidiaSmi(devices, environ).read
     shown = {device.number: library.reader(device.pci, device.uuid) for device in devices}
@@ -75,3 +73,111 @@ def _cpus(root: str, survey: Survey) -> List[int]:
     """Return the hardware threads of the run on this node."""
     allowed = parse_cpu_list(survey.cores.allowed)
     return list(allowed) or (sorted(os.sched_getaffinity(0)) if os.path.realpath(root) == "/" else [])
+
+
+SPAN_SECONDS = 10
+
+
+class Load:
+    """What was seen of one device so far."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._last = NOTHING
+        self._spans = 0
+        self._first: Optional[float] = None
+        self._last_span = -1
+        self._samples = 0
+        self._sum = 0
+        self._most = 0
+        self._memory_most = 0
+        self._energy = Energy()
+        self._throttle_samples = 0
+        self._throttled: Dict[str, int] = {}
+        self._throttled_clocks = 0
+        self._throttled_clock_sum = 0
+
+    def note(self, now: float, reading: Reading) -> None:
+        """Add a sample that was taken at this moment, in seconds of a clock that is never set."""
+        self._last = reading
+        self._energy.note(now, reading)
+        self._memory_most = max(self._memory_most, reading.memory_used_bytes or 0)
+        if reading.percent is not None:
+            self._samples += 1
+            self._sum += reading.percent
+            self._most = max(self._most, reading.percent)
+            self._count_span(now)
+        if reading.throttled is not None:
+            self._throttle_samples += 1
+            for reason in reading.throttled:
+                self._throttled[reason] = self._throttled.get(reason, 0) + 1
+            if reading.throttled and reading.clock_mhz is not None:
+                self._throttled_clocks += 1
+                self._throttled_clock_sum += reading.clock_mhz
+
+    def _count_span(self, now: float) -> None:
+        self._first = now if self._first is None else self._first
+        span = int((now - self._first) // SPAN_SECONDS)
+        self._spans += span != self._last_span
+        self._last_span = span
+
+    @property
+    def has_percent(self) -> bool:
+        """Say whether the driver has told how busy the device is."""
+        return self._samples > 0
+
+    def row(self) -> Dict[str, Any]:
+        """Return what was seen, with the units in the keys; what the driver does not tell is left out."""
+        last = self._last
+        fields = {
+            **self._busy(),
+            "now": last.percent,
+            "memory_used_bytes": last.memory_used_bytes,
+            "memory_used_most_bytes": self._memory_most or last.memory_used_bytes,
+            "memory_bytes": last.memory_bytes,
+            "power_watts": round(last.power_watts, 1) if last.power_watts is not None else None,
+            "energy_joules": round(self._energy.joules) if self._energy.source else None,
+            "energy_from": self._energy.source or None,
+            "clock_mhz": last.clock_mhz,
+            "clock_most_mhz": last.clock_most_mhz,
+            "temperature_celsius": last.temperature_celsius,
+            "throttled": list(last.throttled) if last.throttled is not None else None,
+            **self._held_down(),
+        }
+        return {"device": self._number, **{name: value for name, value in fields.items() if value is not None}}
+
+    def _busy(self) -> Dict[str, Any]:
+        if not self._samples:
+            return {}
+        return {"looks": self._spans, "mean": round(self._sum / self._samples, 1), "most": self._most}
+
+    def _held_down(self) -> Dict[str, Any]:
+        """Return the share of the samples for each reason, and the mean clock meanwhile."""
+        if not self._throttled:
+            return {}
+        shares = {word: round(100 * count / self._throttle_samples, 1) for word, count in self._throttled.items()}
+        mean = round(self._throttled_clock_sum / self._throttled_clocks) if self._throttled_clocks else None
+        return {"throttled_percent": shares, "throttled_clock_mhz": mean}
+
+
+class Packages:
+    """The devices by package: the first one that shows power or energy shows that of the package, the others none.
+
+    The value is that of the whole package, also if another job uses its other device.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._package_of = {device.number: device.chip for device in devices}
+        self._owner_of: Dict[int, int] = {}
+
+    def count_once(self, readings: Mapping[int, Reading]) -> Dict[int, Reading]:
+        """Return the readings, without the power and the energy that another device shows already."""
+        counted = {}
+        for number in sorted(readings):
+            reading, package = readings[number], self._package_of.get(number, number)
+            if reading.power_watts is not None or reading.energy_count is not None:
+                owner = self._owner_of.setdefault(package, number)
+                if owner != number:
+                    reading = reading._replace(power_watts=None, energy_count=None)
+            counted[number] = reading
+        return counted

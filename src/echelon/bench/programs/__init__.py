@@ -1,1 +1,0 @@
-"""Programs that the benchmarks start as ranks; these alone import torch."""

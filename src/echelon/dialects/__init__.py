@@ -1,0 +1,1 @@
+"""Other launchers' command lines and frameworks' settings, in the words of `echelon run`."""

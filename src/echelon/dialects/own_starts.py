@@ -1,0 +1,167 @@
+"""Find a script that starts its own ranks: under `echelon run`, each rank would start all of them once more."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from echelon.environment import regular_files
+from echelon.environment.variables import RANK_NAMES
+from echelon.errors import UsageError
+from echelon.script.calls import Source
+from echelon.spec import Command
+
+_OF_PYTORCH = (
+    "torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.distributed.run.main",
+    "torch.distributed.run.run", "torch.distributed.launch.main", "torch.distributed.launch.launch",
+    "torch.distributed.launcher.elastic_launch", "torch.distributed.launcher.api.elastic_launch",
+    "torch.distributed.launcher.launch_agent", "torch.distributed.launcher.api.launch_agent",
+)  # fmt: skip
+_OF_LIBRARIES = (
+    "accelerate.notebook_launcher", "accelerate.launchers.notebook_launcher", "accelerate.debug_launcher",
+    "accelerate.launchers.debug_launcher", "accelerate.commands.launch.launch_command",
+    "accelerate.commands.launch.main", "deepspeed.launcher.runner.main", "ray.train.torch.TorchTrainer",
+)  # fmt: skip
+_MAY_DO_OTHER_WORK = _OF_PYTORCH[:2]
+_PROGRAMS = (
+    "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "subprocess.Popen",
+    "os.system", "os.execvp", "os.execv", "os.execlp",
+)  # fmt: skip
+_LAUNCHERS = (["torchrun"], ["accelerate", "launch"], ["deepspeed"], ["horovodrun"])
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_NAMES_RANK = RANK_NAMES - {"MASTER_ADDR", "MASTER_PORT"}  # these only say where ranks meet
+
+
+def refuse_own_starts(source: Source, num_ranks: int) -> None:
+    """Raise UsageError for a script that starts ranks, and never asks which rank it is itself."""
+    if num_ranks < 2 or _knows_its_rank(source):
+        return
+    joins = source.mentions("init_process_group")
+    calls = [(call.name + "()", call.line) for call in source.calls((*_OF_PYTORCH, *_OF_LIBRARIES))
+             if joins or call.name not in _MAY_DO_OTHER_WORK]  # fmt: skip
+    starts = [*calls, *_programs(source)]
+    if not starts:
+        return
+    name, line = min(starts, key=lambda start: start[1])
+    shown = os.path.relpath(source.path)
+    raise UsageError(
+        f"{shown}, line {line}, starts ranks of its own: it calls {name}; each of the {num_ranks} ranks of this run "
+        "would start all of them once more",
+        hint=f"echelon run -n 1 {shlex.quote(shown)} …   or call the function itself, without a launcher: echelon run "
+        "starts the ranks, and sets RANK, LOCAL_RANK and WORLD_SIZE",
+    )
+
+
+def _knows_its_rank(source: Source) -> bool:
+    """Say whether a script reads which rank it is, so that it may start ranks only where no launcher has."""
+    names = (node.value for node in source.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return source.mentions("is_torchelastic_launched") or not _NAMES_RANK.isdisjoint(names)
+
+
+def _programs(source: Source) -> Iterator[tuple[str, int]]:
+    """Yield the launchers that a script starts as programs, each with its line."""
+    lines = {call.line for call in source.calls(_PROGRAMS)}
+    for node in source.nodes:
+        words = _words(node) if isinstance(node, ast.Call) and node.lineno in lines else []
+        names = [os.path.basename(word) for word in words[:2]]
+        if any(names[: len(launcher)] == launcher for launcher in _LAUNCHERS) or _is_module(words):
+            yield " ".join(words[:3]), node.lineno  # type: ignore[attr-defined]
+
+
+def _is_module(words: list[str]) -> bool:
+    return any(first == "-m" and second in _MODULES for first, second in itertools.pairwise(words[:4]))
+
+
+def _words(node: ast.Call) -> list[str]:
+    """Return the words of a command line, as far as they are written out; "…" stands for the others."""
+    arguments = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "args")]
+    if not arguments:
+        return []
+    line = arguments[0]
+    if isinstance(line, (ast.List, ast.Tuple)):
+        return [_word(entry) for entry in line.elts]
+    parts = line.values if isinstance(line, ast.JoinedStr) else [line]
+    return "".join(map(_word, parts)).split()
+
+
+def _word(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
+
+
+_PYTHON = re.compile(r"(?:.*/)?python(?:\d(?:\.\d+)?)?")
+_SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+MOST_BYTES = 1 << 20  # the most bytes of a shell script that are read
+
+
+def refuse_repeated_training(
+    command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, search_path: list[str]
+) -> None:
+    """Raise UsageError if the ranks of a program would repeat one training and write the same files."""
+    num_ranks = num_nodes * ranks_per_node
+    if command.kind != "program" or num_ranks == 1:
+        return
+    subject, option = (f"each of the {num_ranks} ranks", f"-n {ranks_per_node} ") if num_ranks else ("each rank", "")
+    for python in _pythons(command, cwd):
+        if _trains_alone(python, cwd, search_path):
+            words = [*(["-m"] if python.kind == "module" else []), python.target, *python.arguments]
+            raise UsageError(
+                f"{subject} would train all of {python.target}, and write the same files: "
+                "echelon starts a program after -- unchanged, and the script does not distribute its work",
+                hint=f"echelon run {option}{shlex.join(words)}   or, to start copies: echelon run --scale off …",
+            )
+
+
+def _pythons(command: Command, cwd: str) -> list[Command]:
+    """Return the Python scripts and modules that a program starts, as far as its command line shows."""
+    words = [command.target, *command.arguments]
+    first = os.path.basename(words[0])
+    if first.endswith(".py"):
+        return [Command(kind="script", target=words[0], arguments=tuple(words[1:]))]
+    script = words[1] if first in _SHELLS and len(words) > 1 else words[0] if first.endswith(".sh") else ""
+    if not script:
+        return _after_python(words)
+    return [found for line in _lines(os.path.join(cwd, script)) for found in _after_python(line)]
+
+
+def _lines(path: str) -> list[list[str]]:
+    """Return the words of each line of a shell script."""
+    try:
+        text = regular_files.read(path, most_bytes=MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    split_lines = []
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            split_lines.append(shlex.split(line, comments=True))
+        except ValueError:
+            continue  # a quotation over several lines
+    return split_lines
+
+
+def _after_python(words: Sequence[str]) -> list[Command]:
+    """Return the words after the first Python; the words before it are a wrapper: env, numactl, time."""
+    at = next((place for place, word in enumerate(words) if _PYTHON.fullmatch(word)), len(words)) + 1
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "-m" and at + 1 < len(words):
+            return [Command(kind="module", target=words[at + 1], arguments=tuple(words[at + 2 :]))]
+        if words[at] == "-c":
+            return []
+        at += 2 if words[at] in _WITH_VALUE else 1
+    return [Command(kind="script", target=words[at], arguments=tuple(words[at + 1 :]))] if at < len(words) else []
+
+
+def _trains_alone(command: Command, cwd: str, search_path: list[str]) -> bool:
+    """Say whether a script trains and does not distribute the training itself."""
+    from echelon.script import distributes, find, imports
+
+    try:
+        script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=search_path)
+        imported = imports.read_imports(script)
+    except UsageError:
+        return False  # a name that the shell expands, or a file inside the image
+    return distributes.trains(imported) and not distributes.how(imported)

@@ -1,0 +1,1 @@
+"""What the launcher asks of ranks: values that the command line chooses, and that each rank reads as JSON."""

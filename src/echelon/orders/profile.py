@@ -1,0 +1,57 @@
+"""What `echelon profile` asks of ranks: which of them record which steps; each rank reads it as JSON.
+
+ECHELON_PROFILE='{"ranks": [[0, 0], [16, 17]], "first": 10, "last": 15}'
+"""
+
+import json
+from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
+
+VARIABLE = "ECHELON_PROFILE"
+"""The environment variable that gives a rank the order; absent where nothing is profiled."""
+FOLDER = "profile"
+"""The folder of a run directory that has the profiles."""
+LEAST_STEP = 2
+"""The first step that can be profiled: a profile begins with the end of the step before."""
+
+Ranges = Tuple[Tuple[int, int], ...]
+
+
+class ProfileOrder(NamedTuple):
+    """The ranks and steps of a profile; a step is a step() of an optimizer, and the first one is 1."""
+
+    ranks: Ranges
+    """The first and last rank of each range."""
+    first: int
+    last: int
+
+
+def variable(order: ProfileOrder) -> str:
+    """Return the value of VARIABLE.
+
+    >>> read({VARIABLE: variable(ProfileOrder(((0, 3),), 10, 15))})
+    ProfileOrder(ranks=((0, 3),), first=10, last=15)
+    """
+    return json.dumps(order._asdict())
+
+
+def read(environ: Mapping[str, str]) -> Optional[ProfileOrder]:
+    """Return the order from the variables of a rank; None where nothing is profiled."""
+    text = environ.get(VARIABLE, "")
+    if not text:
+        return None
+    fields = json.loads(text)
+    return ProfileOrder(tuple((low, high) for low, high in fields["ranks"]), fields["first"], fields["last"])
+
+
+def has(ranks: Iterable[Tuple[int, int]], rank: int) -> bool:
+    """Say whether a rank is in one of the ranges.
+
+    >>> has(((0, 0), (4, 7)), 5)
+    True
+    """
+    return any(low <= rank <= high for low, high in ranks)
+
+
+def file_name(rank: int) -> str:
+    """Return the name of a rank's trace."""
+    return "rank-%d.json.gz" % rank

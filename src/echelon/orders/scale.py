@@ -1,0 +1,109 @@
+"""The options of scaling: the command line chooses them, the launcher writes them, and each rank reads them."""
+
+import json
+from typing import NamedTuple
+
+from ..errors import UsageError
+
+MODEL_PARALLEL = ("tensor", "context", "pipeline")
+"""Ways to scale that give every rank the whole batch and a part of the model."""
+DTENSOR = ("fsdp", "tensor")
+"""Ways to scale that turn weights into DTensors."""
+OBSERVE = "observe"
+"""Instead of a way to scale: the script distributes itself, and is only recorded."""
+AUTO_FIT = "auto-fit"
+"""Before the start the script is traced, and the simplest way to scale it that fits into memory is taken."""
+VARIABLE = "ECHELON_SCALE"
+"""The environment variable that gives a rank these options as JSON; absent if a script is not scaled."""
+
+
+class ScaleOptions(NamedTuple):
+    """The options of `echelon run` about scaling, apart from the number of ranks."""
+
+    how: str = "data"
+    """"data", "fsdp", "tensor", "context", "pipeline", "observe", or a class in a file of the user: "FILE.py:CLASS"."""
+    checks_first_step: bool = True
+    shards_evaluation: bool = False
+    syncs_batch_norm: bool = False
+    draws_all: bool = False
+    """`--same-random`: whether random numbers are those of one device even where that costs more."""
+    keeps_batch: bool = False
+    """`--per-device-batch`: whether each rank has the script's batch size, so that the global batch is larger."""
+    learning_rate: str = ""
+    """`--scale-lr`: "linear" or "sqrt"; empty: the script's own rate."""
+    num_shards: int = 0
+    """`--exact`: the number of virtual shards of a batch, on any number of ranks; 0: none."""
+    steps_alone: int = 0
+    """`--sync-every`: the steps between averages of the weights; 0: ranks exchange gradients in each step."""
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
+    is_late: bool = False
+    """`--async`: whether an average is applied one meeting later."""
+    compress: str = ""
+    """The format of gradients in transit: "bf16", "fp16", "powersgd:RANK:STEP"; empty: their own."""
+    bucket_megabytes: float = 0.0
+    """The bucket size of gradients in MB; 0: chosen by measurements."""
+    is_auto: bool = False
+    """Whether the script was only read, and may turn out to distribute itself."""
+
+    @property
+    def is_model_parallel(self) -> bool:
+        """Whether ranks have whole batches and parts of the model."""
+        return self.how in MODEL_PARALLEL
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether `how` names a class in a file of the user: FILE.py:CLASS."""
+        return ".py:" in self.how
+
+    def written(self) -> list[str]:
+        """Return the options that differ from the default, as the command line writes them: ["--scale-lr sqrt"]."""
+        changed = [(name, getattr(self, name)) for name in _OPTIONS if getattr(self, name) != getattr(DEFAULT, name)]
+        return [_OPTIONS[name] if isinstance(value, bool) else f"{_OPTIONS[name]} {value}" for name, value in changed]
+
+    def to_json(self) -> str:
+        """Return the JSON that `from_json` reads."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "ScaleOptions":
+        """Return the options from JSON; raise UsageError for an unknown name or a value of another type.
+
+        >>> ScaleOptions.from_json('{"how": "fsdp", "num_shards": 8}').num_shards
+        8
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise _refusal(f"{text!r} is no JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise _refusal(f"{text!r} is no JSON object")
+        for name, value in values.items():
+            if name not in cls._fields:
+                raise _refusal(f"there is no option {name!r}; the options are {', '.join(cls._fields)}")
+            kind = type(cls._field_defaults[name])
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise _refusal(f"{name} is {value!r}, which is not of type {kind.__name__}")
+        return cls(**values)
+
+
+DEFAULT = ScaleOptions()
+_OPTIONS = {
+    "checks_first_step": "--no-check",
+    "shards_evaluation": "--shard-eval",
+    "syncs_batch_norm": "--sync-bn",
+    "draws_all": "--same-random",
+    "keeps_batch": "--per-device-batch",
+    "learning_rate": "--scale-lr",
+    "num_shards": "--exact",
+    "steps_alone": "--sync-every",
+    "outer_learning_rate": "--outer-lr",
+    "outer_momentum": "--outer-momentum",
+    "is_late": "--async",
+    "compress": "--compress",
+    "bucket_megabytes": "--bucket-mb",
+}
+
+
+def _refusal(problem: str) -> UsageError:
+    return UsageError(f"{VARIABLE}: {problem}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")

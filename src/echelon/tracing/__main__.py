@@ -1,0 +1,24 @@
+"""`python -m echelon.tracing ORDER`: trace a script, once PyTorch has all that this takes from it."""
+
+import json
+import sys
+from typing import List
+
+from ..pytorch import targets
+
+
+def main(argv: List[str]) -> int:
+    """Trace as argv[0] says; what PyTorch lacks is written in place of the log."""
+    try:
+        targets.check("scale", "trace")
+    except targets.UnknownPyTorch as error:
+        with open(json.loads(argv[0])["out"], "w", encoding="utf-8") as file:
+            json.dump({"message": error.message, "hint": error.hint}, file)
+        return error.exit_code
+    from . import trace
+
+    return trace.main(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

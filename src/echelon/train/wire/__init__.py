@@ -1,0 +1,1 @@
+"""How ranks meet and exchange: the world, groups, messages, tensors."""

@@ -1,0 +1,1 @@
+"""Run a script several times and compare: scaling, starts and bandwidth, proofs, rehearsals of faults."""

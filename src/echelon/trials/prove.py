@@ -1,0 +1,361 @@
+"""Run a script several times and compare what it did: on one rank, on one in another order, on several."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from echelon.errors import EchelonError, RunError, UsageError
+from echelon.host import Host, own_command
+from echelon.launch.run_directory import shared_folder
+from echelon.orders import records
+from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
+from echelon.trials import own_runs
+
+OFF, DATA = "off", "data"
+SPREADS = ("fsdp", "tensor")
+"""Ways to scale after which some weights are no longer whole on every rank."""
+COMPARE_SECONDS = 3600.0
+MOST_GAIN = 1.5
+"""How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
+FAILED = "FAILED"
+SYNC_BATCH_NORM = "--sync-bn"
+REORDERED = "reordered"
+"""The folder of the record of one rank with its samples in another order."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be proved."""
+
+    options: tuple[str, ...]
+    """Of `echelon run`, for every run."""
+    options_of_several: tuple[str, ...]
+    """Of `echelon run`, for the runs on several ranks: how they train."""
+    options_of_one: tuple[str, ...]
+    """Of these, what makes the global batch larger: one device has that of all ranks."""
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    num_ranks: int
+    num_steps: int
+    scales: tuple[str, ...]
+    """Each is compared with one device; empty: as the script is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """One run that is recorded."""
+
+    name: str
+    num_ranks: int
+    scale: str
+    title: str
+    variables: Mapping[str, str]
+
+
+def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
+    """Return the verdict for each scale as `proof.compare` gives it; raise where nothing can be compared."""
+    from echelon.script import distributes
+
+    if find_spec("torch") is None:
+        raise UsageError("the Python of echelon has no PyTorch, which compares the tensors", hint="pip install torch")
+    how = distributes.how(own_runs.imports_of(question.script, is_module=question.is_module, command="prove"))
+    scales = question.scales or ((OFF,) if how else (DATA,))
+    if how and scales != (OFF,):
+        raise UsageError(
+            f"{question.script} distributes itself: {how}; scaled, it would share the work twice",
+            hint=f"echelon prove -n {question.num_ranks} --scale off {question.script}",
+        )
+    with shared_folder("prove", "the runs write their records there") as folder:
+        prover = _Prover(folder, question, host, say, is_ours="echelon" in how)
+        for scale in scales:
+            prover.refuse_what_cannot_run(scale)
+        runs = prover.own() if scales == (OFF,) and not prover.is_ours else prover.scaled(scales)
+    return {
+        "num_ranks": question.num_ranks,
+        "is_wrong": any(run["is_wrong"] for run in runs),
+        "is_equal": all(run["verdict"] in (records.EQUAL, records.WITHIN) for run in runs),
+        "runs": [{"scale": scale, **run} for scale, run in zip(scales, runs, strict=True)],
+    }
+
+
+class _Prover:
+    """Starts the runs, checks that each was what was asked for, and compares their records."""
+
+    def __init__(
+        self, folder: str, question: Question, host: Host, say: Say, *, is_ours: bool, is_double: bool = False
+    ) -> None:
+        self._folder = folder
+        self._is_double = is_double
+        self._asked = question
+        self._host = host
+        self._say = say
+        self.is_ours = is_ours
+        """Whether the script calls `echelon.start()`, which records by itself."""
+
+    def scaled(self, scales: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Compare each way to scale a script for one device with one device."""
+        alone = scales[0] if scales[0] == OFF else DATA
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", variables={}))
+        again = self._again(alone, oracle, {})
+        verdicts = []
+        for scale in scales:
+            try:
+                verdict = self._compared(oracle, again, self._several(scale, len(scales) > 1), "scaled")
+                verdict = self._with_way_out(verdict, scale)
+                verdicts.append(self._decided(verdict, functools.partial(_Prover.scaled, scales=(scale,))))
+            except EchelonError as error:
+                if len(scales) == 1:
+                    raise
+                verdicts.append({"verdict": FAILED, "is_wrong": True, "why": str(error), "hint": error.hint})
+        return verdicts
+
+    def _with_way_out(self, verdict: dict[str, Any], scale: str) -> dict[str, Any]:
+        """Add --sync-bn to the cause of a difference, if it is a BatchNorm and `echelon run` takes the option here."""
+        if not verdict.get("is_of_batch_norm"):
+            return verdict
+        start = _Start(name="synced", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        words = [*self._options(start), SYNC_BATCH_NORM, *self._script()]
+        try:
+            own_runs.refuse_what_cannot_run(self._host, words, command="prove")
+        except UsageError:
+            return verdict
+        way_out = f"; {SYNC_BATCH_NORM} takes the statistics of the whole batch, as one device does"
+        return {**verdict, "meaning": verdict["meaning"] + way_out}
+
+    def own(self) -> list[dict[str, Any]]:
+        """Compare a script that distributes itself with one process that has the batches of all its ranks."""
+        observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()}
+        try:
+            several = self._several(OFF, False, observed)
+        except RunError:
+            found = self._alone(f"several-{OFF}")
+            if not found:
+                raise
+            return [found]
+        like = {**observed, records.LIKE: os.path.join(several, records.ABOUT)}
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
+        for note in _read_about(oracle)["notes"]:
+            self._say(f"note: {note}")
+        about = _read_about(oracle)
+        again = self._again(OFF, oracle, like, has_loader=about["num_batches"] > 0 and not about.get("draws"))
+        return [self._decided(self._compared(oracle, again, several, "own"), _Prover.own)]
+
+    def refuse_what_cannot_run(self, scale: str) -> None:
+        """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
+        start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        own_runs.refuse_what_cannot_run(self._host, [*self._options(start), *self._script()], command="prove")
+
+    def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
+        title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
+        name = "several-" + re.sub(r"[^A-Za-z0-9]+", "-", scale)  # of a folder that PYTHONPATH can hold
+        start = _Start(
+            name=name, num_ranks=self._asked.num_ranks, scale=scale, title=title,
+            variables=variables or {},
+        )  # fmt: skip
+        record = self._run(start)
+        _refuse_less(_read_about(record), start)
+        return record
+
+    def _again(self, scale: str, oracle: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
+        """Return a record that shows how far rounding carries this script."""
+        again = self._reordered(scale, variables, has_loader=has_loader)
+        first, other = _first_loss(oracle), _first_loss(again)
+        if not has_loader or not abs(first - other) > records.MOST_STRAY * max(abs(first), abs(other)):
+            return again
+        self._say(
+            "note: the first loss depends on the order of the samples in a batch, as with mixup, pairs of samples "
+            "or noise that is drawn in their order; "
+            "echelon changes gradients instead to measure rounding"
+        )
+        return self._reordered(scale, variables, has_loader=False)
+
+    def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
+        how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
+        name = records.REORDERED if has_loader else records.NUDGED
+        start = _Start(
+            name=REORDERED if has_loader else "nudged", num_ranks=1, scale=scale, title=f"1 rank, {how}",
+            variables={**variables, name: "1"},
+        )  # fmt: skip
+        return self._run(start)
+
+    def _run(self, start: _Start) -> str:
+        """Return the folder of a run's record."""
+        record = os.path.join(self._folder, start.name)
+        os.mkdir(record)
+        self._say(f"{start.title}{', in float64' if self._is_double else ''} …")
+        done = own_runs.finish(self._host, [*self._options(start), *self._script()])
+        ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
+        if done.exit_code != 0:
+            raise RunError(f"the run on {ranks} failed:", details=own_runs.without_logs(done.stdout))
+        if not os.path.exists(os.path.join(record, records.ABOUT)):
+            raise RunError(
+                f"the script ended on {ranks} without a step of a torch.optim optimizer, so there is nothing "
+                "to compare",
+                hint="the script must train in its own process, with an optimizer of torch.optim",
+            )
+        return record
+
+    def _options(self, start: _Start) -> list[str]:
+        record = os.path.join(self._folder, start.name)
+        variables = {
+            "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
+            records.FOLDER: record,
+            records.STEPS: str(self._asked.num_steps),
+            records.BATCHES: str(self._asked.num_ranks),
+            **({records.DOUBLE: "1"} if self._is_double else {}),
+            **start.variables,
+        }
+        options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        return [
+            "--nnodes", "1", "-n", str(start.num_ranks),
+            "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),
+            *options, *self._asked.options,
+            *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
+        ]  # fmt: skip
+
+    def _script(self) -> list[str]:
+        return [*(["-m"] if self._asked.is_module else []), self._asked.script, *self._asked.arguments]
+
+    def _alone(self, name: str) -> dict[str, Any]:
+        """Return what the record of a run that failed shows by itself; empty where it shows nothing."""
+        record = os.path.join(self._folder, name)
+        told = self._ask(["--alone", record, str(self._asked.num_ranks)])
+        return {**told, "is_wrong": True, "steps": [], "tensors": []} if told else {}
+
+    def _ask(self, words: list[str]) -> dict[str, Any]:
+        command = [*own_command.module("echelon.trials.proof.compare"), *words]
+        done = self._host.ask(command, timeout_seconds=COMPARE_SECONDS)
+        if done.exit_code != 0:
+            raise RunError("echelon could not compare the records:", details=done.stderr)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def _compared(self, oracle: str, again: str, other: str, kind: str) -> dict[str, Any]:
+        noise = ["noisy"] if _is_noisy(oracle, os.path.join(self._folder, REORDERED)) else []
+        synced = ["synced"] if SYNC_BATCH_NORM in self._asked.options_of_several else []
+        result = self._ask([oracle, again, other, str(self._asked.num_ranks), kind, *synced, *noise])
+        if result["is_unknown"]:
+            raise RunError(f"{result['verdict']}: {result['why']}", hint=result["hint"])
+        return {**result, "had": _read_about(other)}
+
+    def _decided(
+        self, verdict: dict[str, Any], prove_again: Callable[[_Prover], list[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Return the verdict; where rounding may have moved the steps after the first, that in float64 decides.
+
+        An optimizer that divides by a gradient's own size makes a whole step of the rounding of a gradient near zero.
+        """
+        if self._is_double or not verdict.get("may_be_rounding"):
+            return verdict
+        step = verdict["first_step"]
+        self._say(f"note: from step {step} on the runs differ; float64 shows whether that is rounding alone")
+        folder = tempfile.mkdtemp(prefix="double-", dir=self._folder)
+        double = _Prover(folder, self._asked, self._host, self._say, is_ours=self.is_ours, is_double=True)
+        try:
+            (decided,) = prove_again(double)
+        except EchelonError as error:
+            self._say(f"note: float64 cannot decide, so the verdict stays: {str(error).splitlines()[0].rstrip(':')}")
+            return verdict
+        if decided["is_wrong"] or decided["num_telling"] < step:
+            return verdict
+        doubt = {"from_step": step, "why": verdict["why"]}
+        kept = {"steps": verdict["steps"], "step_seconds": verdict["step_seconds"], "had": verdict["had"]}
+        return {**decided, **kept, "verdict": records.WITHIN, "num_telling": step - 1, "float64_decides": doubt}
+
+
+def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
+    """Raise RunError where a run had fewer ranks, or less sharding, than was asked for."""
+    if not about["is_joined"]:
+        raise RunError(
+            f"echelon started {start.num_ranks} ranks, but the script never initialized torch.distributed: "
+            "each rank trained alone",
+            hint="call torch.distributed.init_process_group() before the model is made, or, for a script for one "
+            "device: --scale data",
+        )
+    if about["world_size"] != start.num_ranks:
+        raise RunError(
+            f"you asked for {start.num_ranks} ranks, but the script's torch.distributed has {about['world_size']}",
+            hint="call torch.distributed.init_process_group() without rank and world_size: the environment has them",
+        )
+    if start.scale in SPREADS and not about["num_sharded"]:
+        raise RunError(f"you asked for sharding, but of {about['num_parameters']} parameters none is sharded")
+
+
+def _first_loss(record: str) -> float:
+    """Return the loss of the first step; NaN where the script had none that a record knows."""
+    loss = _first_step(record).get("loss")
+    return math.nan if loss is None else float(loss)
+
+
+def _is_noisy(oracle: str, reordered: str) -> bool:
+    """Say whether the first step of two runs has the same samples of the data set, with other values."""
+    if not os.path.exists(reordered):
+        return False
+    first, other = _first_step(oracle), _first_step(reordered)
+    return first["chosen"] is not None and first["chosen"] == other["chosen"] and first["digest"] != other["digest"]
+
+
+def _first_step(record: str) -> dict[str, Any]:
+    with open(os.path.join(record, records.STEPS_FILE % 0), encoding="utf-8") as file:
+        step: dict[str, Any] = json.loads(file.readline() or "{}")
+    return step
+
+
+def _read_about(record: str) -> dict[str, Any]:
+    with open(os.path.join(record, records.ABOUT), encoding="utf-8") as file:
+        about: dict[str, Any] = json.load(file)
+    return {"notes": [], **about}
+
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def refuse_what_cannot_be_drawn(path: str) -> None:
+    """Raise UsageError before any run if a plot could not be written."""
+    if not path.endswith(".png"):
+        raise UsageError(f"--plot {path or repr('')}: give the name of a PNG file", hint="--plot prove.png")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(f"--plot {path}: {folder} is not a folder that you can write", hint="--plot prove.png")
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib, which is not installed here", hint="pip install matplotlib")
+
+
+def draw(result: Mapping[str, Any], path: str) -> None:
+    """Plot the losses of one device and of several ranks as PNG, and their difference below."""
+    from matplotlib.figure import Figure
+
+    runs = [run for run in result["runs"] if run.get("steps")]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    losses, apart = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    if runs:
+        numbers = [row["step"] for row in runs[0]["steps"]]
+        one_rank = _values(runs[0]["steps"], "one")
+        losses.plot(numbers, one_rank, color="black", linewidth=3, alpha=0.35, label="1 rank")
+        apart.plot(numbers, _values(runs[0]["steps"], "bound"), color="black", alpha=0.35, label="rounding")
+    for run in runs:
+        label = f"{result['num_ranks']} ranks" + (f", {run['scale']}" if len(result["runs"]) > 1 else "")
+        numbers = [row["step"] for row in run["steps"]]
+        losses.plot(numbers, _values(run["steps"], "other"), linestyle="--", label=f"{label}: {run['verdict']}")
+        differences = [max(value, 1e-12) for value in _values(run["steps"], "difference")]
+        apart.plot(numbers, differences, marker=".", linestyle="", label=label)
+    losses.set_ylabel("loss")
+    apart.set(xlabel="step", ylabel="relative difference", yscale="log")
+    losses.legend()
+    apart.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _values(rows: Rows, key: str) -> list[float]:
+    return [float("nan") if row["loss"][key] is None else row["loss"][key] for row in rows]
