@@ -255,14 +255,29 @@ def test_command_line_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_guide_to_places_names_files() -> None:
-    """Each path of the table "Where is …" in CONTRIBUTING exists."""
-    guide = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text().partition("## Where is …")[2].partition("\n## ")[0]
-    rows = [line for line in guide.splitlines() if line.startswith("| ") and "`" in line]
-    assert len(rows) >= 10
-    paths = [path for row in rows for path in re.findall(r"`([\w/]+(?:\.py|/))`", row)]
-    assert [path for path in paths if not (SOURCE / path).exists()] == []
-    assert len(paths) >= len(rows)
+GUIDE = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_guide_names_files_and_folders_that_exist() -> None:
+    """Each path that CONTRIBUTING names exists: in the tables, and along the five paths through the house."""
+    paths = re.findall(r"`((?:\w+/)+[\w.]*)`", GUIDE.partition("## The house")[2])
+    assert len(paths) > 60
+    assert [path for path in paths if not (SOURCE / path).exists() and not (SOURCE.parents[1] / path).exists()] == []
+
+
+def test_picture_of_the_house_is_that_of_the_linter() -> None:
+    """The picture has each room, and none above a room that may import it."""
+    text = (SOURCE.parents[1] / "pyproject.toml").read_text("utf-8")
+    layers = [
+        re.findall(r"\w+", line) for line in text.partition("layers = [")[2].partition("]")[0].strip().splitlines()
+    ]
+    floor = {room: number for number, layer in enumerate(layers) for room in layer}
+    names = re.findall(
+        r"^[ └├─│]*(\w+(?:, \w+)*)(?=  )", GUIDE.partition("## The house")[2].split("```")[1], re.MULTILINE
+    )
+    drawn = ", ".join(names).split(", ")
+    assert sorted(drawn) == sorted(floor)
+    assert [floor[room] for room in drawn] == sorted(floor.values())
 
 
 def test_make_installs_what_the_tests_need() -> None:
