@@ -33,7 +33,7 @@ def import_all(folder: Path) -> None:
     of_agent.update(_imported())
     for name in of_agent:
         del sys.modules[name]  # what an agent changes in its modules is not the ranks'
-    _import("node.warm", "node.pulse", "node.order", "train.measuring.install")
+    _import("node.warm", "node.pulse", "node.warning_signals", "train.measuring.install")
     of_rank.update(_imported())
     _import("train.automatic", "train.start", "train.files.install", "train.parallelism.replicated")
     of_scaled_rank.update(_imported())

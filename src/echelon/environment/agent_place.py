@@ -1,4 +1,4 @@
-"""Find the place of an agent among the tasks of its Slurm step."""
+"""Find the place of an agent that Slurm, mpirun, mpiexec or horovodrun started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The width of the terminal, and its colours."""
+"""The width, the colours and the keys of a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ CODES = {"error": "31;1", "warning": "33;1", "hint": "36", "bold": "1"}
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Say whether a stream is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -37,7 +36,6 @@ def has_colour(stream: IO[str] | None, environ: Mapping[str, str]) -> bool:
 
 
 def paint(text: str, role: str, *, with_colour: bool) -> str:
-    """Return the text in the colour of its role."""
     return f"\033[{CODES[role]}m{text}\033[0m" if with_colour else text
 
 

@@ -125,7 +125,6 @@ def prepare(wish: Wish, host: Host) -> Script:
 
 
 def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, name: str) -> Chain:
-    """Return the settings of the chain that is asked for."""
     job_seconds = booking.minutes * 60.0
     if asked.max_seconds < job_seconds:
         raise UsageError(

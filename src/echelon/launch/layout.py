@@ -92,7 +92,6 @@ def divide(placements: Sequence[Placement]) -> list[Share]:
 
 
 def ranks_per_node(shares: Sequence[Share]) -> list[int]:
-    """Return the number of ranks on each node, by node rank."""
     counts = {share.node_rank: share.local_world_size for share in shares}
     return [counts[node_rank] for node_rank in sorted(counts)]
 

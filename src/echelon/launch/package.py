@@ -1,6 +1,10 @@
 """Put what runs on compute nodes into a run directory, as one zip that any python3 can start.
 
 The zip is packed once per installation and kept in the user's cache: a run copies it, and never loads zipfile.
+
+Pack the sources of node.pyz.
+
+Inside, the package is called _echelon, so that a script's own `import echelon` is never answered from the zip.
 """
 
 from __future__ import annotations

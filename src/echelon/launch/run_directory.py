@@ -173,7 +173,6 @@ def unwritable_again(path: str, error: OSError) -> RunError:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON fields."""
     fields = asdict(plan)
     fields["scale_options"] = None if plan.scale_options is None else plan.scale_options._asdict()
     fields["show"] = "all" if plan.show is None else sorted(plan.show)

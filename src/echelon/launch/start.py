@@ -123,7 +123,6 @@ def _say_how(plan: Plan, console: Console) -> None:
 
 
 def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: Kept) -> AllAgents:
-    """Start the agents, and let the supervisor start lost ones again."""
     first = Agents.start(
         plan,
         archive,

@@ -1,4 +1,4 @@
-"""Files that belong to the user alone: new files with mode 0600, never written through another user's link."""
+"""Files that belong to the user alone, never written through another's link; the lock of a run that is alive."""
 
 import fcntl
 import os
@@ -36,7 +36,6 @@ def read_secret(folder: str) -> bytes:
 
 
 def remove(path: str) -> None:
-    """Remove a file, if it exists."""
     try:
         os.unlink(path)
     except OSError:
@@ -56,7 +55,6 @@ def remove_folder(path: str) -> None:
 
 
 def _remove_empty(path: str) -> None:
-    """Remove an empty folder, or a link to a folder."""
     try:
         os.unlink(path) if os.path.islink(path) else os.rmdir(path)
     except OSError:

@@ -70,10 +70,10 @@ def _prepare_ranks() -> None:
 
 def _end() -> None:
     """End this process after an error of echelon."""
-    from _echelon.node import error_owner  # type: ignore[import-not-found]
+    from _echelon.node import frames  # type: ignore[import-not-found]
 
     sys.excepthook(*sys.exc_info())
-    sys.stderr.write(error_owner.own_line())
+    sys.stderr.write(frames.own_line())
     os._exit(70)
 
 

@@ -1,4 +1,4 @@
-"""Lay out the devices of a request on the nodes of one kind."""
+"""Lay out the devices of a request on the nodes of one kind, and divide a global batch among the ranks."""
 
 from __future__ import annotations
 
@@ -170,7 +170,6 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
 
 
 def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
-    """Say where the memory of a node comes from."""
     if kind.memory_follows_devices:
         amount = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
         return f"left out: Slurm gives {amount}with each device here"
