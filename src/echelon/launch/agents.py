@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from echelon.host import Host
-from echelon.launch.hangs import timeout_of
 from echelon.launch.layout import Placement
-from echelon.node.agent_spec import AgentSpec
-from echelon.node.connect import GONE_SECONDS
 from echelon.node.sweep import Life
 from echelon.slurm.step import on_one_node, step_environment
 from echelon.spec import Plan
 
 if TYPE_CHECKING:
     from echelon.host.host import Process
+    from echelon.node.agent_spec import AgentSpec
 
 
 def can_start_again(plan: Plan) -> bool:
@@ -194,6 +192,10 @@ def spec(
     first_life: int = 0,
 ) -> AgentSpec:
     """Return the part of a plan that agents read before they connect."""
+    from echelon.launch.hangs import timeout_of
+    from echelon.node.agent_spec import AgentSpec
+    from echelon.node.connect import GONE_SECONDS
+
     return AgentSpec(
         run_id=plan.run_id,
         addresses=list(addresses),

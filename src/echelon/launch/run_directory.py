@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -216,6 +215,8 @@ def shared_folder(name: str, why: str) -> Iterator[str]:
 
     Raise UsageError, with the reason `why` the folder is needed, if it cannot be made.
     """
+    import tempfile
+
     try:
         folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
     except OSError as error:

@@ -1,6 +1,5 @@
 """Files that belong to the user alone, never written through another's link; the lock of a run that is alive."""
 
-import fcntl
 import os
 import stat
 
@@ -63,6 +62,8 @@ def _remove_empty(path: str) -> None:
 
 def is_held(run_directory: str) -> bool:
     """Say whether a living process holds the lock; a file system without locks never says so."""
+    import fcntl  # which Windows lacks
+
     try:
         with open(os.path.join(run_directory, "events.jsonl"), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
