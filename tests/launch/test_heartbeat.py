@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from echelon.launch.crew import Heartbeat
-from echelon.node import process_state
+from echelon.node import processes
 
 
 class Clock:
@@ -82,8 +82,8 @@ def test_stopped_warm_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds of SIGSTOP in a row count; a pause of the agent itself begins them anew."""
     clock = Clock()
     states = {"now": "S"}
-    monkeypatch.setattr(process_state, "read", lambda pid: process_state.Process(pid, 1, states["now"], 0))
-    watch = process_state.HaltWatch(clock)
+    monkeypatch.setattr(processes, "read", lambda pid: processes.Process(pid, 1, states["now"], 0))
+    watch = processes.HaltWatch(clock)
 
     def seconds(count: int) -> list[bool]:
         seen = []

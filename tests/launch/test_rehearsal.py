@@ -9,7 +9,7 @@ import pytest
 
 from echelon.errors import UsageError
 from echelon.orders.rehearsal import DROP_NODE, FILL_DISK, KILL_RANK, KINDS, SIGNAL, TEAR_CHECKPOINT, Fault
-from echelon.trials import disturbed, rehearse, scratch
+from echelon.trials import rehearsal_verdict, rehearse, scratch
 
 
 def test_copy_has_small_files_and_links_to_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +86,10 @@ def test_file_that_vanishes_is_named(tmp_path: Path) -> None:
         contents.copy_to(str(tmp_path / "copy"))
 
 
-def records(*steps: "tuple[int, float, int]", end: "dict[str, Any] | None" = None) -> disturbed.Records:
+def records(*steps: "tuple[int, float, int]", end: "dict[str, Any] | None" = None) -> rehearsal_verdict.Records:
     lines = [{"step": step, "time": when, "pid": pid} for step, when, pid in steps]
     told = {"is_same": True, "difference": 0.0, "weights": 0.0, "tensor": "", "lacks": "", **(end or {})}
-    return disturbed.Records(lines, {"struck_at": 3, "time": 3.2}, told)
+    return rehearsal_verdict.Records(lines, {"struck_at": 3, "time": 3.2}, told)
 
 
 def run_directory(folder: Path, *events: "dict[str, Any]") -> str:
@@ -102,9 +102,11 @@ RESTART = {"event": "restart", "cause": "killed by a signal"}
 STEPS = ((1, 1.0, 7), (2, 2.0, 7), (3, 3.0, 7), (2, 4.0, 8), (3, 5.0, 8), (4, 6.0, 8))
 
 
-def judged(folder: Path, found: disturbed.Records, *, exit_code: int = 0, bound: float = 1e-6) -> disturbed.Verdict:
+def judged(
+    folder: Path, found: rehearsal_verdict.Records, *, exit_code: int = 0, bound: float = 1e-6
+) -> rehearsal_verdict.Verdict:
     run = run_directory(folder, RESTART)
-    return disturbed.judge(
+    return rehearsal_verdict.judge(
         Fault(KILL_RANK, rank=1, step=3), found, run, num_steps=4, exit_code=exit_code, bound=lambda: bound
     )
 
@@ -141,8 +143,8 @@ def test_verdict_needs_a_named_cause_and_a_fault(tmp_path: Path) -> None:
     run = run_directory(tmp_path)
     for found, why in (
         (records(*STEPS), "echelon did not name the cause"),
-        (disturbed.Records([], {}, {}), "the fault did not happen"),
+        (rehearsal_verdict.Records([], {}, {}), "the fault did not happen"),
     ):
         fault = Fault(DROP_NODE, rank=1, step=3)
-        told = disturbed.judge(fault, found, run, num_steps=4, exit_code=0, bound=lambda: 1e-6)
+        told = rehearsal_verdict.judge(fault, found, run, num_steps=4, exit_code=0, bound=lambda: 1e-6)
         assert told.why_not.startswith(why)

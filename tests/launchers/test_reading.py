@@ -15,7 +15,7 @@ from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.dialects import accelerate
 from echelon.dialects.accelerate import ask
-from echelon.dialects.settle import settle
+from echelon.dialects.node_layout import with_node_layout
 from echelon.dialects.translate import Line, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
@@ -49,7 +49,7 @@ def job(text: str, allocation: Allocation | None = None) -> Job:
     """Return the job that `echelon run` makes of its words."""
     scanned, line = with_launcher(scan(text.split()))
     assert line is not None
-    return settle(with_line(read_job(scanned), line), allocation, Host())
+    return with_node_layout(with_line(read_job(scanned), line), allocation, Host())
 
 
 def refusal(text: str, allocation: Allocation | None = None) -> str:
@@ -151,7 +151,7 @@ def test_deepspeeds_choice_of_devices(text: str, expected: tuple[int, int, str])
 )  # fmt: skip
 def test_a_number_for_all_nodes_is_divided(monkeypatch: pytest.MonkeyPatch, text: str, ranks_per_node: int) -> None:
     """mpirun, accelerate and srun count the ranks of all nodes together."""
-    monkeypatch.setattr("echelon.dialects.settle._with_mpi", lambda launcher, *_: launcher)
+    monkeypatch.setattr("echelon.dialects.node_layout._with_mpi", lambda launcher, *_: launcher)
     assert job(text, TWO_NODES).ranks_per_node == ranks_per_node
 
 
@@ -328,10 +328,10 @@ def test_what_starts_an_mpi_program(
     monkeypatch: pytest.MonkeyPatch, host: RecordedHost, expected: tuple[str, tuple[str, ...]]
 ) -> None:
     """Slurm where it speaks the library's protocol and can load it, else the line's own mpirun."""
-    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.node_layout.shutil.which", lambda name: f"/usr/bin/{name}")
     scanned, line = with_launcher(scan(["--", "mpirun", "-n", "4", "true"]))
     assert line is not None
-    launcher = settle(with_line(read_job(scanned), line), TWO_NODES, host).launcher
+    launcher = with_node_layout(with_line(read_job(scanned), line), TWO_NODES, host).launcher
     assert launcher is not None
     assert (launcher.mpi, launcher.words) == expected
 
@@ -339,18 +339,18 @@ def test_what_starts_an_mpi_program(
 @pytest.mark.parametrize("text", ["-- mpirun --bind-to core -n 2 true", "--bind off -- mpirun -n 2 true"])
 def test_own_bindings_of_mpirun_stay(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Who says where MPI's processes go, or wants no binding, keeps it."""
-    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.node_layout.shutil.which", lambda name: f"/usr/bin/{name}")
     scanned, line = with_launcher(scan(text.split()))
     assert line is not None
     host = machine(listed="", mpirun=OPEN_MPI)
-    launcher = settle(with_line(read_job(scanned), line), None, host).launcher
+    launcher = with_node_layout(with_line(read_job(scanned), line), None, host).launcher
     assert launcher is not None
     assert "none" not in launcher.words
 
 
 def test_horovodrun_stays_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reaches others by ssh, and starts its ranks where it is called: both are checked against the allocation."""
-    monkeypatch.setattr("echelon.dialects.settle.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("echelon.dialects.node_layout.shutil.which", lambda name: f"/usr/bin/{name}")
     one = replace(TWO_NODES, nodes=("nid1",))
     assert "reaches its 2 nodes by ssh" in refusal("-- horovodrun -np 2 true", TWO_NODES)
     assert "not the node of job 7 (nid1)" in refusal("-- horovodrun -np 2 true", one)

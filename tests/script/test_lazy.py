@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from echelon.script.unsafe import LAZY_ROWS, later, why_unsafe
-from echelon.script.unsafe import ROWS as UNSAFE
+from echelon.script.preloading import LAZY_ROWS, later, why_unsafe
+from echelon.script.preloading import ROWS as UNSAFE
 
 PROGRAM = """
 import json, os, sys, torch, torch.distributed as dist, torch.nn as nn

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from echelon.node import preload, process_state
+from echelon.node import preload, processes
 from echelon.train.wire import device as devices
 from echelon.train.wire import groups, messages
 
@@ -102,7 +102,7 @@ def test_pinned_memory_is_a_first_use(driver: Driver) -> None:
 def test_driver_that_a_library_began(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A library may use a device without PyTorch: the file that the driver has open shows it."""
     assert not devices.is_in_use()
-    monkeypatch.setattr(process_state, "DEVICE_FILES", (str(tmp_path / "uvm"),))
+    monkeypatch.setattr(processes, "DEVICE_FILES", (str(tmp_path / "uvm"),))
     with (tmp_path / "uvm").open("w"):
         assert devices.is_in_use()
     assert not devices.is_in_use()
@@ -172,9 +172,9 @@ def test_nvml_is_no_use_of_a_device(
         return Library(code)
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    monkeypatch.setattr(process_state.os, "listdir", lambda _path: [str(number) for number in range(len(opened))])
-    monkeypatch.setattr(process_state.os, "readlink", lambda path: opened[int(path.rpartition("/")[2])])
-    assert process_state.open_files() == found
+    monkeypatch.setattr(processes.os, "listdir", lambda _path: [str(number) for number in range(len(opened))])
+    monkeypatch.setattr(processes.os, "readlink", lambda path: opened[int(path.rpartition("/")[2])])
+    assert processes.open_files() == found
 
 
 def test_thread_of_nvml_allows_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +190,9 @@ def test_thread_of_nvml_allows_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         while "cuda00001800007" not in [Path(path).read_text().strip() for path in glob("/proc/self/task/*/comm")]:
             time.sleep(0.01)
-        monkeypatch.setattr(process_state, "has_cuda_begun", lambda: False)
+        monkeypatch.setattr(processes, "has_cuda_begun", lambda: False)
         assert "cuda00001800007" not in preload._threads()
-        monkeypatch.setattr(process_state, "has_cuda_begun", lambda: True)
+        monkeypatch.setattr(processes, "has_cuda_begun", lambda: True)
         assert "cuda00001800007" in preload._threads()
     finally:
         end.set()

@@ -99,10 +99,10 @@ def check_health(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
     for health in survey.healths.devices:
         if health.pci in allowed:
-            yield from _of_health(health, allowed[health.pci], survey)
+            yield from _of_device(health, allowed[health.pci], survey)
 
 
-def _of_health(health: Health, number: int, survey: Survey) -> Iterator[Finding]:
+def _of_device(health: Health, number: int, survey: Survey) -> Iterator[Finding]:
     source = survey.healths.source
     remedy = leave_out(survey.node)
     if health.uncorrected > 0:
@@ -183,7 +183,7 @@ def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield from _of_amd(variables, allowed)
     else:
         if CUDA in variables:
-            yield from _of_visibility(CUDA, variables[CUDA], allowed, len(allowed), NVIDIAS_PAGE)
+            yield from _of_filter(CUDA, variables[CUDA], allowed, len(allowed), NVIDIAS_PAGE)
         yield from _foreign(variables)
 
 
@@ -191,7 +191,7 @@ def _of_amd(variables: Mapping[str, str], allowed: list[Device]) -> Iterator[Fin
     lower = variables.get(ROCR)
     upper = next((name for name in (HIP, CUDA) if name in variables), "")
     if lower is not None:
-        yield from _of_visibility(ROCR, lower, allowed, len(allowed), AMDS_PAGE)
+        yield from _of_filter(ROCR, lower, allowed, len(allowed), AMDS_PAGE)
     count = len(_words(lower)) if lower is not None else len(allowed)
     if upper and lower is not None and _words(lower) != [str(number) for number in range(len(allowed))]:
         yield Finding(
@@ -202,7 +202,7 @@ def _of_amd(variables: Mapping[str, str], allowed: list[Device]) -> Iterator[Fin
             source=AMDS_PAGE,
         )
     elif upper:
-        yield from _of_visibility(upper, variables[upper], allowed, count, AMDS_PAGE)
+        yield from _of_filter(upper, variables[upper], allowed, count, AMDS_PAGE)
     if HIP in variables and CUDA in variables and variables[HIP] != variables[CUDA]:
         yield Finding(
             severity="warning",
@@ -233,7 +233,7 @@ def _foreign(variables: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def _of_visibility(name: str, text: str, allowed: list[Device], count: int, source: str) -> Iterator[Finding]:
+def _of_filter(name: str, text: str, allowed: list[Device], count: int, source: str) -> Iterator[Finding]:
     words = _words(text)
     everything = f"unset {name}"
     if not words or words == ["-1"]:

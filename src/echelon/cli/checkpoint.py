@@ -168,12 +168,12 @@ def _chosen(folder: str, step: int | None) -> Checkpoint:
 
     store = _store(folder)
     if step is None:
-        found, findings = store.latest(deep=True)
+        newest, findings = store.latest(deep=True)
         for finding in findings:
             say(finding)
-        if found is None:
+        if newest is None:
             raise UsageError(f"{folder} has no whole checkpoint", hint="echelon checkpoint verify")
-        return found
+        return newest
     path = next((entry.path for entry in store.entries() if entry.step == step), "")
     if not path:
         _no_step(folder, step)

@@ -111,15 +111,15 @@ def _run(scanned: Scanned) -> int:
     if not plans or "dry_run" in values or plans[0].node_rank > 0:
         return exit_code
     directory = plans[0].run_directory
-    found, missing = _found(directory, order)
-    if found and tool == TORCH:
+    profiles, missing = _found(directory, order)
+    if profiles and tool == TORCH:
         judge(
-            [path for paths in found.values() for path in paths],
+            [path for paths in profiles.values() for path in paths],
             as_json="json" in values,
             more=lambda verdicts: _tried(scanned, plans[0], verdicts) if exit_code in (0, TIMED_OUT) else None,
         )
-    elif found:
-        _name_files(found, tool)
+    elif profiles:
+        _name_files(profiles, tool)
     if missing:
         raise _no_profile(directory, missing, order, tool)
     return exit_code

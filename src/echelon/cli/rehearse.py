@@ -14,7 +14,7 @@ from echelon.errors import UsageError
 from echelon.orders import rehearsal
 
 if TYPE_CHECKING:
-    from echelon.trials.disturbed import Verdict
+    from echelon.trials.rehearsal_verdict import Verdict
 
 _OF_RUN = (
     "nproc_per_node", "nnodes", "spares", "module", "env", "launch", "timeout", "global_batch", "share_devices", "bind",

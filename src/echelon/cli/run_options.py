@@ -69,14 +69,14 @@ def _folder_of(name: str) -> str:
     from echelon.node import private
 
     run = os.path.abspath(find(name))
-    if private.is_held(run):
+    if private.is_run_alive(run):
         raise UsageError(
             f"--resume {name}: this run still works, and two runs would write the same checkpoints",
             hint="wait for its end, or stop it; echelon runs lists the runs that work",
         )
     folder = os.path.join(run, SUBFOLDER)
-    found, findings = Store(folder).latest()
-    if found is None:
+    checkpoint, findings = Store(folder).latest()
+    if checkpoint is None:
         why = f": {findings[0]}" if findings else ""
         raise UsageError(
             f"--resume {name}: this run has no whole checkpoint{why}",

@@ -28,8 +28,8 @@ def tell(kind, prepare):
         facts = {name: getattr(args, name, None) for name in names}
         args.main_process_port = 0  # or it would look whether its port is free
         before = dict(os.environ)
-        found = prepare(args)
-        environ = found[1] if isinstance(found, tuple) else found
+        prepared = prepare(args)
+        environ = prepared[1] if isinstance(prepared, tuple) else prepared
         facts["environ"] = {key: value for key, value in environ.items() if before.get(key) != value}
         json.dump({"kind": kind, **facts}, out)
     return launcher

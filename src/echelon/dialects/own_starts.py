@@ -1,4 +1,4 @@
-"""Find a script that starts ranks itself, and a program of which each rank would repeat the whole training."""
+"""Find a script that starts ranks itself, and a program whose whole training each rank would repeat."""
 
 from __future__ import annotations
 

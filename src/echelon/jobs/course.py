@@ -102,24 +102,24 @@ class Course:
         end = batch.job_end(self._host.environ) or now + chain.job_seconds
         self._warn_in(end - reserve - now)
         try:
-            found = read(chain.path, start())
+            outcome = read(chain.path, start())
         except EchelonError as error:
             if isinstance(error, UsageError) and history.num_jobs == 1:  # a command line that began a job is right
                 raise ChainOver(error.message, exit_code=error.exit_code, hint=error.hint) from None
             self._say(f"error: {error}")
-            found = Outcome(text=error.message, exit_code=error.exit_code, goes_on=True)
+            outcome = Outcome(text=error.message, exit_code=error.exit_code, goes_on=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        return self._after(found)
+        return self._after(outcome)
 
-    def _after(self, found: Outcome) -> int:
+    def _after(self, outcome: Outcome) -> int:
         """Note how this job ended; return its exit code: 0 if another job goes on."""
         history, step = self._history, self._step()
-        history.add("end", self._host.now(), job_id=self._id(), step=step, outcome=found.text,
-                    exit_code=found.exit_code, save_seconds=round(found.save_seconds, 3))  # fmt: skip
-        if not found.goes_on:
-            self._end(found.text, found.exit_code)
-            return found.exit_code
+        history.add("end", self._host.now(), job_id=self._id(), step=step, outcome=outcome.text,
+                    exit_code=outcome.exit_code, save_seconds=round(outcome.save_seconds, 3))  # fmt: skip
+        if not outcome.goes_on:
+            self._end(outcome.text, outcome.exit_code)
+            return outcome.exit_code
         self._refuse_further(step)
         if not self._queue_successor():
             raise ChainOver(

@@ -50,12 +50,12 @@ def take(run_directory: str, job_id: str, host: Host) -> Lease:
         try:
             _create(path, content)
         except FileExistsError:
-            found = _content(path)
+            content_of_other = _content(path)
         else:
             return Lease(path, content)
-        holder = _parsed(found)
+        holder = _parsed(content_of_other)
         state = _state(holder, mine, host)
-        if not state and _content(path) == found:
+        if not state and _content(path) == content_of_other:
             private.remove(path)
         elif state and (state != _ENDING or host.now() > deadline):
             raise _held(run_directory, holder)
@@ -65,7 +65,7 @@ def take(run_directory: str, job_id: str, host: Host) -> Lease:
 
 def refuse_living_run(run_directory: str) -> None:
     """Raise UsageError while a supervisor works in the directory, also one that has no lease."""
-    if private.is_held(run_directory):
+    if private.is_run_alive(run_directory):
         raise UsageError(
             f"the run directory {run_directory} belongs to a run that is still running",
             hint="wait for its end, or stop it",

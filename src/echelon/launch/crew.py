@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from echelon.errors import RunError
 from echelon.launch.layout import Placement, Share, seat_of
 from echelon.launch.run_directory import RunDirectory
-from echelon.node import PROTOCOL, private, process_state
+from echelon.node import PROTOCOL, private, processes
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
 from echelon.node.secret import nonce, proof, proves
 
@@ -288,8 +288,8 @@ class Heartbeat:
 def words(member: Member, seconds: float) -> str:
     """Say which agent is silent, and what the kernel says about it if it runs on this node."""
     node = member.placement.node
-    process = process_state.read(member.pid) if member.address.startswith("127.") else None
-    why = process_state.STATES.get(process.state, "") if process is not None else ""
+    process = processes.read(member.pid) if member.address.startswith("127.") else None
+    why = processes.STATES.get(process.state, "") if process is not None else ""
     ranks = sorted(member.share.ranks) if member.share is not None else []
     of_ranks = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}" if ranks else "no rank"
     frozen = f": process {member.pid} is {why}" if why else "; the agent or its node is frozen"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.node import frames
-from echelon.node.process_state import STATES
+from echelon.node.processes import STATES
 
 MOST_NAMED = 4
 _FROZEN = frozenset("TtDZ")
@@ -145,9 +145,9 @@ def _odd(groups: Sequence[Sequence[Stand]]) -> list[Stand]:
         lambda stand: stand.why != "",
         lambda stand: not stand.is_shared,
     ):
-        found = [stand for stand in everyone if is_odd(stand)]
-        if found and (len(found) < len(everyone) or len(groups) == 1):
-            return found
+        odd = [stand for stand in everyone if is_odd(stand)]
+        if odd and (len(odd) < len(everyone) or len(groups) == 1):
+            return odd
     if len(groups) == 1:
         return everyone
     largest = len(groups[0])

@@ -27,8 +27,8 @@ from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RESERVE, RunDirectory
 from echelon.launch.runs import short_name
 from echelon.launch.signals import CAUGHT
-from echelon.node import private, process_state
-from echelon.node.process_state import STOPPED_SECONDS, HaltWatch
+from echelon.node import private, processes
+from echelon.node.processes import STOPPED_SECONDS, HaltWatch
 from echelon.orders.checkpoint import folder
 from echelon.spec import Plan
 from echelon.units import duration
@@ -60,7 +60,7 @@ class _Keeper:
         self._plan = plan
         self._directory = directory
         self._began = time.monotonic()
-        self._kills = process_state.oom_kills()
+        self._kills = processes.oom_kills()
         self._restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
         self._shown = Shown()
         self._num_supervisors = 0
@@ -198,7 +198,7 @@ class _Keeper:
 
     def _reason(self) -> Failure:
         """Return why the supervisor is gone."""
-        supervisor, kills, node = self._supervisor, process_state.oom_kills(), socket.gethostname()
+        supervisor, kills, node = self._supervisor, processes.oom_kills(), socket.gethostname()
         how = failure.how(supervisor.status)
         if supervisor.was_halted:
             how += f", because it had been stopped by a signal for {STOPPED_SECONDS:g} s"
@@ -229,7 +229,7 @@ class _Keeper:
 
     def _is_agent(self, pid: int) -> bool:
         """Say whether a process is one of this run: its number may have been given to another program."""
-        process = process_state.read(pid)
+        process = processes.read(pid)
         if process is None or process.state in "ZX":
             return False
         try:

@@ -44,9 +44,9 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     folder, found_imports = _read_script(job, cwd)
     allocated = allocation.read(host.environ, partial(queue.ask, host))
     if job.launcher is not None:
-        from echelon.dialects.settle import settle
+        from echelon.dialects.node_layout import with_node_layout
 
-        job = settle(job, allocated, host)
+        job = with_node_layout(job, allocated, host)
     ahead = found_imports if job.launch == "warm" else None
     decision = decide(job, found_imports, partial(imports_of, job.command, cwd))
     options = job.scale_options._replace(is_auto=job.scale == "auto")

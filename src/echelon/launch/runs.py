@@ -141,7 +141,7 @@ def _state(path: str, report: dict[str, Any]) -> str:
     events = os.path.join(path, "events.jsonl")
     if not os.path.exists(events):
         return "not started"
-    if private.is_held(path):
+    if private.is_run_alive(path):
         return RUNNING
     if report.get("cause") == HANDED_OVER:
         return HANDED_OVER

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import connect, guard, memory_folder, order, private, process_state, report, server, sweep, warning_signals
+from . import connect, guard, memory_folder, order, private, processes, report, server, sweep, warning_signals
 from .agent_spec import AgentSpec, Placement
 from .binding import Binding, Holdings
 from .channel import Channel, Closed, Message
@@ -16,7 +16,7 @@ from .hang_watch import HangWatch
 from .lookout import Lookout
 from .output import RankOutput
 from .output_multiplexer import OutputMultiplexer
-from .process_state import STOPPED_SECONDS, WHY, HaltWatch, Parent
+from .processes import STOPPED_SECONDS, WHY, HaltWatch, Parent
 from .ranks import Attempt, Rank
 from .starter import Starter, new_rank, num_threads, place_of, surroundings_of_ranks
 from .stores import Stores
@@ -362,7 +362,7 @@ class Agent:
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
     def _reap(self) -> None:
-        for pid, status in process_state.ended():
+        for pid, status in processes.ended():
             self._was_ended(pid, status)
 
     def _reap_warm(self, pid: int) -> None:
@@ -384,7 +384,7 @@ class Agent:
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         # after a killed supervisor another may follow: then the guard keeps the states in memory for the next agent
         is_lost = self.channel is None and self.spec.max_restarts > 0
-        is_over = not is_lost or not private.is_held(self.run_directory)
+        is_over = not is_lost or not private.is_run_alive(self.run_directory)
         if is_over:
             private.remove_folder(self.memory)
         self.imports.close()

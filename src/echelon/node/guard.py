@@ -133,7 +133,7 @@ def _named(words: List[str], key: str) -> str:
 
 def remove_secret(path: str) -> None:
     """Remove the secret of a run whose supervisor is gone; a living one may start the agent again, and removes it."""
-    if not private.is_held(os.path.dirname(path)):
+    if not private.is_run_alive(os.path.dirname(path)):
         private.remove(path)
 
 
@@ -142,7 +142,7 @@ def _remove_memory(folder: str, run_directory: str) -> None:
     if not folder:
         return
     owner = memory_folder.hold_for_another(folder)
-    while private.is_held(run_directory) and not memory_folder.was_taken(folder, owner):
+    while private.is_run_alive(run_directory) and not memory_folder.was_taken(folder, owner):
         time.sleep(_LOOK_SECONDS)
     if not memory_folder.was_taken(folder, owner):
         private.remove_folder(folder)

@@ -4,7 +4,7 @@ import linecache
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from . import flight_recorder, frames, process_state, report
+from . import flight_recorder, frames, processes, report
 from .ranks import Attempt, Rank
 
 OFF, AUTO = "off", "auto"
@@ -122,9 +122,9 @@ FROZEN = ("T", "t", "D", "Z")  # such a process answers no signal
 
 def of_rank(rank: Rank, idle_seconds: float, environ: Mapping[str, str], began: float) -> Dict[str, Any]:
     """Return the facts of one rank for the supervisor."""
-    facts = process_state.facts(rank.pid)
+    facts = processes.facts(rank.pid)
     threads, why = _ask(rank, rank.pid, facts["state"])
-    children = process_state.descendants([rank.pid])[rank.pid]
+    children = processes.descendants([rank.pid])[rank.pid]
     return {
         "rank": rank.rank,
         "pid": rank.pid,
@@ -140,14 +140,14 @@ def of_rank(rank: Rank, idle_seconds: float, environ: Mapping[str, str], began: 
 
 
 def _child(rank: Rank, pid: int) -> Dict[str, Any]:
-    facts = process_state.facts(pid)
+    facts = processes.facts(pid)
     threads, why = _ask(rank, pid, facts["state"])
     return {"pid": pid, **facts, "threads": threads, "why": why, "text": _text(threads)}
 
 
 def _ask(rank: Rank, pid: int, state: str) -> Tuple[List[frames.Thread], str]:
     if state in FROZEN:
-        return [], process_state.STATES[state]
+        return [], processes.STATES[state]
     if rank.pulse is None:
         return [], "it is no Python that echelon has started"
     return rank.pulse.ask(pid)
@@ -190,9 +190,9 @@ class Work:
     def look(self, pids: List[int], now: float) -> None:
         """Compare what the ranks and their descendants have used with the last look."""
         ticks, states = _ticks(pids)
-        size = {pid: process_state.io_bytes(pid) for pid in ticks}
+        size = {pid: processes.io_bytes(pid) for pid in ticks}
         seconds = max(now - self._at, 0.001)
-        least = LEAST_CORE_SHARE * seconds * process_state.CLOCK_TICKS
+        least = LEAST_CORE_SHARE * seconds * processes.CLOCK_TICKS
         if self._ticks:
             used = {
                 pid: number - self._ticks.get(pid, 0 if pid not in pids else number) for pid, number in ticks.items()
@@ -211,8 +211,8 @@ def _ticks(pids: List[int]) -> Tuple[Dict[int, int], Dict[int, str]]:
     """Return the ticks of all processes of the ranks, and the states of the ranks."""
     ticks: Dict[int, int] = {}
     states: Dict[int, str] = {}
-    for pid, family in process_state.descendants(pids).items():
-        process = process_state.read(pid)
+    for pid, family in processes.descendants(pids).items():
+        process = processes.read(pid)
         if process is not None:
             states[pid] = process.state
             family = [process, *family]

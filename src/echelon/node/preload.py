@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Set
 
 from ..environment.variables import RANK_NAMES
-from . import process_state
+from . import processes
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"  # is_available() then asks NVML and does not initialise the driver
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})  # of pyarrow's allocator, which locks itself around every fork
@@ -129,7 +129,7 @@ def reasons_against_fork(readers: Sequence[str]) -> List[str]:
         names = sorted(_threads())
         if names:
             reasons.append("an import started threads that stay: %s" % ", ".join(names))
-    reasons += ["an import opened %s" % path for path in process_state.open_files()]
+    reasons += ["an import opened %s" % path for path in processes.open_files()]
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is not None and cuda.is_initialized():
@@ -147,8 +147,8 @@ def _threads() -> Set[str]:
                     names.add(file.read().strip())
             except OSError:
                 continue  # the thread has just ended
-    if not process_state.has_cuda_begun():
-        names = {name for name in names if not name.startswith(process_state.NVML_THREADS)}
+    if not processes.has_cuda_begun():
+        names = {name for name in names if not name.startswith(processes.NVML_THREADS)}
     return names - HARMLESS_THREADS
 
 

@@ -60,7 +60,7 @@ def _remove_empty(path: str) -> None:
         pass
 
 
-def is_held(run_directory: str) -> bool:
+def is_run_alive(run_directory: str) -> bool:
     """Say whether a living process holds the lock; a file system without locks never says so."""
     import fcntl  # which Windows lacks
 

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Dict, List, Tuple
 
-from . import frames, process_state, pulse, secret
+from . import frames, processes, pulse, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -56,7 +56,7 @@ class PulsePage:
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""
         held = int(self._words[pulse.DESCRIPTOR]) - 1
-        if held < 0 or not self._holds(pid, held) or not process_state.catches(pid, pulse.SIGNAL):
+        if held < 0 or not self._holds(pid, held) or not processes.catches(pid, pulse.SIGNAL):
             return [], "it is no Python that echelon has started"
         begin = os.lseek(self.descriptor, 0, os.SEEK_END)
         os.lseek(self.descriptor, begin, os.SEEK_SET)  # both processes share the position

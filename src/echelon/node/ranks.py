@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Callable, Dict, List, Optional
 
-from . import process_state, sweep
+from . import processes, sweep
 from .output import RankOutput
 from .pulse_page import PulsePage
 
@@ -39,7 +39,7 @@ class Attempt:
 
     def __init__(self, number: int, mark: str, spared: Callable[[], sweep.Spared]) -> None:
         self.number = number
-        self.oom_kills_before = process_state.oom_kills()
+        self.oom_kills_before = processes.oom_kills()
         self.ranks: List[Rank] = []
         self._mark = mark
         self._spared = spared

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Dict
 
-from . import process_state
+from . import processes
 from .ranks import Attempt, Rank
 
 ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
@@ -20,7 +20,7 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "why": "",
         "time": now,
         "error_time": error_time if failed and now - error_time < ERROR_TO_EXIT_SECONDS else 0.0,
-        "oom_kills": process_state.oom_kills() - attempt.oom_kills_before if failed else 0,
+        "oom_kills": processes.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
         **_of_steps(rank),
@@ -47,7 +47,7 @@ def measures(rank: Rank) -> Dict[str, float]:
     known: Dict[str, float] = {}
     if rank.pulse is not None and rank.pulse.steps:
         known = {**rank.pulse.measures(), "step_seconds": rank.pulse.last_at - rank.pulse.first_at}
-    for name, value in process_state.usage(rank.pid).items():
+    for name, value in processes.usage(rank.pid).items():
         rank.usage[name] = max(value, rank.usage.get(name, 0.0))
     return {name: _short(value) for name, value in {**known, **rank.usage}.items()}
 

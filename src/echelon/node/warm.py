@@ -23,7 +23,7 @@ import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
 from ..environment import threads
-from . import link, preload, process_state, pulse, secret, sweep, warning_signals
+from . import link, preload, processes, pulse, secret, sweep, warning_signals
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
 HELD_BACK = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
@@ -85,7 +85,7 @@ def _report_exits(agent: socket.socket, wakeup: int) -> None:
         os.read(wakeup, 4096)
     except BlockingIOError:
         pass
-    for pid, status in process_state.ended():
+    for pid, status in processes.ended():
         link.send(agent, {"kind": "exit", "pid": pid, "status": status})
 
 

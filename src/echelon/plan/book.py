@@ -56,7 +56,7 @@ def _booked(request: Request, machine: Machine, *, today: date, rocm: str = "") 
     chosen = choose(request, machine, judged)
     kind, laid = chosen.kind, chosen.laid
     is_whole = has_whole_nodes(request, kind, chosen.partition, laid.ranks_per_node)
-    variables = site.of_job(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
+    variables = site.variables_of_job(machine, kind, num_nodes=laid.num_nodes, rocm=rocm)
     return Booking(
         machine=machine.name,
         title=machine.title,

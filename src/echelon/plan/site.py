@@ -48,7 +48,7 @@ def variables(
     if site.machine is None:
         return (), ()
     theirs = {**(site.environ or {}), **dict(job_environ)}
-    wanted = of_job(site.machine, site.kind, num_nodes=num_nodes, rocm=site.rocm)
+    wanted = variables_of_job(site.machine, site.kind, num_nodes=num_nodes, rocm=site.rocm)
     ours = tuple(variable for variable in wanted if variable.name not in theirs)
     reasons = [Reason(what="machine", value=site.machine.title, why=site.how)]
     for variable in wanted:
@@ -62,7 +62,7 @@ def variables(
     return ours, tuple(reasons)
 
 
-def of_job(machine: Machine, kind: NodeType | None, *, num_nodes: int, rocm: str) -> tuple[Variable, ...]:
+def variables_of_job(machine: Machine, kind: NodeType | None, *, num_nodes: int, rocm: str) -> tuple[Variable, ...]:
     """Return the settings for a job of this size; skip a setting that a newer ROCm does not need.
 
     `rocm` is the version that PyTorch was built for; empty: unknown, which keeps the setting.

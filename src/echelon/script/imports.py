@@ -12,10 +12,10 @@ from echelon.script.branches import Certainty
 from echelon.script.changes import marked_lines, trace
 from echelon.script.find import Script
 from echelon.script.locate import Located
+from echelon.script.preloading import later, why_unsafe
 from echelon.script.search_path import SearchPath, is_read_on_import
 from echelon.script.source import parse
 from echelon.script.statements import Event, Moved, Wanted, events, mentions
-from echelon.script.unsafe import later, why_unsafe
 
 # of all files together: 0.1 s of CPU for ordinary code, 2.4 s for lines of `f(a)` (2026-11-21, Python 3.11, one core)
 PARSED_BYTES = 1 << 19

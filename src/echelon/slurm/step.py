@@ -55,8 +55,8 @@ def on_one_node(step: Sequence[str], node: str) -> tuple[str, ...]:
     >>> on_one_node(("srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--overlap"), "nid005001")
     ('srun', '--nodes=1', '--ntasks=1', '--ntasks-per-node=1', '--overlap', '--nodelist=nid005001')
     """
-    one = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
-    return (*(one.get(word.partition("=")[0], word) for word in step), f"--nodelist={node}")
+    replaced = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
+    return (*(replaced.get(word.partition("=")[0], word) for word in step), f"--nodelist={node}")
 
 
 def beside(job_id: str, *, has_terminal: bool) -> tuple[str, ...]:

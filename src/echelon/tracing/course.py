@@ -22,7 +22,7 @@ from .ledger import (
     OPTIMIZER,
     PARAMETER,
     STATE,
-    Ledger,  # fmt: skip
+    Ledger,
 )
 from .micro_batches import MicroBatches
 from .sharing import Sharing

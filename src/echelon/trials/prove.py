@@ -139,10 +139,10 @@ class _Prover:
         try:
             several = self._several(OFF, False, observed)
         except RunError:
-            found = self._alone(f"several-{OFF}")
-            if not found:
+            difference = self._alone(f"several-{OFF}")
+            if not difference:
                 raise
-            return [found]
+            return [difference]
         like = {**observed, records.LIKE: os.path.join(several, records.ABOUT)}
         oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
         for note in _read_about(oracle)["notes"]:

@@ -27,8 +27,8 @@ from echelon.orders.rehearsal import (
     Rehearsal,
 )
 from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
-from echelon.trials import disturbed, own_runs, scratch
-from echelon.trials.disturbed import Records, Verdict
+from echelon.trials import own_runs, rehearsal_verdict, scratch
+from echelon.trials.rehearsal_verdict import Records, Verdict
 from echelon.units import size
 
 TRACKERS = {
@@ -115,7 +115,7 @@ class Rehearsing:
                 f"the script made {num_steps} steps of an optimizer, and a rehearsal needs {LEAST_STEPS}",
                 hint="let it train for longer, and in its own process, with an optimizer of torch.optim",
             )
-        report = disturbed.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        report = rehearsal_verdict.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
         self._num_steps = num_steps
         return Undisturbed(
             num_steps=num_steps, num_ranks=int(report["ranks"]), longest_step=records.longest_step(), seconds=seconds
@@ -129,7 +129,7 @@ class Rehearsing:
         )
         order = Rehearsal(steps=self._asked.num_steps, like=self._state, is_nudged=True)
         records, _, _ = self._run("nudged", order)
-        return max(disturbed.ROUNDING, MARGIN * float(records.end.get("difference", 0.0)))
+        return max(rehearsal_verdict.ROUNDING, MARGIN * float(records.end.get("difference", 0.0)))
 
     def verdicts(self, known: Undisturbed) -> Iterator[Verdict]:
         """Rehearse one fault after the other."""
@@ -150,9 +150,9 @@ class Rehearsing:
         )  # fmt: skip
         records, done, _ = self._run(kind, order, *self._limits(kind, known))
         run = os.path.join(self._folder, kind, "run")
-        if kind == SIGNAL and disturbed.is_handed_over(run):
+        if kind == SIGNAL and rehearsal_verdict.is_handed_over(run):
             records, done, _ = self._run(kind, order, *self._limits(kind, known), "--resume", run, name="successor")
-        return disturbed.judge(
+        return rehearsal_verdict.judge(
             fault, records, run, num_steps=known.num_steps, exit_code=done.exit_code,
             bound=lambda: self._bound,
         )  # fmt: skip
@@ -178,7 +178,7 @@ class Rehearsing:
         words = [*self._options(folder, name, order), *options, *_script(self._asked, self._target(copy))]
         done = own_runs.finish(self._host, words, folder=copy)
         self._refuse_changed()
-        return disturbed.read(folder), done, self._host.now() - began
+        return rehearsal_verdict.read(folder), done, self._host.now() - began
 
     def _options(self, folder: str, name: str, order: Rehearsal) -> list[str]:
         variables = {**TRACKERS, rehearsal.VARIABLE: rehearsal.variable(order)}

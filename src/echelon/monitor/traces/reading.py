@@ -220,7 +220,7 @@ class Host:
         self.begins, self.ends = array("d"), array("d")
         self.threads = array("L")
         self.kinds = array("b")
-        """From `kinds`: first what each event is alone, see `threads.Doings` for what it is inside of others."""
+        """A constant of `kinds` for each event, by its own name; `doings.Doings` finds the events around it."""
         self.links = array("q")
         """The External id of an operation, the correlation of a call; NO_LINK for neither."""
 

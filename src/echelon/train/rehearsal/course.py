@@ -181,10 +181,10 @@ def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
     for name in sorted({*before, *here}):
         if name not in before or name not in here or before[name].shape != here[name].shape:
             return {**told, "is_same": False, "lacks": name}
-        one, other = before[name].contiguous(), here[name].contiguous()
-        if torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
+        expected, present = before[name].contiguous(), here[name].contiguous()
+        if torch.equal(expected.reshape(-1).view(torch.uint8), present.reshape(-1).view(torch.uint8)):
             continue
-        difference = _difference(one, other)
+        difference = _difference(expected, present)
         told["is_same"] = False
         if is_weight(name):
             told["weights"] = max(told["weights"], difference)
@@ -193,9 +193,9 @@ def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
     return told
 
 
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    here, there = one.to(wide), other.to(wide)
+def _difference(expected: torch.Tensor, present: torch.Tensor) -> float:
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    here, there = expected.to(wide), present.to(wide)
     scale = float(here.abs().max().clamp(min=1e-30))
     worst = float((here - there).abs().max()) / scale
     return worst if worst == worst else float("inf")

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from ...checkpoint import store, written
 from ...checkpoint.errors import writing
-from ...node import process_state
+from ...node import processes
 from ...orders.rehearsal import DROP_NODE, ERROR, FILL_DISK, FREEZE_RANK, KILL_AGENT, KILL_RANK, SIGNAL, TEAR_CHECKPOINT
 from .. import patches
 from ..files import writers
@@ -40,12 +40,12 @@ def concerns_all(kind: str) -> bool:
 
 def agent() -> int:
     """Return the process of the agent that started this rank; raise RuntimeError if there is none above it."""
-    above = process_state.read(os.getppid())
+    above = processes.read(os.getppid())
     while above is not None and above.pid > 1:
         with open("/proc/%d/cmdline" % above.pid, "rb") as file:
             if _AGENT in file.read():
                 return above.pid
-        above = process_state.read(above.parent)
+        above = processes.read(above.parent)
     raise RuntimeError("the process of the agent cannot be found from this rank")
 
 
@@ -64,7 +64,7 @@ def _kill_agent(_: str) -> None:
 def _drop_node(_: str) -> None:
     """Freeze all processes of this node at once: a lost node says no word, and closes no connection."""
     top, here = agent(), os.getpid()
-    others: List[int] = [process.pid for process in process_state.descendants([top])[top] if process.pid != here]
+    others: List[int] = [process.pid for process in processes.descendants([top])[top] if process.pid != here]
     for pid in (top, *others, here):
         try:
             os.kill(pid, signal.SIGSTOP)
@@ -89,9 +89,9 @@ def _tear_checkpoint(checkpoints: str) -> None:
     deadline = time.monotonic() + _SAVE_SECONDS
     while any(".partial-" in name for name in os.listdir(checkpoints)) and time.monotonic() < deadline:
         time.sleep(0.01)  # else a newer one may be published just after
-    found, _ = store.Store(checkpoints).latest()
-    if found is not None:
-        names = [os.path.join(found.path, name) for name in os.listdir(found.path)]
+    checkpoint, _ = store.Store(checkpoints).latest()
+    if checkpoint is not None:
+        names = [os.path.join(checkpoint.path, name) for name in os.listdir(checkpoint.path)]
         largest = max(names, key=os.path.getsize)
         os.truncate(largest, os.path.getsize(largest) // 2)
     _kill_rank(checkpoints)

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from ...node import process_state
+from ...node import processes
 from ...pytorch import internals
 from .. import patches
 
@@ -74,7 +74,7 @@ def is_in_use() -> bool:
     built = _built()
     if built == CPU:
         return False
-    return is_used() or bool(process_state.open_files())
+    return is_used() or bool(processes.open_files())
 
 
 def before_first_use(act: Callable[[], None]) -> None:

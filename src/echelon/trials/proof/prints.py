@@ -54,14 +54,14 @@ class Pair(NamedTuple):
 def pairs(case: Case) -> list[Pair]:
     """Return the numbers that all runs printed, and that one device printed alike in both of its runs."""
     oracle, reordered, several = (_numbers(run.facts[0]) for run in (case.oracle, case.reordered, case.several))
-    found = []
+    printed = []
     for key, wanted in oracle.items():
         if key in several and key in reordered:
             stray = relative(wanted.number, reordered[key].number)
             if stray <= _STEADY:
                 gap = relative(wanted.number, several[key].number)
-                found.append(Pair(key[:2], wanted, several[key], gap > max(_PRINTED, 16 * stray)))
-    return found
+                printed.append(Pair(key[:2], wanted, several[key], gap > max(_PRINTED, 16 * stray)))
+    return printed
 
 
 def difference(case: Case, printed: list[Pair]) -> Difference | None:

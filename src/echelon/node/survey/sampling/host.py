@@ -167,7 +167,7 @@ def rows(nics: List[NicReader], seconds: float) -> List[Dict[str, Any]]:
 
 
 def _sum(counters: Tuple[_Counter, ...]) -> Optional[int]:
-    """Return what all counters have moved; None if one of them is not known."""
+    """Return the sum by which the counters have moved; None if the movement of a counter is not known."""
     total = 0
     for moved in [counter.moved_bytes() for counter in counters]:
         if moved is None:

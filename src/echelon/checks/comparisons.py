@@ -180,17 +180,17 @@ def check_reach(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
             by_target[node].append((survey.node, why))
     unreachable = {node for node, tries in by_target.items() if len(tries) > 1 or len(surveys) == 2}
     for node in sorted(unreachable):
-        yield _finding_of_reach(node, "cannot be reached by other nodes", by_target[node], "error")
+        yield _unreached(node, "cannot be reached by other nodes", by_target[node], "error")
     for survey in surveys:
         left = {node: why for node, why in survey.unreached.items() if node not in unreachable}
         if len(left) > 1:
-            yield _finding_of_reach(survey.node, "cannot reach other nodes", list(left.items()), "error")
+            yield _unreached(survey.node, "cannot reach other nodes", list(left.items()), "error")
         elif left:
             node, why = next(iter(left.items()))
-            yield _finding_of_reach(survey.node, f"cannot reach {node}, which others do", [(node, why)], "error")
+            yield _unreached(survey.node, f"cannot reach {node}, which others do", [(node, why)], "error")
 
 
-def _finding_of_reach(node: str, message: str, tries: Sequence[tuple[str, str]], severity: str) -> Finding:
+def _unreached(node: str, message: str, tries: Sequence[tuple[str, str]], severity: str) -> Finding:
     why = sorted({reason for _, reason in tries})
     others = ", ".join(other for other, _ in tries[:3]) + (" …" if len(tries) > 3 else "")
     names = any("resolve" in reason for reason in why)
@@ -219,13 +219,11 @@ def check_clocks(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]
     for survey in answered:
         apart = survey.ahead_seconds - middle
         if 0 < survey.time < FIRST_TIME:
-            yield _finding_of_clocks(
-                survey, "error", "its clock was never set", f"seconds since 1970: {survey.time:.0f}"
-            )
+            yield _wrong_clock(survey, "error", "its clock was never set", f"seconds since 1970: {survey.time:.0f}")
         elif abs(apart) >= NOTICED_SECONDS and len(answered) > 1:
             severity = "error" if abs(apart) >= WRONG_SECONDS else "warning"
             direction = "ahead" if apart > 0 else "behind"
-            yield _finding_of_clocks(
+            yield _wrong_clock(
                 survey, severity, f"its clock is {abs(apart):.0f} s {direction}", f"median of {len(answered)} nodes"
             )
     if wanted.now and len(answered) > 1 and abs(middle) >= WRONG_SECONDS:
@@ -237,7 +235,7 @@ def check_clocks(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]
         )
 
 
-def _finding_of_clocks(survey: Survey, severity: str, message: str, evidence: str) -> Finding:
+def _wrong_clock(survey: Survey, severity: str, message: str, evidence: str) -> Finding:
     return Finding(
         node=survey.node, severity=severity, message=message, evidence=evidence,
         remedy=leave_out(survey.node),

@@ -161,10 +161,10 @@ def open_files() -> List[str]:
             paths.add(os.readlink("/proc/self/fd/" + descriptor))
         except OSError:
             continue  # the descriptor of this listdir()
-    found = sorted(path for path in paths if path.startswith(DEVICE_FILES))
-    if any(path.startswith(_OF_CUDA) for path in found) and not has_cuda_begun():
-        return [path for path in found if not path.startswith(_OF_CUDA)]
-    return found
+    opened = sorted(path for path in paths if path.startswith(DEVICE_FILES))
+    if any(path.startswith(_OF_CUDA) for path in opened) and not has_cuda_begun():
+        return [path for path in opened if not path.startswith(_OF_CUDA)]
+    return opened
 
 
 def has_cuda_begun() -> bool:

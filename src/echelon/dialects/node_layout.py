@@ -19,7 +19,7 @@ FAMILIES = (("Open MPI", "pmix"), ("OpenRTE", "pmix"), ("HYDRA", "pmi2"), ("Inte
 """Names in the output of `mpirun --version`, each with the protocol that srun needs for such a library."""
 
 
-def settle(job: Job, allocation: Allocation | None, host: Host) -> Job:
+def with_node_layout(job: Job, allocation: Allocation | None, host: Host) -> Job:
     """Return the job with the ranks of each node; raise UsageError if line and nodes do not fit."""
     launcher = job.launcher
     if launcher is None:  # no other launcher's line
