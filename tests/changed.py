@@ -19,7 +19,7 @@ STARTED = {
     "trials": ("bench", "proof", "planted"), "jobs": ("slurm",), "dialects": ("launchers", "frameworks"),
     "checks": ("checks",), "lint": ("lint",), "machines": ("machines",), "monitor": ("monitor",),
     "plan": ("plan",), "estimate": ("estimate",), "topology": ("topology", "run"), "script": ("script",),
-    "slurm": ("slurm",), "cli": ("run", "test_docs.py"), "launch": ("run", "faults", "slurm", "launchers"),
+    "scheduler": ("slurm",), "cli": ("run", "test_docs.py"), "launch": ("run", "faults", "slurm", "launchers"),
     "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "launchers"),
     "host": ("run",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"), "train": ("corpus",),
     "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),

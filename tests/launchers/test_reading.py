@@ -19,8 +19,8 @@ from echelon.dialects.settle import settle
 from echelon.dialects.translate import Line, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
-from echelon.slurm.allocation import Allocation
-from echelon.slurm.step import read_list
+from echelon.scheduler.slurm.allocation import Allocation
+from echelon.scheduler.slurm.step import read_list
 from echelon.spec import Job
 
 from .conftest import BESIDE, PATH, require

@@ -10,7 +10,7 @@ from echelon.cli.help import IGNORED, Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
-from echelon.slurm.allocation import PROGRAMS
+from echelon.scheduler.slurm.allocation import PROGRAMS
 
 OPTIONS: tuple[Option, ...] = (Option(names=("-h", "--help"), help="show this"),)
 HELP = Help(

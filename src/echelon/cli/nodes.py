@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from echelon.checks.reference import Usual
     from echelon.checks.report import Group
     from echelon.machines.machine import Machine, NodeType
-    from echelon.slurm.allocation import Allocation
+    from echelon.scheduler.slurm.allocation import Allocation
     from echelon.spec import Plan
 
 PART_SECONDS = {"fast": 5.0, "full": 15.0}
@@ -180,8 +180,8 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
 
 def _allocation(host: Host) -> Allocation | None:
     """Return the allocation to survey; None outside of a job, and inside of a task of a step."""
-    from echelon.slurm import allocation as slurm_allocation
-    from echelon.slurm import queue
+    from echelon.scheduler.slurm import allocation as slurm_allocation
+    from echelon.scheduler.slurm import queue
 
     allocated = slurm_allocation.read(host.environ, partial(queue.ask, host))
     if allocated is None or allocated.is_task:
@@ -194,7 +194,7 @@ def _allocation(host: Host) -> Allocation | None:
 
 def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
     from echelon.launch import visit
-    from echelon.slurm.step import step_command
+    from echelon.scheduler.slurm.step import step_command
 
     step = step_command(
         num_nodes=len(allocation.nodes), tasks_per_node=1, devices_per_node=min(allocation.devices, default=0)
@@ -277,7 +277,7 @@ def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]
 
 def _planned(plan: Plan, host: Host) -> Allocation | None:
     """Return the allocation as the plan has it, without asking the scheduler again."""
-    from echelon.slurm import allocation as slurm_allocation
+    from echelon.scheduler.slurm import allocation as slurm_allocation
 
     allocated = slurm_allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
     devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()

@@ -111,7 +111,7 @@ def _without(job: Job, before: BeforeRun, host: Host) -> Plan:
     """Plan again for the nodes that remain; the step excludes the others."""
     from echelon.environment.hostlist import compress
     from echelon.launch.prepare import prepare
-    from echelon.slurm import allocation
+    from echelon.scheduler.slurm import allocation
 
     plan = prepare(job, _Elsewhere(allocation.without(host.environ, before.left_out)))
     bad = compress(before.left_out)

@@ -16,7 +16,7 @@ from echelon.launch.layout import Placement
 from echelon.node.agent_spec import AgentSpec
 from echelon.node.connect import GONE_SECONDS
 from echelon.node.sweep import Life
-from echelon.slurm.step import on_one_node, step_environment
+from echelon.scheduler.slurm.step import on_one_node, step_environment
 from echelon.spec import Plan
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ RUNTIMES = ("singularity", "apptainer")
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
-    from echelon.slurm import allocation, queue
+    from echelon.scheduler.slurm import allocation, queue
 
     host = host or Host()
     cwd = os.getcwd()

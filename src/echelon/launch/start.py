@@ -134,7 +134,7 @@ def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, 
     agents = AllAgents(plan, archive, host, first, supervisor.selector, kept.note_agents)
     supervisor.revival.start_agent, supervisor.revival.clear = agents.start_again, agents.clear
     if plan.where == "slurm":
-        from echelon.slurm.verdict import nodes_down
+        from echelon.scheduler.slurm.verdict import nodes_down
 
         supervisor.revival.nodes_down = lambda nodes: nodes_down(nodes, agents.said, host)
     return agents
@@ -248,7 +248,7 @@ def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Ho
     by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
         return outcome
-    from echelon.slurm.verdict import why_ended
+    from echelon.scheduler.slurm.verdict import why_ended
 
     verdict = why_ended(said, host)
     if not verdict:

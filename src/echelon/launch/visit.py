@@ -64,7 +64,7 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         secret = os.urandom(32)
         visit.write(directory, spec, secret)
         command = (*asked_round.step, sys.executable, "-I", "-S", archive, "survey", directory)
-        from echelon.slurm.step import step_environment
+        from echelon.scheduler.slurm.step import step_environment
 
         gathering = Gathering(asked_round, listener, secret)
         process = host.start(command, environ=step_environment(host.environ))

@@ -10,8 +10,8 @@ from echelon.orders.checkpoint import variables as saved
 from echelon.plan import containers, spares
 from echelon.plan.shape import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
-from echelon.slurm.allocation import Allocation
-from echelon.slurm.step import step_command
+from echelon.scheduler.slurm.allocation import Allocation
+from echelon.scheduler.slurm.step import step_command
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
 
 # Variables that echelon sets in each rank; a common value would be wrong in all ranks but one.
