@@ -19,7 +19,7 @@ from echelon.dialects.settle import settle
 from echelon.dialects.translate import Line, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
-from echelon.scheduler.slurm.allocation import Allocation
+from echelon.scheduler.protocol import Allocation
 from echelon.scheduler.slurm.step import read_list
 from echelon.spec import Job
 

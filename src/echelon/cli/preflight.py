@@ -53,7 +53,7 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
     After a check before the start, the survey is not judged again: then it only says what to sample. A single machine
     without devices is not surveyed: nobody allocates it, and nobody pays for it.
     """
-    is_worth = plan.where == "slurm" or (plan.where == "here" and plan.devices_per_node > 0)
+    is_worth = plan.has_allocation or (plan.where == "here" and plan.devices_per_node > 0)
     is_by_node = plan.launch != "tasks" and not (plan.launcher is not None and plan.launcher.is_step)
     level = _level(values, host)
     if level == "off" or not (is_worth and is_by_node):
@@ -89,7 +89,7 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
     """Return the level of the check before the start, and whether bad nodes are left out."""
     level = _level(values, host)
     excludes = "exclude_bad" in values
-    if excludes and plan.where != "slurm":
+    if excludes and not plan.has_allocation:
         raise UsageError(
             "--exclude-bad leaves out nodes of an allocation, but this is a single machine",
             hint="salloc --nodes=8 … echelon run --check full --exclude-bad …",

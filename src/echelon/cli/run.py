@@ -343,12 +343,14 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print on standard output what would run."""
-    from echelon.launch.agents import command
+    from echelon.launch.agents import starts
     from echelon.launch.run_directory import plan_fields
 
     archive = f"{plan.run_directory}/node.pyz"
     if as_json:
-        print(json.dumps({"format": 1, **plan_fields(plan), "agents": list(command(plan, archive))}, indent=1))
+        print(
+            json.dumps({"format": 1, **plan_fields(plan), "agents": list(starts(plan, archive, {})[0].words)}, indent=1)
+        )
         return
     import shlex
 
@@ -359,7 +361,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         ("on", ", ".join(plan.nodes) or "the nodes that meet at " + plan.rendezvous),
         ("imports", ", ".join(plan.preload) or "nothing ahead"),
         ("run dir", plan.run_directory),
-        ("agents", shlex.join(command(plan, archive))),
+        *(("agents", shlex.join(start.words)) for start in starts(plan, archive, {})),
         ("ranks", shlex.join(plan.argv)),
     ):
         print(f"{label:<{width}}  {text}")

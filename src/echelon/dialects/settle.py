@@ -10,8 +10,8 @@ from dataclasses import replace
 from echelon.dialects.merge import started
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
+from echelon.scheduler.protocol import Allocation
 from echelon.scheduler.slurm import step
-from echelon.scheduler.slurm.allocation import Allocation
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Launcher
 
 ANSWER_SECONDS = 20.0
