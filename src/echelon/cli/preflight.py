@@ -104,6 +104,11 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
             "--exclude-bad leaves out nodes that fail a check, but no check comes before this run",
             hint="echelon run --check full --exclude-bad …",
         )
+    if plan.where == "ssh" and level not in ("off", ""):
+        raise UsageError(
+            f"a check ({level}) before the start is for this machine or the nodes of an allocation, not for --hosts",
+            hint="echelon run --check off …   and echelon check on each host",
+        )
     return level, excludes
 
 

@@ -29,6 +29,7 @@ from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
+from echelon.scheduler import hosts
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -129,9 +130,11 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line describes."""
     values = {key: found[-1] for key, found in scanned.values.items()}
+    named, slots = hosts.read(values)
     least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
-        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
+        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", slots)),
+        hosts=named,
         min_nodes=least,
         num_nodes=most,
         num_spares=_whole("--spares", values.get("spares", "0"), least=0),
@@ -349,7 +352,9 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     archive = f"{plan.run_directory}/node.pyz"
     if as_json:
         print(
-            json.dumps({"format": 1, **plan_fields(plan), "agents": list(starts(plan, archive, {})[0].words)}, indent=1)
+            json.dumps(
+                {"format": 1, **plan_fields(plan), "agents": list(starts(plan, archive, os.environ)[0].words)}, indent=1
+            )
         )
         return
     import shlex
@@ -361,7 +366,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         ("on", ", ".join(plan.nodes) or "the nodes that meet at " + plan.rendezvous),
         ("imports", ", ".join(plan.preload) or "nothing ahead"),
         ("run dir", plan.run_directory),
-        *(("agents", shlex.join(start.words)) for start in starts(plan, archive, {})),
+        *(("agents", shlex.join(start.words)) for start in starts(plan, archive, os.environ)),
         ("ranks", shlex.join(plan.argv)),
     ):
         print(f"{label:<{width}}  {text}")

@@ -37,6 +37,8 @@ def settle(job: Job, allocation: Allocation | None, host: Host) -> Job:
 
 
 def _num_nodes(job: Job, allocation: Allocation | None) -> int:
+    if job.hosts:
+        return len(job.hosts)
     if allocation is None:
         return job.num_nodes if job.num_nodes != ALL_NODES and job.rendezvous else 1
     nodes = len(allocation.step_nodes if allocation.is_task else allocation.nodes)
@@ -126,7 +128,7 @@ def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Lau
     nodes = _num_nodes(job, allocation)
     if nodes > 1:
         raise UsageError(
-            f"horovodrun reaches its {nodes} nodes by ssh, but echelon starts nothing by ssh",
+            f"horovodrun reaches its {nodes} nodes by ssh, past echelon's agents",
             hint=f"without it, Horovod's ranks meet through echelon: echelon run {started(job.command)}",
         )
     here = socket.gethostname().partition(".")[0]

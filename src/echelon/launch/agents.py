@@ -18,6 +18,7 @@ from echelon.node.agent_spec import AgentSpec
 from echelon.node.connect import GONE_SECONDS
 from echelon.node.sweep import Life
 from echelon.scheduler import members
+from echelon.scheduler.protocol import EVERY
 from echelon.spec import Plan
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 OnEnd = Callable[[int, str], None]
 """Hears the exit code of a process and its last words."""
+OnEndOfStart = Callable[["Start", int, str], None]
 OnSaid = Callable[[str], None]
 
 
@@ -122,8 +124,9 @@ class AllAgents:
         self._all: list[Agents] = []
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's, which agents and ranks get
 
-    def start(self, on_end: Callable[[Start, int, str], None], on_said: Callable[[Start, str], None]) -> None:
+    def start(self, on_end: OnEndOfStart, on_said: Callable[[Start, str], None]) -> None:
         """Start all agents; raise ToolMissing without the program that starts them."""
+        self._on_end = on_end
         for start in starts(self._plan, self._archive, self._host.environ):
             self._add(Agents.start(start, self._host, on_end=partial(on_end, start), on_said=partial(on_said, start)))
 
@@ -134,20 +137,26 @@ class AllAgents:
 
     def start_again(self, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
         """Start a lost agent again; `on_end` is called when its process has ended."""
-        self._start("agent", placement, life, on_end)
+
+        def ended(start: Start, exit_code: int, said: str) -> None:
+            on_end()
+            if start.agent_index != EVERY:
+                self._on_end(start, exit_code, said)
+
+        self._start("agent", placement, life, ended)
 
     def clear(self, placement: Placement, life: Life) -> None:
         """End a frozen agent and its ranks, on their node."""
-        self._start("clear", placement, life, lambda: None)
+        self._start("clear", placement, life, lambda _start, _code, _said: None)
 
-    def _start(self, act: str, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
+    def _start(self, act: str, placement: Placement, life: Life, on_end: OnEndOfStart) -> None:
         numbers = map(str, (placement.agent_index, life.number, life.predecessor))
         command = (*_command(act, self._plan, self._archive), *numbers)
         start = members.of(self._plan.where).start_on(placement.node, self._plan, command, self._host.environ)
         ours = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[0], ours[1]))
         try:
-            self._add(Agents.start(start, self._host, on_end=lambda _code, _said: on_end(), on_said=lambda _said: None))
+            self._add(Agents.start(start, self._host, on_end=partial(on_end, start), on_said=lambda _said: None))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, ours)
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,7 @@ from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
 from echelon.plan import exchange
 from echelon.scheduler import members
-from echelon.scheduler.protocol import End, Start
+from echelon.scheduler.protocol import EVERY, End, Start
 from echelon.spec import Plan
 from echelon.units import duration
 
@@ -57,7 +57,7 @@ def start(
         if kept.num_before:
             listener = _listener(plan)
         archive, secret = directory.file("node.pyz"), _secret(plan)
-        _write_for_agents(plan, directory, listener, secret, look, kept)
+        _write_for_agents(plan, directory, listener, secret, look, kept, host.environ)
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
         )
@@ -88,7 +88,8 @@ def start(
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
     finally:
-        directory.remove(private.SECRET)
+        for name in (private.SECRET, *members.of(plan.where).files({})):
+            directory.remove(name)
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
@@ -96,16 +97,25 @@ def start(
 
 
 def _write_for_agents(
-    plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, look: Look | None, kept: Kept
+    plan: Plan,
+    directory: RunDirectory,
+    listener: socket.socket,
+    secret: bytes,
+    look: Look | None,
+    kept: Kept,
+    environ: Mapping[str, str],
 ) -> None:
     """Write what agents read: their program, and whom they connect to."""
     hosts = own_addresses() if members.of(plan.where).is_remote else [_local_address(listener)]
     addresses = [(host, listener.getsockname()[1]) for host in hosts]
     looks = look.asked if look is not None else None
+    files = members.of(plan.where).files(environ)
     spec = launch_agents.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
     try:
         directory.insist(lambda: package.write(directory.file("node.pyz")))
         directory.insist(lambda: agent_spec.write(spec, directory.path))
+        for name, content in files.items():
+            directory.insist(partial(private.write, directory.file(name), content))
     except OSError as error:  # a full disk, or an exhausted quota
         raise (unwritable_again if kept.num_before else unwritable)(directory.path, error) from None
 
@@ -178,15 +188,19 @@ def _allow_many_files() -> None:
 
 def _agents_ended(supervisor: Supervisor, plan: Plan, start: Start, exit_code: int, said: str) -> None:
     """Handle the end of a process of agents before the end of the run."""
-    revival = supervisor.revival
-    if supervisor.is_over or (revival.has_begun and (supervisor.crew.members or revival.is_waiting)):
+    if supervisor.is_over:
         return
-    end = _end(start, exit_code, said)
-    if supervisor.crew.is_complete:
-        supervisor.lose_all(end.how + (f": {_first_line(end.said)}" if end.said else ""))
+    end, crew, revival = _end(start, exit_code, said), supervisor.crew, supervisor.revival
+    why = end.how + (f": {_first_line(end.said)}" if end.said else "")
+    if start.agent_index in crew.members:
+        crew.expel(crew.members[start.agent_index], why)
+    elif revival.has_begun and (crew.members or revival.is_waiting):
         return
-    supervisor.error = members.of(plan.where).cannot_start(plan, end)
-    supervisor.is_over = True
+    elif not crew.is_complete:
+        supervisor.error = members.of(plan.where).cannot_start(plan, end)
+        supervisor.is_over = True
+    elif start.agent_index == EVERY:
+        supervisor.lose_all(why)
 
 
 def _end(start: Start, exit_code: int, said: str) -> End:

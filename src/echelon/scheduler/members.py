@@ -20,6 +20,10 @@ def of(where: str) -> Scheduler:
         from echelon.scheduler.slurm.member import Slurm
 
         return Slurm()
+    if where == "ssh":
+        from echelon.scheduler.hosts import Hosts
+
+        return Hosts()
     from echelon.scheduler.here import Here
 
     return Here()
@@ -29,7 +33,8 @@ def place(job: Job, allocation: Allocation | None, node: str) -> Place:
     """Return the nodes of a job on this machine, which is called `node`."""
     from echelon.scheduler.here import Here
 
-    return of("slurm").place(job, allocation, node) or Here().place(job, allocation, node)
+    member = of("ssh") if job.hosts else of("slurm")
+    return member.place(job, allocation, node) or Here().place(job, allocation, node)
 
 
 def allocation_of(host: Host) -> Allocation | None:

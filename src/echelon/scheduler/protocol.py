@@ -101,6 +101,10 @@ class Scheduler(ABC):
         """Return the command that starts another one on each node; empty if agents are started otherwise."""
         return ()
 
+    def names(self, plan: Plan) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the nodes by the numbers of their agents; empty if agents know the names themselves."""
+        return ()
+
     @abstractmethod
     def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[Start, ...]:
         """Return the commands that start one agent on each node; `agent` is its command without its number."""
@@ -114,7 +118,7 @@ class Scheduler(ABC):
         """Return the error for agents that ended before they joined."""
 
     def files(self, environ: Mapping[str, str]) -> Mapping[str, bytes]:  # noqa: ARG002
-        """Return files of the run directory that its commands read, by name."""
+        """Return the files of the run directory that its commands read, by name; the user alone may read them."""
         return {}
 
     def nodes_down(self, nodes: Sequence[str], said: str, host: Host) -> dict[str, str]:  # noqa: ARG002
