@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from echelon.launch import package
+from echelon.launch import package, packing
 
 LOOKER = "_echelon.train.patches"
 _archive = Path()
@@ -27,13 +27,13 @@ def import_all(folder: Path) -> None:
     """Import what agents and ranks import, from an archive in this folder, and put it aside."""
     global _archive, _size_bytes
     _archive = folder / "node.pyz"
-    _size_bytes = _archive.write_bytes(package.pack(package.sources()))
+    _size_bytes = _archive.write_bytes(packing.pack(package.sources()))
     sys.path.insert(0, str(_archive))
     _import("node.__main__", "node.guard", "node.agent_spec", "node.agent", "node.connect")
     of_agent.update(_imported())
     for name in of_agent:
         del sys.modules[name]  # what an agent changes in its modules is not the ranks'
-    _import("node.warm", "node.pulse", "node.order", "train.measuring.install")
+    _import("node.warm", "node.pulse", "node.warning_signals", "train.measuring.install")
     of_rank.update(_imported())
     _import("train.automatic", "train.start", "train.files.install", "train.parallelism.replicated")
     of_scaled_rank.update(_imported())

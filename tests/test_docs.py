@@ -40,7 +40,7 @@ from echelon.launch import failure, gathering, hangs, signals, supervisor
 ROOT = Path(__file__).parents[1]
 SOURCES = Path(echelon.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-MADE_BY_RUNS = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split()}
+MADE_BY_RUNS = {"jobs", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OURS, SLURMS = ("echelon",), ("salloc", "srun", "sbatch")
 FOREIGN = ("ECHELON", "OMP_", "PYTHON", "TORCH", "XDG_CONFIG", "CUDA_VISIBLE", "ROCR_VISIBLE", "HIP_VISIBLE")

@@ -264,7 +264,7 @@ def _pwned(folder: Path, tell: Any, hear: Any) -> Path:
 IN_A_GROUP = """
 import os, sys
 import torch
-from echelon.train import groups
+from echelon.train.wire import groups
 from echelon.train.scaling_error import ScalingError
 
 digest = groups.digest

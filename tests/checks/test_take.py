@@ -225,7 +225,7 @@ def test_doors_greet_who_knows_them() -> None:
     closed = visit.Door("word", "127.0.0.1")
     port = closed.port
     closed.socket.close()
-    code = "import sys; from echelon.node.survey import meet; d = meet.Door('word', '127.0.0.1'); print(d.port, flush=True); d.socket.setblocking(True); d.answer(); d.answer()"  # noqa: E501
+    code = "import sys; from echelon.node.survey import visit; d = visit.Door('word', '127.0.0.1'); print(d.port, flush=True); d.socket.setblocking(True); d.answer(); d.answer()"  # noqa: E501
     server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     good = int(server.stdout.readline())

@@ -17,7 +17,7 @@ HEAVY = {
 LOADED = """
 import sys
 before = set(sys.modules)
-from echelon.environment import become, devices, frameworks, hostlist, slurm_task, surroundings, threads
+from echelon.environment import become, devices, frameworks, hostlist, surroundings, threads
 become.rank_environment({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
     "SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "n[1-2]"})

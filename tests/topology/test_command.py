@@ -177,7 +177,7 @@ def test_room_imports_little() -> None:
     """Every agent loads this room: none of the modules that take milliseconds come with it."""
     code = (
         "import sys; before = set(sys.modules)\n"
-        "from echelon.topology import binding, describe, discover, visible\n"
+        "from echelon.topology import binding, devices, discover\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     sources = str(Path(echelon.__file__).parents[1])

@@ -116,7 +116,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     worlds.close()
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(pick(3600, soak=6 * 3600))
 def test_compositions_are_those_of_one_device(worlds: Worlds) -> None:
     """Losses and all gradients are equal on 2 and 3 ranks; at most a third is refused, and then by all ranks."""
 

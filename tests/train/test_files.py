@@ -339,8 +339,8 @@ def test_full_disk_has_its_name(tmp_path: Path) -> None:
     script = (
         TRAIN
         + """
-from echelon.train.files import library_writers  # the disk of this test is not full
-library_writers.FULL_BYTES = 1 << 60
+from echelon.train.files import writers  # the disk of this test is not full
+writers.FULL_BYTES = 1 << 60
 
 class Fails:
     def __reduce__(self):

@@ -212,10 +212,6 @@ def _row(timing: Timing) -> Dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:], os.environ)
-
-
 TELLING = (
     "libnccl.so", "librccl.so", "libnccl-net", "librccl-net", "libfabric", "libcxi", "libibverbs", "libmlx5", "libmpi",
     "libefa", "libucp", "libucs",
@@ -265,3 +261,7 @@ def _number(path: str) -> int:
             return int(file.read())
     except (OSError, ValueError):
         return 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ)

@@ -41,7 +41,6 @@ class HostCopies:
 
     @property
     def held_bytes(self) -> int:
-        """Return the memory that is held already."""
         return sum(block.numel() for block in self._blocks)
 
     def copy(self, tensors: Sequence[torch.Tensor], num_bytes: int) -> None:

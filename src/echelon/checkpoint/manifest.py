@@ -60,7 +60,6 @@ def hasher() -> Any:
 
 
 def checksum_of(hashed: Any) -> str:
-    """Return the text of a checksum."""
     return "blake2b:" + str(hashed.hexdigest())
 
 

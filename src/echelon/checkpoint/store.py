@@ -33,7 +33,6 @@ class Checkpoint(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Return the number of optimizer steps."""
         return self.manifest.step
 
 
@@ -120,7 +119,6 @@ class Store:
         self.keep = keep
 
     def path(self, step: int) -> str:
-        """Return the folder of a step."""
         return os.path.join(self.folder, "step-%09d" % step)
 
     def begin(self, step: int) -> Draft:
@@ -163,7 +161,6 @@ class Store:
         return sorted(self._entries(deep), key=lambda entry: entry.step)
 
     def next_serial(self) -> int:
-        """Return the serial number of the next checkpoint."""
         manifests_here = [_readable(path) for _, path in self._candidates()]
         return 1 + max((one.serial for one in manifests_here if one is not None), default=0)
 
@@ -236,7 +233,6 @@ class Store:
 
 
 def has_checkpoint(folder: str) -> bool:
-    """Say whether a folder has a published checkpoint."""
     return os.path.isdir(folder) and any(_PUBLISHED.fullmatch(name) for name in os.listdir(folder))
 
 

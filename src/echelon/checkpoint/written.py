@@ -1,4 +1,9 @@
-"""Files that are on the disk when they are closed, with a checksum that is computed while they are written."""
+"""Files that are on the disk when they are closed, with a checksum that is computed while they are written.
+
+A log beside the checkpoints: the paths that the script has written, a JSON object a line.
+
+A killed run has written files after its last checkpoint, and only this log knows them.
+"""
 
 import json
 import os

@@ -12,6 +12,7 @@ from echelon.checks.reference import Usual
 from echelon.environment.hostlist import compress
 from echelon.node.survey.nouns import Survey
 
+QUESTION = "Are the collectives as fast as they should be, and do they go by the fast network?"
 NAME = "collectives"
 FAST = ("slingshot", "infiniband")
 MUCH_BYTES = 16 << 20

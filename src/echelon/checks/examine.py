@@ -62,35 +62,126 @@ def bad_nodes(surveys: Sequence[Survey], findings: Sequence[Finding]) -> list[st
 
 
 OF_ONE = (
-    Check(name="answers", needs=(), look=settings.check_answers),
-    Check(name="visibility", needs=("settings", "devices"), look=devices.check_visibility),
-    Check(name="devices", needs=("settings", "devices"), look=devices.check_devices),
-    Check(name="health", needs=("devices", "healths"), look=devices.check_health),
-    Check(name="occupied", needs=("devices", "healths"), look=devices.check_occupied),
-    Check(name="distance", needs=("cores", "devices"), look=cores.check_distance),
-    Check(name="cores", needs=("cores", "devices"), look=cores.check_cores),
-    Check(name="threads", needs=("settings", "cores", "devices"), look=cores.check_threads),
-    Check(name="memory", needs=("cores", "devices"), look=cores.check_memory),
-    Check(name="interfaces", needs=("settings", "network"), look=network.check_interfaces),
-    Check(name="names", needs=("network",), look=network.check_names),
-    Check(name="fast network", needs=("settings", "network", "devices"), look=network.check_fast_network),
-    Check(name="plugin", needs=("settings", "network", "devices", "software"), look=network.check_plugin),
-    Check(name="container", needs=("settings", "software", "network"), look=files.check_container),
-    Check(name="binds", needs=("software",), look=files.check_binds),
-    Check(name="torch build", needs=("software", "devices"), look=devices.check_torch_build),
-    Check(name="caches", needs=("folders",), look=files.check_caches),
-    Check(name="room", needs=("folders",), look=files.check_room),
-    Check(name="quota", needs=("quotas",), look=files.check_quota),
-    Check(name="limits", needs=("limits", "network", "devices"), look=settings.check_limits),
-    Check(name="spelling", needs=("settings",), look=settings.check_spelling),
-    Check(name="slowing", needs=("settings",), look=settings.check_slowing),
+    Check(
+        name="answers", question="Does the node answer, and do all of its parts?", needs=(), look=settings.check_answers
+    ),
+    Check(
+        name="visibility",
+        question="Do the visibility filters leave what was meant?",
+        needs=("settings", "devices"),
+        look=devices.check_visibility,
+    ),
+    Check(
+        name="devices",
+        question="Are all the devices there that the job was given, and that such a node has?",
+        needs=("settings", "devices"),
+        look=devices.check_devices,
+    ),
+    Check(
+        name="health",
+        question="Do the devices report errors, or are they held down?",
+        needs=("devices", "healths"),
+        look=devices.check_health,
+    ),
+    Check(
+        name="occupied",
+        question="Does somebody use the devices already?",
+        needs=("devices", "healths"),
+        look=devices.check_occupied,
+    ),
+    Check(
+        name="distance",
+        question="Are the allowed cores near to the devices?",
+        needs=("cores", "devices"),
+        look=cores.check_distance,
+    ),
+    Check(
+        name="cores", question="Has every rank cores of its own?", needs=("cores", "devices"), look=cores.check_cores
+    ),
+    Check(
+        name="threads",
+        question="Do the threads of all ranks fit on the cores?",
+        needs=("settings", "cores", "devices"),
+        look=cores.check_threads,
+    ),
+    Check(
+        name="memory",
+        question="Is there memory for the ranks, and is it near to their cores?",
+        needs=("cores", "devices"),
+        look=cores.check_memory,
+    ),
+    Check(
+        name="interfaces",
+        question="Do the interfaces that are named exist, and are they up?",
+        needs=("settings", "network"),
+        look=network.check_interfaces,
+    ),
+    Check(
+        name="names",
+        question="Does the node's name lead to the node, for others too?",
+        needs=("network",),
+        look=network.check_names,
+    ),
+    Check(
+        name="fast network",
+        question="Will the collectives take the fast network, and the fast ways within a node?",
+        needs=("settings", "network", "devices"),
+        look=network.check_fast_network,
+    ),
+    Check(
+        name="plugin",
+        question="Is the library there by which the collectives reach the fast network?",
+        needs=("settings", "network", "devices", "software"),
+        look=network.check_plugin,
+    ),
+    Check(
+        name="container",
+        question="Does a container hide what the ranks need?",
+        needs=("settings", "software", "network"),
+        look=files.check_container,
+    ),
+    Check(
+        name="binds",
+        question="Are the machine's paths bound into the container?",
+        needs=("software",),
+        look=files.check_binds,
+    ),
+    Check(
+        name="torch build",
+        question="Is torch built for these devices?",
+        needs=("software", "devices"),
+        look=devices.check_torch_build,
+    ),
+    Check(name="caches", question="Where do the caches really lie?", needs=("folders",), look=files.check_caches),
+    Check(name="room", question="Is there room to write?", needs=("folders",), look=files.check_room),
+    Check(
+        name="quota", question="Do the quotas leave room for checkpoints?", needs=("quotas",), look=files.check_quota
+    ),
+    Check(
+        name="limits",
+        question="Does the kernel allow what ranks need?",
+        needs=("limits", "network", "devices"),
+        look=settings.check_limits,
+    ),
+    Check(
+        name="spelling",
+        question="Is there a variable that nothing reads, like one that something does?",
+        needs=("settings",),
+        look=settings.check_spelling,
+    ),
+    Check(
+        name="slowing",
+        question="Was something left switched on that slows every step?",
+        needs=("settings",),
+        look=settings.check_slowing,
+    ),
 )
 
 
 COMPARISONS = (
-    Comparison(name="alike", look=alike.check_alike),
-    Comparison(name="versions", look=alike.check_versions),
-    Comparison(name="settings", look=alike.check_settings),
-    Comparison(name="clocks", look=alike.check_clocks),
-    Comparison(name="reach", look=alike.check_reach),
+    Comparison(name="alike", question="Are the nodes alike: devices, memory, cores, NICs?", look=alike.check_alike),
+    Comparison(name="versions", question="Have all nodes the same software?", look=alike.check_versions),
+    Comparison(name="settings", question="Have all nodes the same settings?", look=alike.check_settings),
+    Comparison(name="clocks", question="Do the clocks agree?", look=alike.check_clocks),
+    Comparison(name="reach", question="Do the nodes reach each other, both ways?", look=alike.check_reach),
 )

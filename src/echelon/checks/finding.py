@@ -67,6 +67,7 @@ class Check:
     """A check of a single node; it is skipped when a part in `needs` did not answer."""
 
     name: str
+    question: str
     needs: tuple[str, ...]
     look: Callable[[Survey, Wanted], Iterator[Finding]]
 
@@ -76,4 +77,5 @@ class Comparison:
     """A check that compares all nodes."""
 
     name: str
+    question: str
     look: Callable[[Sequence[Survey], Wanted], Iterator[Finding]]

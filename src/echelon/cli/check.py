@@ -104,16 +104,15 @@ def _print(checked: Checked, values: dict[str, str]) -> None:
 
 
 def listing() -> list[str]:
-    """Return one line for each check: its name and its module's docstring."""
-    from importlib import import_module
-
+    """Return one line for each check: its name and its question."""
     from echelon.checks import collectives
     from echelon.checks.examine import COMPARISONS, OF_ONE
 
-    named = [(check.name, check.look.__module__) for check in OF_ONE]
-    named += [(each.name, each.look.__module__) for each in COMPARISONS]
-    named.append((collectives.NAME, collectives.__name__))
-    return [f"{name:<14} {(import_module(module).__doc__ or '').strip()}" for name, module in named]
+    named = [
+        *((each.name, each.question) for each in (*OF_ONE, *COMPARISONS)),
+        (collectives.NAME, collectives.QUESTION),
+    ]
+    return [f"{name:<14} {question}" for name, question in named]
 
 
 def _whole(option: str, text: str, most: int) -> int:

@@ -81,7 +81,6 @@ class Answer:
         }
 
     def print(self) -> None:
-        """Print the answer."""
         print_table(self._head())
         for note in self._notes():
             print_table(f"note: {note}")

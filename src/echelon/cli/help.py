@@ -68,7 +68,6 @@ IGNORED = "accepted so that torchrun's command lines work unchanged, but without
 
 
 def of(command: str) -> Help:
-    """Return the help of one command."""
     of_command: Help = import_module(f"echelon.cli.{command}").HELP
     return of_command
 

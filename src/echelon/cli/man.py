@@ -67,7 +67,6 @@ def main(arguments: list[str]) -> int:
 
 
 def page(commands: Iterable[Help]) -> str:
-    """Return the page in the markup of man(7)."""
     commands = list(commands)
     lines = [
         f'.TH ECHELON 1 "" "echelon {echelon.__version__}" "User Commands"',

@@ -218,7 +218,6 @@ def _sharded(base: Layout, num_ranks: int) -> Layout:
 
 
 def _words(options: Sequence[Option], values: Mapping[str, str]) -> list[str]:
-    """Return options with their values as shell words."""
     words = []
     for option in options:
         if option.key in values:

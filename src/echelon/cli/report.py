@@ -107,14 +107,12 @@ def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
 
 
 def _as_json(run: Told, comparisons: Comparisons) -> dict[str, Any]:
-    """Return a run as data."""
     about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
     compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
     return {**about, **compared, "advice": run.advice, "paragraph": _paragraph(run)}
 
 
 def _paragraph(run: Told) -> str:
-    """Return the paragraph of a run."""
     from echelon.monitor import report
 
     return report.paragraph_of_run(run.recorded, run.account)

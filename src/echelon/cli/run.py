@@ -164,7 +164,6 @@ def read_job(scanned: Scanned) -> Job:
 
 
 def _scale_options(values: dict[str, str]) -> ScaleOptions:
-    """Return the options of scaling."""
     exchange.refuse_with_splits(values)
     rule = ""
     if "scale_lr" in values:

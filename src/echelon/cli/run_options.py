@@ -145,7 +145,6 @@ def scale(values: Mapping[str, str]) -> str:
 
 
 def _refuse_without_class(text: str, path: str, name: str) -> None:
-    """Refuse a file that cannot be read, or has no such class."""
     import ast
 
     from echelon.script.find import read_source

@@ -32,7 +32,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """List all runs, or the named runs."""
     scanned = scan_all(arguments, OPTIONS, command="runs")
     if "help" in scanned.values:
         print_help(HELP.text())

@@ -115,7 +115,6 @@ _REPAIRS = {
 
 
 def translated(error: BaseException) -> EchelonError:
-    """Return an error of FOREIGN as an EchelonError."""
     if isinstance(error, WrongEnvironmentError):
         return UsageError(error.message, hint=error.hint)
     if isinstance(error, OutputLost):

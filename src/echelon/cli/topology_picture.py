@@ -66,7 +66,6 @@ def _across(count: int) -> int:
 
 
 def svg(node: Node) -> str:
-    """Return the picture as SVG text."""
     columns = _columns(node)
     core_of = {cpu.number: cpu.core for cpu in node.cpus}
     owners = {core_of[thread]: number for number, cpus in discover.near_cores(node).items() for thread in cpus}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import pwd
 import shlex
 import signal
 import socket
@@ -173,7 +172,7 @@ def _show(path: str, states: Iterator[RunState], *, keeps_last: bool) -> None:
     """Show states until a person quits, or until there are no more and the last one need not stay."""
     if not sys.stdin.isatty() or not terminal.moves_cursor(sys.stdout, os.environ):
         raise UsageError("--replay needs a terminal", hint="echelon watch --once RUN")
-    from echelon.host.terminal import Screen
+    from echelon.host.keyboard import Screen
     from echelon.monitor.watch.screen import View, draw, press
 
     view, state = View(), None
@@ -269,6 +268,8 @@ def _port(text: str) -> int:
 
 def user(environ: Mapping[str, str]) -> str:
     """Return the name of the user; a container may know only the number."""
+    import pwd  # which Windows lacks
+
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

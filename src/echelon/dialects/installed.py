@@ -184,7 +184,6 @@ def prebuilt_for() -> str:
 
 
 def row(name: str) -> Framework | None:
-    """Return the row of a framework by its import name."""
     return next((each for each in FRAMEWORKS if each.name == name), None)
 
 

@@ -41,7 +41,6 @@ def planned(plan: Plan) -> Ranks:
 
 
 def booked(job: Job, booking: Booking) -> Ranks:
-    """Return the ranks that a job will have."""
     return Ranks(
         where="slurm",
         num_nodes=booking.num_nodes,

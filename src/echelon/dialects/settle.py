@@ -46,7 +46,6 @@ def _num_nodes(job: Job, allocation: Allocation | None) -> int:
 
 
 def _divided(job: Job, launcher: Launcher, num_nodes: int) -> Job:
-    """Divide a number of ranks on all nodes by the nodes."""
     total = launcher.num_ranks
     if not total:
         return job

@@ -1,11 +1,10 @@
-"""Find the place of an agent among the tasks of its Slurm step."""
+"""Find the place of an agent that Slurm, mpirun, mpiexec or horovodrun started."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import variables
-from .surroundings import filled_by_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,5 +49,7 @@ def mpi_task(environ: Mapping[str, str]) -> AgentTask:
         names = ("HOROVOD_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
         rank, node_rank, local_rank, local_size = (variables.number(environ, name) for name in names)
         return AgentTask(rank, node_rank, local_rank, node, local_size)
+    from .surroundings import filled_by_mpi
+
     started, node_rank = filled_by_mpi(environ)
     return AgentTask(started.rank, node_rank, started.local_rank, node, started.local_world_size)

@@ -1,4 +1,4 @@
-"""The variables from which each framework learns its rank: one function for each framework."""
+"""The variables from which each framework learns the place of its rank: one function for each framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count the cores that a process may use, and the threads that each of several ranks gets."""
+"""Count and bind the cores that a process may use, and the threads that each of several ranks gets."""
 
 from __future__ import annotations
 

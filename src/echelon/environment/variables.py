@@ -1,4 +1,4 @@
-"""Read variables that a launcher must have set, and name the missing one."""
+"""The variables that tell a process which rank it is; read a variable that must be set, and name a missing one."""
 
 from __future__ import annotations
 

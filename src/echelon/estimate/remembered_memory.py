@@ -38,7 +38,6 @@ class Prediction:
 
 
 def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time: float) -> Prediction:
-    """Return the prediction that a verdict is."""
     return Prediction(
         training=training,
         rows=rows,

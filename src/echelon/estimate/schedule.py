@@ -210,7 +210,6 @@ class _Recording:
 
 
 def _freed_in_backward(log: EventLog) -> set[int]:
-    """Return the tensors that backward frees."""
     freed, is_backward = set(), False
     for event in log.events:
         if isinstance(event, str):

@@ -79,7 +79,6 @@ def _described(log: EventLog, most: int, where: int) -> Peak:
 
 
 def live_tensors(log: EventLog, position: int) -> set[int]:
-    """Return the tensors that are live after the event at this position."""
     alive: set[int] = set()
     for event in log.events[: position + 1]:
         if type(event) is int:
@@ -183,7 +182,6 @@ def repeated(log: EventLog) -> EventLog:
 
 @functools.lru_cache(maxsize=4)
 def without(log: EventLog) -> EventLog:
-    """Return the log without them."""
     if not has_any(log):
         return log
     are_workspaces = [tensor.category == WORKSPACE for tensor in log.tensors]

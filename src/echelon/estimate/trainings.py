@@ -32,12 +32,10 @@ class Training:
 
 
 def as_fields(training: Training) -> dict[str, Any]:
-    """Return a training as JSON fields."""
     return {**asdict(training), "arguments": list(training.arguments)}
 
 
 def rows_of(rows: Iterable[Mapping[str, Any]], training: Training) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a training."""
     asked = as_fields(training)
     return (row for row in rows if all(row.get(name) == value for name, value in asked.items()))
 

@@ -1,4 +1,4 @@
-"""The processes, files and clock of this machine."""
+"""The processes, files and clock of this machine; or recorded ones, for tests."""
 
 from __future__ import annotations
 

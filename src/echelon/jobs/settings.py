@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -127,6 +126,8 @@ def _shown(path: str, cwd: str) -> str:
 
 
 def _digest(path: str) -> str:
+    import hashlib  # which a run outside of a chain does not pay
+
     try:
         return hashlib.sha256(regular_files.read(path)).hexdigest()
     except OSError:

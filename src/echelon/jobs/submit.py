@@ -20,9 +20,9 @@ from echelon.jobs.settings import Chain
 from echelon.launch.prepare import decide, imports_of, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.node import private
+from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.plan.candidates import named_partitions
-from echelon.plan.shape import batch_variables
 from echelon.scheduler.slurm import batch, plain
 from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import cost, counted, slurm_time
@@ -125,7 +125,6 @@ def prepare(wish: Wish, host: Host) -> Script:
 
 
 def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, name: str) -> Chain:
-    """Return the settings of the chain that is asked for."""
     job_seconds = booking.minutes * 60.0
     if asked.max_seconds < job_seconds:
         raise UsageError(

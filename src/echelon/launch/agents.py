@@ -12,10 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.host import Host
-from echelon.launch.hangs import timeout_of
 from echelon.launch.layout import Placement
-from echelon.node.agent_spec import AgentSpec
-from echelon.node.connect import GONE_SECONDS
 from echelon.node.sweep import Life
 from echelon.scheduler import members
 from echelon.scheduler.protocol import EVERY
@@ -23,6 +20,7 @@ from echelon.spec import Plan
 
 if TYPE_CHECKING:
     from echelon.host.host import Process
+    from echelon.node.agent_spec import AgentSpec
     from echelon.scheduler.protocol import Start
 
 
@@ -194,6 +192,10 @@ def spec(
     first_life: int = 0,
 ) -> AgentSpec:
     """Return the part of a plan that agents read before they connect."""
+    from echelon.launch.hangs import timeout_of
+    from echelon.node.agent_spec import AgentSpec
+    from echelon.node.connect import GONE_SECONDS
+
     return AgentSpec(
         run_id=plan.run_id,
         addresses=list(addresses),

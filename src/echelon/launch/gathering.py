@@ -65,7 +65,6 @@ class Gathering:
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes that have ranks."""
         return len({member.placement.node_rank for member in self._crew.with_ranks})
 
     @property

@@ -143,7 +143,6 @@ class _Keeper:
 
     @property
     def _may_follow(self) -> bool:
-        """Whether another supervisor may follow this one."""
         return can_start_again(self._plan) and self._restarts.has_left and not self._stop
 
     def _read_signals(self) -> list[int]:
@@ -240,7 +239,6 @@ class _Keeper:
             return False
 
     def _end(self, reason: Failure) -> NoReturn:
-        """Report the end of the run, and end."""
         self._directory.remove(private.SECRET)
         code = self._supervisor.end
         if code is not None:  # the ranks had ended

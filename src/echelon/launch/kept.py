@@ -120,7 +120,6 @@ class Shown:
         self._counts = mmap.mmap(-1, _MOST_RANKS * _COUNT_BYTES)
 
     def of(self, rank: int) -> int:
-        """Return the number of bytes of a rank."""
         return int.from_bytes(self._counts[rank * _COUNT_BYTES : (rank + 1) * _COUNT_BYTES], "little")
 
     def set(self, rank: int, num_bytes: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
-from echelon.plan.shape import refuse_uneven_shards
+from echelon.plan.batch import refuse_uneven_shards
 from echelon.spec import Plan
 
 
@@ -92,7 +92,6 @@ def divide(placements: Sequence[Placement]) -> list[Share]:
 
 
 def ranks_per_node(shares: Sequence[Share]) -> list[int]:
-    """Return the number of ranks on each node, by node rank."""
     counts = {share.node_rank: share.local_world_size for share in shares}
     return [counts[node_rank] for node_rank in sorted(counts)]
 

@@ -5,17 +5,10 @@ The zip is packed once per installation and kept in the user's cache: a run copi
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import marshal
 import os
 import stat
 import sys
-import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping
-from importlib.machinery import SourceFileLoader
-from types import CodeType
+from collections.abc import Iterator
 
 from echelon import __version__
 from echelon.node import private
@@ -88,10 +81,11 @@ def _kept() -> bytes:
 
 
 def _packed() -> bytes:
+    from echelon.launch import packing
 
-    content = pack(sources())
+    content = packing.pack(sources())
     try:
-        keep(content, _cache_path())
+        packing.keep(content, _cache_path())
     except OSError:
         pass  # with a full or read-only home, the next run packs again, which takes 10 ms
     return content
@@ -106,50 +100,3 @@ def _cache_path() -> str:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = crc32(f"{sys.version} {state}".encode("utf-8", "surrogateescape"))
     return os.path.join(base, "echelon", f"node-{sys.implementation.cache_tag}-{key:08x}.pyz")
-
-
-_MAIN = "import sys\n\nfrom _echelon.node.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
-MAX_KEPT = 8  # versions and interpreters that one user may use
-
-
-def pack(sources: Mapping[str, str]) -> bytes:
-    """Return the zip: the sources for any Python, and this interpreter's bytecode."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        _add(archive, "__main__", _MAIN.encode(), compile(_MAIN, "node.pyz", "exec"))
-        version = f"__version__ = {__version__!r}\n"
-        _add(archive, "_echelon/__init__", version.encode(), compile(version, "node.pyz", "exec"))
-        for name, source in sources.items():
-            inner = "sitecustomize" if name == "node/start_hook" else f"_echelon/{name}"
-            loader = SourceFileLoader("echelon." + name.replace("/", "."), source)
-            code = loader.get_code(loader.name)  # from __pycache__ if it is there
-            if code is not None:
-                _add(archive, inner, loader.get_data(source), code)
-    return content.getvalue()
-
-
-def keep(content: bytes, path: str) -> None:
-    """Write the zip into the cache atomically, and remove the oldest zips."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(dir=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(fresh, path)
-    except OSError:
-        os.unlink(fresh)
-        raise
-    kept = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("node-")]
-    for old in sorted(kept, key=os.path.getmtime)[:-MAX_KEPT]:
-        os.unlink(old)
-
-
-def _add(archive: zipfile.ZipFile, name: str, source: bytes, code: CodeType) -> None:
-    archive.writestr(zipfile.ZipInfo(name + ".py"), source)
-    archive.writestr(zipfile.ZipInfo(name + ".pyc"), _unchecked_bytecode(code))
-
-
-def _unchecked_bytecode(code: CodeType) -> bytes:
-    """Return a .pyc that is loaded without checking its source (PEP 552, flag 0b01)."""
-    return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -173,7 +172,6 @@ def unwritable_again(path: str, error: OSError) -> RunError:
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON fields."""
     fields = asdict(plan)
     fields["scale_options"] = None if plan.scale_options is None else plan.scale_options._asdict()
     fields["show"] = "all" if plan.show is None else sorted(plan.show)
@@ -217,6 +215,8 @@ def shared_folder(name: str, why: str) -> Iterator[str]:
 
     Raise UsageError, with the reason `why` the folder is needed, if it cannot be made.
     """
+    import tempfile
+
     try:
         folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
     except OSError as error:

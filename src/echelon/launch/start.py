@@ -131,7 +131,6 @@ def _say_how(plan: Plan, console: Console) -> None:
 
 
 def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: Kept) -> AllAgents:
-    """Start the agents, and let the supervisor start lost ones again."""
     agents = AllAgents(plan, archive, host, supervisor.selector, kept.note_agents)
     agents.start(on_end=partial(_agents_ended, supervisor, plan), on_said=partial(_agents_said, supervisor, plan))
     revival, scheduler = supervisor.revival, members.of(plan.where)

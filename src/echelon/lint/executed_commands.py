@@ -278,7 +278,6 @@ def _is_within(command: Command, branches: list[tuple[int, int]]) -> bool:
 
 
 def _chained(commands: list[Command], depth: int) -> set[int]:
-    """Return the commands of a chain of && and of the group that ends it."""
     chain: set[int] = set()
     for command in commands:
         is_grouped = len(command.blocks) > depth

@@ -34,7 +34,6 @@ def judged(mistake: Hit, *, is_certain: bool) -> Hit:
 
 
 def written(place: Word | Option) -> str:
-    """Return a word or an option as written in the script."""
     return place.raw if isinstance(place, Word) else place.written
 
 

@@ -212,7 +212,6 @@ class Job:
 
     @cached_property
     def memory_option(self) -> Option | None:
-        """The option that requests memory."""
         return self.option("mem") or self.option("mem-per-gpu") or self.option("mem-per-cpu")
 
     @cached_property
@@ -230,12 +229,10 @@ class Job:
 
     @cached_property
     def has_whole_nodes(self) -> bool:
-        """Whether the job has its nodes alone."""
         return "exclusive" in self.header.last or (self.partition is not None and self.partition.whole_nodes)
 
     @cached_property
     def takes_all_devices(self) -> bool:
-        """Whether the job has all devices of its nodes."""
         there = self.kind.num_devices if self.kind else None
         is_wide = self.machine is None and self.num_nodes > 1 and self.devices_per_node != 1
         return self.has_whole_nodes or is_wide or self.devices_per_node >= (there or MOST_DEVICES)
@@ -264,7 +261,6 @@ class Job:
         return any(not re.search(r"activate|bashrc|profile|conda", each.argv[-1].text) for each in sourcing)
 
     def last(self, name: str) -> Variable | None:
-        """Return the last assignment of a variable."""
         return self._last.get(name)
 
     @cached_property
@@ -313,7 +309,6 @@ class Job:
         return (start for start in self.starts if start.name in names)
 
     def step_nodes(self, start: Start) -> int:
-        """Return the number of nodes on which a step starts a program."""
         option = start.step.option("nodes", "N") if start.step else None
         return (self.number(option[1].partition("-")[0]) if option else 0) or self.num_nodes
 

@@ -306,7 +306,6 @@ class Program:
         return {}
 
     def hit(self, node: ast.AST, message: str, repair: str = "", edits: tuple[Edit, ...] = ()) -> Hit:
-        """Return a hit at a node."""
         line, start, end = self._span(node)
         width = max(1, end - start)
         return Hit(line=line, column=start + 1, width=width, message=message, repair=repair, edits=edits)
@@ -319,7 +318,6 @@ class Program:
         return (Edit(line=line, column=start + 1, old=self.lines[line - 1][start:end], new=new),)
 
     def source(self, node: ast.AST) -> str:
-        """Return the source of a node."""
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
     def line_before(self, statement: ast.stmt, text: str) -> tuple[Edit, ...]:

@@ -1,4 +1,9 @@
-"""Format findings for people and programs."""
+"""Format findings for people and programs.
+
+Findings as other programs read them: SARIF 2.1.0, which code hosts and editors show, and GitHub's annotations.
+
+Sources: OASIS, Static Analysis Results Interchange Format 2.1.0; GitHub, workflow commands (`::error file=…`).
+"""
 
 from __future__ import annotations
 

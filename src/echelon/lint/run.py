@@ -171,7 +171,6 @@ def jobs_inside(job: Job) -> Iterator[tuple[Job, int]]:
 
 
 def _reader(job: Job, document: Document) -> Command | None:
-    """Return the command that reads a here-document."""
     return next(
         (
             command

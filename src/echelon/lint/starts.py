@@ -95,7 +95,6 @@ class Start:
         return known[1].live[len(known[1].text) - len(known[2]) :] if known and known[2] else ""
 
     def _option(self, names: tuple[str, ...]) -> tuple[Word, Word, str] | None:
-        """Return the word of an option, the word of its value, and the value."""
         own = self.own
         for index, word in enumerate(own):
             name, equals, value = word.text.partition("=")

@@ -201,7 +201,6 @@ class _Walk:
 
 
 def joined(cells: Cells) -> Word:
-    """Join characters into a word."""
     first = cells[0]
     text = "".join(cell.char for cell in cells)
     live = "".join(cell.char if cell.is_live else " " for cell in cells)

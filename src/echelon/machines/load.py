@@ -1,4 +1,4 @@
-"""Load machines by name: our files, then a site's, then the user's own."""
+"""Load machines by name: our files, a site's, and the user's own over one another; or describe this computer."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Optional
 
 from ..environment.errors import WrongEnvironmentError
-from . import connect, guard, memory_folder, order, private, process_state, report, server, sweep
+from . import connect, guard, memory_folder, order, private, process_state, report, server, sweep, warning_signals
 from .agent_spec import AgentSpec, Placement
 from .binding import Binding, Holdings
 from .channel import Channel, Closed, Message
@@ -86,7 +86,7 @@ class Agent:
         """Serve the supervisor until it ends the run; return the run's exit code."""
         self._catch_signals()
         self.channel = channel
-        connect.start(channel)
+        connect.start_beat(channel)
         self.selector.register(channel, selectors.EVENT_READ, self._hear_supervisor)
         self.outputs.listen_to(self.imports)
         if self.starter.warm is not None:
@@ -173,8 +173,8 @@ class Agent:
 
     def _note_warning(self, number: int) -> None:
         """Tell which ranks ignore a signal that announces the end of the job."""
-        ranks = self.attempt.by_pid() if self.attempt is not None and number in order.HARMLESS_SIGNALS else {}
-        pids = order.ignoring(number, ranks)
+        ranks = self.attempt.by_pid() if self.attempt is not None and number in warning_signals.WARNINGS else {}
+        pids = warning_signals.ignoring(number, ranks)
         if pids:
             self._tell("ignored", number=number, ranks=sorted(ranks[pid].rank for pid in pids))
 

@@ -1,4 +1,4 @@
-"""The specification of an agent: it reads it before it connects, so that imports begin at once."""
+"""The specification of an agent, which it reads before it connects, and its place in the run."""
 
 import json
 import os

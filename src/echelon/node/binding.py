@@ -1,4 +1,4 @@
-"""Choose for each rank the cores nearest to its device, and report the cores that it really has."""
+"""Choose for each rank the cores nearest to its device, report the cores that it has, and look again later."""
 
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple

@@ -1,4 +1,9 @@
-"""Connect to the supervisor; both ends prove that they hold the run's secret."""
+"""Connect to the supervisor; both ends prove that they hold the run's secret.
+
+Show the supervisor each second that this process runs.
+
+A thread sends the beat: where a slow disk stops the agent's loop, the training goes on, and so does the beat.
+"""
 
 import _thread  # threading would cost every agent memory
 import socket
@@ -124,7 +129,7 @@ def _next(channel: Channel, kind: str) -> Message:
 BEAT_SECONDS = 1.0
 
 
-def start(channel: Channel) -> None:
+def start_beat(channel: Channel) -> None:
     """Send a beat over the channel until it is closed."""
     _thread.start_new_thread(_beat, (channel,))
 

@@ -41,7 +41,6 @@ def parse(text: str) -> List[Thread]:
 
 
 def main_first(threads: List[Thread], main: int) -> List[Thread]:
-    """Return the threads with the main thread at the beginning."""
     return sorted(threads, key=lambda thread: thread.ident != main)
 
 

@@ -52,7 +52,6 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, num_ranks: int) -> "Limits":
-        """Return the limits for a number of ranks."""
         return cls(LEAST_VALUE_BYTES + VALUE_BYTES_OF_RANK * num_ranks, KEYS_OF_RANK * num_ranks)
 
 

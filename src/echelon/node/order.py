@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from typing import Dict, Iterable, List
+from typing import Dict, List
 
 from . import private, sweep
 from .ranks import Attempt, Rank
@@ -58,39 +58,3 @@ def _catches(pid: int, number: int) -> bool:
     except (OSError, StopIteration):
         return False  # it has just ended
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
-
-
-HARMLESS_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-_SIG_IGN = 1  # asm-generic/signal-defs.h
-
-
-def ignore() -> None:
-    """Ignore the signals that have no handler, from now on, in this process and its children."""
-    free = [number for number in HARMLESS_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-    try:
-        import ctypes  # the warm process has it already
-
-        set_disposition = ctypes.CDLL(None).signal
-    except (ImportError, OSError, AttributeError):  # a Python without ctypes
-        for number in free:
-            signal.signal(number, signal.SIG_IGN)
-        return
-    set_disposition.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    set_disposition.restype = ctypes.c_void_p
-    for number in free:
-        set_disposition(number, _SIG_IGN)
-
-
-def ignoring(number: int, pids: Iterable[int]) -> List[int]:
-    """Return the processes that ignore a signal."""
-    return [pid for pid in pids if _ignored(pid) >> (number - 1) & 1]
-
-
-def _ignored(pid: int) -> int:
-    """Return the set of signals that a process ignores, as bits."""
-    try:
-        with open("/proc/%d/status" % pid, encoding="utf-8", errors="replace") as file:
-            line = next((line for line in file if line.startswith("SigIgn:")), "SigIgn: 0")
-    except OSError:
-        return 0
-    return int(line.split()[1], 16)

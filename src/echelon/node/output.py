@@ -137,7 +137,6 @@ class KeptBytes:
         self._set_length(self._length + len(data))
 
     def content(self) -> bytes:
-        """Return all bytes."""
         return self._memory[_LENGTH_BYTES : _LENGTH_BYTES + self._length]
 
     def drop(self, number: int) -> None:

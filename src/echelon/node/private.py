@@ -1,6 +1,5 @@
-"""Files that belong to the user alone: new files with mode 0600, never written through another user's link."""
+"""Files that belong to the user alone, never written through another's link; the lock of a run that is alive."""
 
-import fcntl
 import os
 import stat
 
@@ -36,7 +35,6 @@ def read_secret(folder: str) -> bytes:
 
 
 def remove(path: str) -> None:
-    """Remove a file, if it exists."""
     try:
         os.unlink(path)
     except OSError:
@@ -56,7 +54,6 @@ def remove_folder(path: str) -> None:
 
 
 def _remove_empty(path: str) -> None:
-    """Remove an empty folder, or a link to a folder."""
     try:
         os.unlink(path) if os.path.islink(path) else os.rmdir(path)
     except OSError:
@@ -65,6 +62,8 @@ def _remove_empty(path: str) -> None:
 
 def is_held(run_directory: str) -> bool:
     """Say whether a living process holds the lock; a file system without locks never says so."""
+    import fcntl  # which Windows lacks
+
     try:
         with open(os.path.join(run_directory, "events.jsonl"), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,11 @@
-"""The state of processes as the kernel shows it in /proc: whether they run, sleep, are stopped, or wait for a disk."""
+"""Processes as the kernel shows them: state, ended children, a stopped agent, a killed slurmstepd, lack of memory.
 
-import ctypes
+Find whether this process has started a device's driver: a fork of it cannot use the device then.
+
+NVML only reads, and a fork is safe after it. But since driver 580, NVML also opens /dev/nvidia-uvm and keeps a thread
+(seen with driver 580.159 on an H200), so that files and threads do not tell it from CUDA. CUDA's own library does.
+"""
+
 import os
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
@@ -165,8 +170,10 @@ def open_files() -> List[str]:
 def has_cuda_begun() -> bool:
     """Say whether cuInit() has run in this process; the library is asked, and not loaded for that."""
     try:
+        import ctypes  # some Pythons have none
+
         library = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
+    except (ImportError, OSError):
         return False
     return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _NOT_INITIALIZED  # type: ignore[no-any-return]
 

@@ -44,7 +44,6 @@ class RankStore(Server):
         self.say(caller, challenge)
 
     def drop(self, caller: Caller) -> None:
-        """Drop the caller and its challenge."""
         self._challenges.pop(caller, None)
         super().drop(caller)
 

@@ -1,4 +1,10 @@
-"""Prove to the other end of a connection that this process holds the run's secret, without sending it."""
+"""Prove to the other end of a connection that this process holds the run's secret; give a rank its attempt's key.
+
+Give a rank the key of its attempt: in an unnamed file, by an inherited descriptor.
+
+The environment holds only the numbers of the descriptor and of the file. They tell whether the descriptor is still
+that file: a program that the script starts inherits the variable, but not the descriptor.
+"""
 
 import json
 import os
@@ -27,7 +33,6 @@ def proof(secret: bytes, role: str, challenge: str) -> str:
 
 
 def proves(secret: bytes, role: str, challenge: str, answer: object) -> bool:
-    """Say whether an answer proves the secret."""
     if not isinstance(answer, str):
         return False
     return is_digest(proof(secret, role, challenge).encode(), answer.encode("utf-8", "surrogatepass"))

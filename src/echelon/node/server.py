@@ -1,4 +1,4 @@
-"""A listening port of the agent: accept callers, read and answer requests, drop silent and invalid callers."""
+"""A listening port of the agent: accept callers, answer requests, drop invalid callers; find ports that stay free."""
 
 import errno
 import resource

@@ -70,10 +70,10 @@ def _prepare_ranks() -> None:
 
 def _end() -> None:
     """End this process after an error of echelon."""
-    from _echelon.node import error_owner  # type: ignore[import-not-found]
+    from _echelon.node import frames  # type: ignore[import-not-found]
 
     sys.excepthook(*sys.exc_info())
-    sys.stderr.write(error_owner.own_line())
+    sys.stderr.write(frames.own_line())
     os._exit(70)
 
 
@@ -87,7 +87,7 @@ _scale = os.environ.get("ECHELON_SCALE", "")
 __import__("_echelon.train")  # later imports find it by its package, also without the path
 if _link:
     from _echelon.node import warm
-elif "ECHELON_KEY_FD" in os.environ:  # inherited (see credentials.py); the script's own children must not inherit it
+elif "ECHELON_KEY_FD" in os.environ:  # inherited (see secret.py); the script's own children must not inherit it
     try:
         os.set_inheritable(int(os.environ["ECHELON_KEY_FD"].partition(":")[0]), False)
     except OSError:

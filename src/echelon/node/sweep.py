@@ -1,4 +1,4 @@
-"""Find and end all processes that a run has left on this node."""
+"""Find and end all processes that a run, or a lost agent, has left on this node."""
 
 import os
 import signal

@@ -10,9 +10,10 @@ from echelon import units
 from echelon.errors import UsageError
 from echelon.machines.machine import Machine, Partition
 from echelon.plan import offers, site
+from echelon.plan.batch import share_of_batch
 from echelon.plan.candidates import Candidate, as_devices, candidates, choose, product
 from echelon.plan.misfit import Misfit, Way, way
-from echelon.plan.shape import fair_memory, has_whole_nodes, share_of_batch, why_cores, why_memory
+from echelon.plan.shape import fair_memory, has_whole_nodes, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
 from echelon.units import amount, cost, size, slurm_time
 

@@ -1,4 +1,4 @@
-"""Judge the partitions for a request, choose one, and explain the others."""
+"""Judge the partitions for a request, with its devices and its cost there; choose one, and explain the others."""
 
 from __future__ import annotations
 

@@ -197,7 +197,6 @@ def _cores_of_node(case: Case) -> Broken | None:
 
 
 def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
-    """Return the change to this number of cores per rank, in the option that was used."""
     if cores_per_rank < 1:
         return ()
     threads = case.kind.threads_per_core or 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from echelon.errors import UsageError
 from echelon.orders.checkpoint import variables as saved
 from echelon.plan import containers, spares
-from echelon.plan.shape import batch_variables, refuse_uneven_shards, share_of_batch
+from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
 from echelon.scheduler import members
 from echelon.scheduler.protocol import Allocation, Shape

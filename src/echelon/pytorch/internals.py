@@ -252,7 +252,6 @@ def ctc_loss() -> tuple[Any, Any]:
 
 
 def gamma_gradient(concentration: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a gamma-distributed sample with respect to its concentration."""
     return _private._standard_gamma_grad(concentration, sample)  # type: ignore[no-any-return]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection, Iterable, Sequence
 
@@ -73,6 +72,8 @@ def meant(name: str, known: Collection[str]) -> list[str]:
     >>> meant("MIOPEN_CUSTOM_CACHE_PATH", ["MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_DISABLE_CACHE"])
     ['MIOPEN_CUSTOM_CACHE_DIR']
     """
+    import difflib
+
     near = [*_other_place(name, known), *difflib.get_close_matches(name, known, n=2, cutoff=LIKENESS)]
     return [each for each in dict.fromkeys(near) if _is_slip(name, each)]
 
@@ -91,6 +92,8 @@ def _is_slip(name: str, known: str) -> bool:
     if len(words) != len(others):
         return abs(len(words) - len(others)) == 1 and not _has_one_more(words, others)
     different = [(one, other) for one, other in zip(words, others, strict=True) if one != other]
+    import difflib
+
     return len(different) == 1 and difflib.SequenceMatcher(None, *different[0]).ratio() >= LIKENESS_OF_WORDS
 
 

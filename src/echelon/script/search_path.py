@@ -1,4 +1,10 @@
-"""Track sys.path while a script changes it, and decide what may be imported before the ranks start."""
+"""Track sys.path while a script changes it, and decide what may be imported before the ranks start.
+
+Environment variables that a script sets before an import: does the import read them?
+
+A module that is imported before the fork does not see variables that the script sets later. If it reads one, the
+import is left to the ranks.
+"""
 
 import os
 import sys

@@ -153,7 +153,6 @@ def mentions(tree: ast.Module) -> set[str]:
 
 
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
-    """Return the mention of a node, if it has one."""
     if isinstance(node, ast.Attribute):
         chain = _chain(node, aliases)
         return _SIGNS.get(node.attr, "") if chain in ("", "echelon.checkpoints") else chain

@@ -1,4 +1,4 @@
-"""A booking: the request to Slurm, and the environment of every rank."""
+"""A booking: the request to Slurm, and the environment of every rank, each with its reason."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A user's request for a run."""
+"""A user's request for a run: the script, the launcher of its command line, and what it asks of a machine."""
 
 from dataclasses import dataclass
 

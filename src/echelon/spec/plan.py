@@ -1,4 +1,4 @@
-"""The decisions for a run, each with its reason."""
+"""The decisions for a run, each with its reason, and the command prefix of a container."""
 
 from dataclasses import dataclass
 

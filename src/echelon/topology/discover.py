@@ -90,7 +90,6 @@ def domains(node: Node) -> List[int]:
 
 
 def num_cores(node: Node) -> int:
-    """Return the number of physical cores."""
     return len({cpu.core for cpu in node.cpus})
 
 

@@ -1,4 +1,4 @@
-"""Read small files of sysfs and procfs; a missing or malformed file reads as empty."""
+"""Read small files of sysfs and procfs, also those of PCI devices; a missing or malformed file reads as empty."""
 
 import os
 from typing import List, NamedTuple, Optional, Tuple

@@ -99,7 +99,6 @@ def _cross_entropy(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _let_autocast_be_that_of_the_cpu() -> None:
-    """Map autocast for the device to autocast for the CPU, on which the fakes are."""
     kind = torch.amp.autocast_mode.autocast
     begin, is_enabled, dtype_of = kind.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype
 

@@ -89,12 +89,10 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         return None if number is None else self.storages[number]
 
     def is_on_device(self, tensor: torch.Tensor) -> bool:
-        """Say whether a tensor is on the device."""
         known = self.of(tensor)
         return known is not None and known.is_on_device
 
     def set_category(self, tensor: Optional[torch.Tensor], category: str) -> None:
-        """Say what a tensor is."""
         known = None if tensor is None else self.of(tensor)
         if known is not None:
             known.category = category

@@ -205,7 +205,6 @@ class Places:
 
 
 def _as_number(tensor: torch.Tensor) -> Any:
-    """Return a size that is a tensor as a number."""
     is_size = tensor.dim() == 0 and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
     return int(tensor) if is_size and tensor.dtype != torch.bool else tensor
 

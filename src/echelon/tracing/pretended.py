@@ -1,4 +1,9 @@
-"""The module of PyTorch for devices, as a script sees it on a machine with one device."""
+"""The module of PyTorch for devices, as a script sees it on a machine with one device.
+
+A script that is traced has one device and no other ranks: what would start a group of ranks says so.
+
+A group of one rank exchanges nothing, so none is formed; of DistributedDataParallel the memory is left.
+"""
 
 import sys
 from types import SimpleNamespace

@@ -36,7 +36,6 @@ class Sharing:
         patches.replace(internals.LoaderIterator, "__next__", following, why=_WHY)
 
     def called(self, model: nn.Module, tensors: List[torch.Tensor]) -> None:
-        """Note the call of a model with tensors."""
         first = next((tensor for tensor in tensors if tensor.dim()), None)
         if self._is_over or next(model.parameters(), None) is None:
             return

@@ -1,8 +1,13 @@
-"""Choose the size of gradient buckets from measurements of the first steps, as it depends on model, device and network.
+"""Gradient buckets: their size from measurements, their order from a backward pass, their compression in transit.
 
 DDP sends a bucket as soon as its gradients are computed. If one bucket holds most of the model, it is sent when there
 is nothing left to compute, and nothing overlaps. With too many buckets, each costs its own latency. Buckets only
 regroup the sums: with two ranks no bit changes, with more ranks the order of the sums changes.
+
+The order in which a backward pass finishes gradients, and buckets of DistributedDataParallel that have it at once.
+
+DDP sorts its buckets after its first backward pass, so the sums of that pass have another order than those of later
+ones. A training that goes on from a checkpoint is to have the same sums as one that was never disturbed.
 """
 
 import statistics

@@ -1,4 +1,15 @@
-"""Hooks of a script on gradients: they are called with the gradient of the whole batch, as on one device."""
+"""Hooks of a script on gradients: they are called with the gradient of the whole batch, as on one device.
+
+Call hooks on the gradients of weights with the gradient of the whole batch, as on one device.
+
+A backward pass first gives a rank the gradient of its own samples. A hook that clamps would clamp this gradient, so
+the hook waits until the ranks have computed the mean.
+
+Find observers of gradients that may have to be multiplied by a factor later (global_tensors/ignore_index.py).
+
+A later factor gives the right gradients of weights, as backward() is linear. It does not undo changes by a hook or a
+script's own autograd function, nor reach the gradients of other tensors.
+"""
 
 import sys
 from collections import OrderedDict

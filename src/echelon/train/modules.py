@@ -1,4 +1,4 @@
-"""Find the modules of a script in memory, and the place of each weight in them."""
+"""Find the modules of a script in memory, the places of weights, and weights from before they were sharded."""
 
 import gc
 import hashlib
@@ -51,7 +51,6 @@ class FormerWeight(nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function with the present weight."""
         return func(*map_tensors(args, _present), **map_tensors(kwargs or {}, _present))
 
 

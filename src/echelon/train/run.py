@@ -295,7 +295,6 @@ class Run(Training):
             devices.before_first_use(lambda: self._send_oracle(before_device=True))
 
     def _send_oracle(self, *, before_device: bool) -> None:
-        """Send an oracle ahead, which is this process as one device."""
         if self.record is not None or self.world.is_alone or not self.is_at_home:
             return
         if self.first_step.send_ahead(before_device=before_device):

@@ -131,7 +131,6 @@ def _aligned(table: Sequence[Sequence[str]], sizes: Sequence[Row]) -> list[str]:
 
 
 def _what_range(question: Question, sizes: Sequence[Row]) -> str:
-    """Say what the range of efficiencies is."""
     base = next(row for row in sizes if row.efficiency is not None)
     of = (
         f"of the {question.num_repeats} runs of each size"

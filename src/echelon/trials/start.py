@@ -143,7 +143,6 @@ def _by_size(starts: Sequence[Started]) -> list[list[Started]]:
 
 
 def _cells(of_size: Sequence[Started]) -> tuple[str, ...]:
-    """Return the cells of a size, whose starts are sorted by their time."""
     middle = of_size[(len(of_size) - 1) // 2]
     most, least = of_size[-1].all_reduced, of_size[0].all_reduced
     return (

@@ -112,7 +112,6 @@ complete -o bashdefault -o default -F _echelon echelon
 
 
 def script(commands: Sequence[Help]) -> str:
-    """Return the script."""
     patterns: dict[str, list[str]] = {}
     for command in commands:
         for option in command.options:

@@ -60,7 +60,6 @@ VALUES = {
 
 
 def script(commands: Sequence[Help]) -> str:
-    """Return the script."""
     lines = [line for command in commands for line in _lines(command)]
     valued = [line for command in commands if command.passes_arguments for line in _case(command)]
     return filled(SCRIPT, valued="\n".join(valued), commands="\n".join(lines))

@@ -55,7 +55,6 @@ ACTIONS = {
 
 
 def script(commands: Sequence[Help]) -> str:
-    """Return the script."""
     from echelon.cli import COMMANDS
 
     rows = (f"        {_quoted(f'{command.command}:{COMMANDS[command.command]}')}" for command in commands)

@@ -37,7 +37,6 @@ class Estimate:
 
 
 def estimates(training: Training, sizes: Sequence[Prediction], *, machine: str, time: float) -> list[Estimate]:
-    """Return the estimates for the sizes of a training, which is that of one of them."""
     return [
         Estimate(
             training=replace(training, num_ranks=size.num_devices),

@@ -99,7 +99,6 @@ class Model:
         )
 
     def _step_seconds(self, num_devices: int) -> Interval:
-        """Return the time of a step with its bounds."""
         laws = [self._law(num_devices, *signs) for signs in itertools.product((-1, 0, 1), repeat=2)]
         central = self._law(num_devices, 0, 0)
         doublings = math.log2(num_devices / self.larger.num_devices)

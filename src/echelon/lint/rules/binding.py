@@ -170,7 +170,6 @@ def _narrowing(job: Job, start: Start) -> Word | Option | None:
 
 
 def _is_by_local_rank(program: Program, call: ast.Call) -> bool:
-    """Say whether a call takes the device of the local rank."""
     chosen = " ".join(ast.unparse(argument) for argument in call.args[:2])
     names = {tail(each) for each in ast.walk(call) if isinstance(each, (ast.Name, ast.Attribute))}
     is_local = bool(names & program.local_ranks) or re.search(r"local_?rank|LOCALID", chosen, re.I) is not None

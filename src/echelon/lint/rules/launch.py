@@ -58,7 +58,6 @@ def started_by_each_task(job: Job) -> Iterator[Hit]:
 
 
 def on_first_node_alone(job: Job) -> Iterator[Hit]:
-    """Find a launcher that runs on the first node only."""
     if not job.is_batch:
         return
     if _reaches_others(job):
@@ -80,7 +79,6 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
 
 
 def _waits(job: Job, start: Start) -> bool:
-    """Say whether a launcher waits for nodes on which none is started."""
     number = start.option("nnodes", "num-machines")
     return number is not None and ":" not in number[1] and job.number(number[1]) > 1
 
@@ -211,7 +209,6 @@ def tasks_of_ranks(job: Job) -> Iterator[Hit]:
 
 
 def two_launchers(job: Job) -> Iterator[Hit]:
-    """Find a launcher inside of a launcher."""
     for start in job.started("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
         around = [outer for outer in start.outer if outer.name in ("mpirun", "mpiexec", "horovodrun")]
         if start.name in ("mpirun", "mpiexec", "horovodrun"):

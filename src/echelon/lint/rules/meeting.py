@@ -119,7 +119,6 @@ def _addresses(program: Program) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def _is_over_nodes(program: Program, call: ast.Call) -> bool:
-    """Say whether the ranks of all nodes are to meet in a call, as their number says."""
     size = keyword(call, "world_size")
     if size is None:
         return not {"spawn", "start_processes"} & program.words

@@ -129,7 +129,6 @@ def global_as_local(program: Program) -> Iterator[Hit]:
 
 
 def _names_of_rank(program: Program) -> set[str]:
-    """Return the names that are assigned only the global rank."""
     names: set[str] = set()
     others: set[str] = set()
     for node in program.nodes:
@@ -143,7 +142,6 @@ def _names_of_rank(program: Program) -> set[str]:
 
 
 def data_parallel(program: Program) -> Iterator[Hit]:
-    """Find nn.DataParallel."""
     for name, call in program.calls:
         if name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
             message = "DataParallel: one process drives all devices of one node, and copies the model in every step"

@@ -158,7 +158,6 @@ def _guard_of_callers(program: Program, call: ast.AST) -> ast.If | ast.IfExp | N
 
 
 def _is_first_of_node(program: Program, test: ast.expr) -> bool:
-    """Say whether a test compares only the local rank with 0, and no other rank."""
     names = {tail(each) for each in ast.walk(test) if isinstance(each, (ast.Name, ast.Attribute))}
     is_first = any(
         isinstance(each, ast.Compare) and tail(each.left) in program.local_ranks and constant(each.comparators[0]) == 0

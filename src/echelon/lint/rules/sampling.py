@@ -123,7 +123,6 @@ def _is_sampler(program: Program, node: ast.expr) -> bool:
 
 
 def _may_be_none(program: Program) -> set[str]:
-    """Return the names that may be None, or that are parameters."""
     names = {node.arg for node in program.nodes if isinstance(node, ast.arg)}
     for node in program.nodes:
         if not isinstance(node, ast.Assign):
@@ -229,7 +228,6 @@ def metric_of_a_part(program: Program) -> Iterator[Hit]:
 
 
 def _is_whole(program: Program, loader: str, node: ast.AST) -> bool:
-    """Say whether a loader has all samples, or only one rank gets to a node."""
     calls = [call for call in program.called("DataLoader") if _target(program, call) == loader]
     has_sampler = any({"sampler", "batch_sampler", None} & {each.arg for each in call.keywords} for call in calls)
     return (bool(calls) and not has_sampler) or program.is_guarded(node)

@@ -39,11 +39,9 @@ class Settings:
         return content if isinstance(content, dict) else {}
 
     def is_named_in(self, job: Job) -> bool:
-        """Say whether a job names this file."""
         return os.path.basename(self.path) in job.text
 
     def hit(self, key: str, message: str, repair: str = "") -> Hit:
-        """Return a hit at the line of a key."""
         for number, line in enumerate(self.lines, 1):
             if match := re.search(rf'"?\b{re.escape(key)}"?\s*:.*', line):
                 return Hit(

@@ -259,7 +259,6 @@ def _of_device(device: DeviceState) -> str:
 
 
 def chosen_rank(state: RunState, view: View) -> RankState | None:
-    """Return the chosen rank of the chosen node."""
     node = view.node(state)
     ranks = sorted(node.ranks, key=lambda rank: rank.trouble) if node is not None else []
     return ranks[min(view.rank, len(ranks) - 1)] if ranks else None

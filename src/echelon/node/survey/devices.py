@@ -1,4 +1,4 @@
-"""Read the devices, apply the visibility filters, and measure the distance to the allowed cores."""
+"""Read the devices and their health, apply the visibility filters, and measure the distance to the allowed cores."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Find the folders that ranks will write to, and their file systems."""
+"""Find the folders that ranks will write to, their file systems, and the quotas that apply."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Read the cores and the memory that this process may use."""
+"""Read what this process may use: cores, memory, the kernel's limits, variables that affect a run."""
 
 import os
 import resource

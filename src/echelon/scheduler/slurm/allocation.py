@@ -1,4 +1,4 @@
-"""Read the current allocation from the environment."""
+"""Read the current allocation, and Slurm's other variables, from the environment."""
 
 from __future__ import annotations
 

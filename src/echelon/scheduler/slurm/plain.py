@@ -72,7 +72,6 @@ def alone(
 
 
 def tasks_per_node(booking: Booking, layout: str) -> int:
-    """Return the number of Slurm tasks per node in a layout."""
     return 1 if layout == "torchrun" else booking.ranks_per_node
 
 

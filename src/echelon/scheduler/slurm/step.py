@@ -1,4 +1,4 @@
-"""The Slurm step that starts every agent of a run."""
+"""The Slurm step that starts every agent of a run, and the MPI protocols that it supports."""
 
 from __future__ import annotations
 

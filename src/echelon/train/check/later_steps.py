@@ -164,7 +164,6 @@ class LaterSteps(StepObserver):
         self.pace.after_step()
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the settings of an optimizer."""
         settings = [number for group in optimizer.param_groups for number in _numbers_of(group)]
         self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
 

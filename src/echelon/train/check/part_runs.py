@@ -166,7 +166,6 @@ def _of_script(module: nn.Module) -> List[Any]:
 
 
 def states_of(generators: List[Any]) -> List[int]:
-    """Return checksums of the states of generators."""
     return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
 
 

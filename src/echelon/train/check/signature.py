@@ -34,7 +34,6 @@ NOTHING = Signature(0.0, 0.0, 0.0)
 
 
 def of_text(text: str) -> Signature:
-    """Return the signature of a text."""
     return Signature(float(zlib.crc32(text.encode())), 0.0, 0.0)
 
 

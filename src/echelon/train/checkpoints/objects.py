@@ -103,7 +103,6 @@ class Objects:
         return named
 
     def states(self) -> Dict[str, torch.Tensor]:
-        """Return the states of optimizers that are tensors."""
         return {
             "%s/%s/%s" % (name, self._names[id(parameter)], key): value
             for name, optimizer in self.optimizers.items()

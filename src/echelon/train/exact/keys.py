@@ -31,7 +31,6 @@ class Keys:
         self._fingerprint = 0
 
     def next(self) -> int:
-        """Return the next key."""
         if self._step != self._parallelism.num_steps:
             self._step, self._number = self._parallelism.num_steps, 0
             self._fingerprint = self._take_fingerprint()

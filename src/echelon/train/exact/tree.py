@@ -52,7 +52,6 @@ class SumByPlace:
         self._next = 0
 
     def add(self, place: int, tensors: Tensors) -> None:
-        """Add the tensors of the shard at a place."""
         self._waiting[place] = tensors
         while self._next in self._waiting:
             self._sum.add(self._waiting.pop(self._next))

@@ -11,7 +11,10 @@ from . import askers, commands, folders, loggers, opening, stores, writers
 from .meeting import Meeting
 from .sharing import Files, WrittenPaths
 
-_HOOKERS = (opening, folders, writers, stores, folders, commands, loggers)
+_HOOKERS = (
+    opening.install, folders.install, writers.install, stores.install, folders.install_downloads, commands.install,
+    loggers.install,
+)  # fmt: skip
 
 
 def prepare() -> None:
@@ -32,8 +35,8 @@ def install(files: Files, processes: World, *, is_saved: bool = False) -> None:
     _watch_fetches(files)
     hooks = patches.Hooks()
     files.silence_loggers = partial(loggers.fall_silent, files, hooks)
-    for module in _HOOKERS:
-        module.install(files, hooks)
+    for install_hooks in _HOOKERS:
+        install_hooks(files, hooks)
     hooks.apply()
 
 

@@ -3,6 +3,10 @@
 All ranks run the script in lockstep. Rank 0 makes every change of the disk, when all ranks have come to that place and
 before any rank continues. Between two changes the disk does not change, so each rank may read it by itself, in any
 way, and all ranks get the same results.
+
+The paths that a run has written. While a loop is repeated, a path is not there before the script writes it again.
+
+A killed run has also written files after its last checkpoint. A log has their paths.
 """
 
 import os

@@ -82,7 +82,6 @@ def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
 
 
 def _copy_for_itself(files: Files, path: str, mode: str) -> str:
-    """Return the path of this rank's own copy of a file."""
     folder = tempfile.mkdtemp(prefix="h5-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = os.path.join(folder, os.path.basename(path))

@@ -109,7 +109,6 @@ class Entries:
     def _changed(
         self, value: Any, change: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]
     ) -> Any:
-        """Return arguments with changed tensors and lists of samples."""
         known = {id(one) for one in self._lists}
         hidden = lists.hide(value, lambda one: of_list(one) if id(one) in known else None)
         return self._shown(map_tensors(hidden, change))

@@ -43,7 +43,6 @@ class Calls(ModelCalls):
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Call a module."""
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
             if self._is_for_training(self._leading(args, kwargs)):
                 self._run.begin_training()  # the oracle was forked before training began
@@ -202,7 +201,6 @@ class Calls(ModelCalls):
         ]
 
     def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
-        """Say whether a call whose first tensor is this one trains with a batch."""
         if first is None or isinstance(first, nn.Parameter):
             return False
         return self._run.begins_training() and self._is_batch(first)

@@ -98,7 +98,6 @@ def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _multiple(total: Partial, unsettled: torch.Tensor) -> Partial:
-    """Return a multiple of a total, in the same doubt."""
     return Partial(unsettled, total.world, total.fraction, total.doubt)
 
 

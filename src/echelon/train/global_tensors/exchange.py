@@ -108,7 +108,6 @@ def gather(part: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) 
 
 
 def own_rows(whole: torch.Tensor, rank: int, rows: Sequence[int], dim: int = 0) -> torch.Tensor:
-    """Return the rows of one rank."""
     first = sum(rows[:rank])
     if whole.layout != torch.strided:
         places = torch.arange(first, first + rows[rank], device=whole.device)

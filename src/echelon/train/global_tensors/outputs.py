@@ -203,7 +203,6 @@ def _ratio(shapes: _Shapes, lead: Sharded) -> int:
 
 
 def _view(_module: nn.Module, tensor: torch.Tensor, shapes: _Shapes, leads: List[Sharded]) -> torch.Tensor:
-    """Return one output as a global tensor, by its shapes on all ranks."""
     for dim in range(tensor.dim()):
         for lead in leads:
             if _has_rows(shapes, dim, lead):

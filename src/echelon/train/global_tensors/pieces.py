@@ -138,7 +138,6 @@ def _part(value: Any, place: int) -> Any:
 
 
 def first_of(args: Args, kwargs: Kwargs) -> Optional[Pieces]:
-    """Return the first argument that is in pieces."""
     return next((one for one in tensors_of(args, kwargs) if isinstance(one, Pieces)), None)
 
 

@@ -143,7 +143,6 @@ def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
 
 
 def _rows_in_common(scores: Any, target: Any) -> Optional[Sharded]:
-    """Return the scores if they and the targets have the same rows, and the targets are class indices."""
     if not isinstance(scores, Sharded) or not isinstance(target, Sharded) or target.is_floating_point():
         return None
     is_lined_up = scores.rows == target.rows and not scores.dim_of_rows and not target.dim_of_rows

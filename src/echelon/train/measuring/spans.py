@@ -47,7 +47,6 @@ class Spans:
 
     @property
     def depth(self) -> int:
-        """The number of open spans."""
         return len(self._open)
 
     def may_measure(self) -> bool:

@@ -26,7 +26,6 @@ class AbsentWeight(torch.Tensor):
 
     @staticmethod
     def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
-        """Make a placeholder for a tensor."""
         self: AbsentWeight = internals.wrapper_of(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )

@@ -160,7 +160,6 @@ class Parallelism:
         return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
-        """Return the parameters that one optimizer trains."""
         return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
 
     def place_of(self, optimizer: torch.optim.Optimizer) -> int:

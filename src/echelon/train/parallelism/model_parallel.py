@@ -225,7 +225,6 @@ class ModelParallel(Parallelism):
         """Raise an error that says why a model cannot be split."""
 
     def split(self, root: nn.Module) -> None:
-        """Split one model."""
         raise NotImplementedError
 
     def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:

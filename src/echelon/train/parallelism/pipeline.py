@@ -201,7 +201,6 @@ class Pipeline(ModelParallel):
         return entries
 
     def _from(self, rank: int, tensor: Any, like: torch.Tensor) -> torch.Tensor:
-        """Broadcast a tensor from one rank to all ranks, and return it."""
         mine = rank == self.world.rank
         value: torch.Tensor = (
             tensor.detach().to(self.world.device).contiguous() if mine

@@ -158,7 +158,6 @@ class Record:
         self.clock.go()
 
     def owns(self, path: "str | os.PathLike[str]") -> bool:
-        """Say whether a file belongs to this record."""
         return os.path.abspath(path).startswith(os.path.abspath(self._folder) + os.sep)
 
     def set_loss(self, loss: float) -> None:

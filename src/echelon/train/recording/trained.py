@@ -1,4 +1,9 @@
-"""The trained parameters of an optimizer under readable names, whole whatever they are cut into."""
+"""The trained parameters of an optimizer under readable names, whole whatever they are cut into.
+
+Join the flat parameters of FullyShardedDataParallel (FSDP1) under the script's own names.
+
+fully_shard needs none of this: its parameters are DTensors. Remove this file when PyTorch removes that class.
+"""
 
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 

@@ -1,4 +1,9 @@
-"""Record a rank's other acts, which tell causes of differences apart: collectives, files, random draws, prints."""
+"""Record a rank's other acts, which tell causes of differences apart: collectives, files, random draws, prints.
+
+Record the activation trace: the inputs and outputs of the script's modules in the first step, in order of calls.
+
+With it `echelon prove` finds the first module whose output differs from that of one device.
+"""
 
 import fcntl
 import functools

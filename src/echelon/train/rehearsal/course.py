@@ -202,7 +202,6 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _part_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a tensor that this rank holds."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
 

@@ -1,4 +1,10 @@
-"""Let a fault happen: this rank, its agent or its node is killed or frozen, a disk is full, a checkpoint is torn."""
+"""Let a fault happen: this rank, its agent or its node is killed or frozen, a disk is full, a checkpoint is torn.
+
+Keep a rehearsed script from writing outside of its scratch copy: the user's own files stay as they are.
+
+Python reports each file that it opens for writing, renames or removes. Of C code, the functions are checked that are
+known to write a file by its path; the launcher looks at the files that it has linked after each run.
+"""
 
 import errno
 import os

@@ -2,6 +2,18 @@
 
 They are drawn again while the loop is repeated. What is left out then (loaders, models) has drawn from the same
 generator in between, so the journal keeps how far it had come wherever that shows.
+
+Functions of PyTorch that the script calls: selections by masks, and draws of random numbers.
+
+The shape of tensor[mask] depends on values, so the journal keeps it. draws.py tells about random numbers.
+
+`Tensor.__getitem__` cannot be replaced: torch.tensor([scalar, …]) would take scalars for sequences from then on. A mode
+of torch functions sees it too. It is left wherever the journal keeps nothing, as inside of models.
+
+Python's and numpy's generators, from which a loader draws that is left out while the loop is repeated.
+
+The script may draw from the same generators: an order of samples, a coin. So the journal keeps the states after a
+batch has been loaded, wherever they have changed. States mostly differ in one word, the position in the others.
 """
 
 from contextlib import contextmanager
@@ -45,7 +57,6 @@ class ScriptDraws:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Surround a draw of the script."""
         tape = self._tape
         if tape.is_playing:
             tape.settle()

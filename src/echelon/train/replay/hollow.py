@@ -56,7 +56,6 @@ class Hollow(torch.Tensor):
 
 
 def hollow(tensor: torch.Tensor) -> Hollow:
-    """Return a hollow tensor like this one."""
     return Hollow(_form(tensor), tensor.device)
 
 
@@ -66,7 +65,6 @@ def is_hollow(tensor: Any) -> bool:
 
 
 def of_shape(shape: Tuple[int, ...], dtype: torch.dtype, device: Any) -> Hollow:
-    """Return a hollow tensor of a shape, [shape…]."""
     return Hollow(torch.empty(shape, dtype=dtype, device="meta"), device)
 
 

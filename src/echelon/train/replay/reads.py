@@ -1,4 +1,10 @@
-"""Every way in which Python reads the values of a tensor: the journal keeps them, and gives them again."""
+"""Every way in which Python reads the values of a tensor: the journal keeps them, and gives them again.
+
+torch.load of a file that the run has written itself: later steps may have changed it, so the journal keeps its form.
+
+The form is everything but the numbers of tensors. The numbers go into models and optimizers, which get theirs from the
+checkpoint.
+"""
 
 import sys
 from functools import wraps

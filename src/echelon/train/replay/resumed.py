@@ -86,7 +86,6 @@ class Rounds:
         self._since = 0
 
     def ends(self, optimizer: int) -> bool:
-        """Say whether this step of an optimizer, named by a number, ends a round."""
         self._since += 1
         if self._since > _PATIENCE:
             self._before, self._seen, self._last, self._since = {*self._seen, *self._before}, [], None, 0

@@ -134,7 +134,7 @@ class BackwardHooks:
                 tape.keep(HOOK, [number, tape.forms.note(words)])
                 return hook(*args)
 
-        call.is_of_script = True  # type: ignore[attr-defined]  # late_hooks.py waits with it
+        call.is_of_script = True  # type: ignore[attr-defined]  # gradient_hooks.py waits with it
         return call
 
 

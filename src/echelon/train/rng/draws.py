@@ -3,6 +3,11 @@
 While a model computes its rows, PyTorch's functions that draw are replaced: the shapes of their arguments show the rows
 that the numbers are for. All ranks draw the same numbers from their common generator, which ends in the state that it
 has on one device. Numbers without a row for each sample (a coin for a layer, say) are drawn unchanged on all ranks.
+
+Lines of a script that draw inside of a model: whether they draw for each sample, or the same for all.
+
+A size alone does not tell: 8 numbers may be a row for each of 8 samples, or a vector of 8 features. So a model is
+computed for parts of its rows (`check/row_trial`), and the sizes that each line asks for show what they follow.
 """
 
 import math
@@ -76,7 +81,6 @@ class DrawSites:
 
 
 def _kind(shapes: Sequence[Shape], sizes: Sequence[int]) -> Optional[Kind]:
-    """Return how the shape of a draw follows from the number of samples."""
     if len(set(shapes)) == 1:
         return Kind(0)
     changing = [dim for dim, of_dim in enumerate(zip(*shapes)) if len(set(of_dim)) > 1]  # noqa: B905
@@ -111,7 +115,6 @@ class Place(NamedTuple):
         return self.dim == 0 and any(tuple(lead.rows) == self.rows for lead in leads)
 
     def whole(self, shape: Sequence[int]) -> List[int]:
-        """Return the shape of the whole tensor."""
         return [sum(self.rows) if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:

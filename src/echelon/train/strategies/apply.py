@@ -37,7 +37,6 @@ def parallelize(
     loss: Optional[Callable[..., torch.Tensor]],
     count: Optional[Callable[[Any], int]],
 ) -> "Parallel":
-    """Apply a strategy, and return the object that trains the model."""
     from .exact_parallel import ExactParallel
     from .parallel import Parallel
 
@@ -135,7 +134,6 @@ def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, hin
 
 
 def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
-    """Refuse BatchNorm if no rank computes the whole batch."""
     if strategy.num_data * strategy.accumulation == 1:
         return
     for name, module in model.named_modules():

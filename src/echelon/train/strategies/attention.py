@@ -1,6 +1,12 @@
 """Attention over sequences that are cut by position: ranks gather keys and values, or pass them around a ring.
 
 PyTorch's context_parallel (torch.distributed.tensor.experimental) needs CUDA kernels, and positions as arguments.
+
+Cut each sequence along the context axis.
+
+The tokens become DTensors cut by position, so that the model's own code goes on to see the length of the whole
+sequence: its positions, masks and tables are right without a change. Weights are whole on every rank, their gradients
+summed.
 """
 
 import math

@@ -2,6 +2,11 @@
 
 A batch is a tensor, or tensors in tuples, lists and dicts. A model gets a tuple or list as its arguments, and a dict as
 its arguments by name; a dict that is one argument stands in a tuple.
+
+Check that a loss is a mean over its targets: rows, tokens, or the number that `count` returns.
+
+A loss that leaves out other targets, weighs classes, or compares samples of the batch with each other changes when
+ranks compute parts of the batch. The check needs no communication: each rank halves its own rows.
 """
 
 from collections.abc import Mapping
@@ -27,7 +32,6 @@ def arguments_of(inputs: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
 
 
 def each(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
-    """Return a batch with each of its tensors changed."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):

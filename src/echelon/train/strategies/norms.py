@@ -59,7 +59,6 @@ def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
 
 
 def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
-    """Multiply all gradients by a factor."""
     by_device: Dict[Any, List[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:

@@ -78,7 +78,6 @@ class Optimizing:
         return groups
 
     def _merged(self, mine: Dict[Any, Any]) -> Dict[Any, Any]:
-        """Return the merged mapping of all stages."""
         merged: Dict[Any, Any] = {}
         for stage in self._of_all_stages(mine):
             merged.update(stage)

@@ -17,7 +17,6 @@ from .optimizers import Optimizing
 def begin(
     record: Record, parameters: Mapping[str, nn.Parameter], optimizing: Optimizing, axes: Axes, trained: Sequence[str]
 ) -> None:
-    """Begin to record the steps of an optimizer."""
     record.gather_from(Gathered(parameters, optimizing, axes, trained), optimizing.optimizer)
     if axes.strategy.precision != "fp32":
         eps = torch.finfo(torch.bfloat16 if axes.strategy.precision == "bf16" else torch.float16).eps

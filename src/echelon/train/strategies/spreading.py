@@ -28,7 +28,6 @@ def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> n
 
 
 def _shard(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> None:
-    """Shard a model block by block, so that one block at a time is whole."""
     from torch.distributed.fsdp import fully_shard
 
     strategy = axes.strategy

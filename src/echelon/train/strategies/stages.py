@@ -15,7 +15,6 @@ from .versions import unscaled
 
 
 def places(strategy: Strategy, rank: int) -> List[int]:
-    """Return the stages that a rank of the pipeline has."""
     last = strategy.num_stages - 1
     if strategy.schedule in SHAPED_LIKE_V:
         return [rank, last - rank]

@@ -83,7 +83,6 @@ def _wholes(local: Mapping[str, Any], entries: Mapping[str, Entry], axes: Axes) 
 
 
 def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, Entry]:
-    """Return the entries of all stages, in the order of the model."""
     mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)

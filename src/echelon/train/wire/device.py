@@ -133,13 +133,11 @@ def _counting(original: Callable[[], int]) -> Callable[[], int]:
 
 
 def set_current(device: torch.device) -> None:
-    """Make a device the current one."""
     if is_accelerator(device):
         torch.get_device_module(device.type).set_device(device)
 
 
 def current(kind_of_device: str) -> torch.device:
-    """Return the current device of a type."""
     if kind_of_device == CPU:
         return torch.device(CPU)
     return torch.device(kind_of_device, torch.get_device_module(kind_of_device).current_device())
@@ -244,5 +242,4 @@ def set_random_state(state: Optional[torch.Tensor]) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that a device is out of memory."""
     return isinstance(error, torch.OutOfMemoryError)

@@ -3,6 +3,14 @@
 The store accepts no addresses of ranks from strangers. The proof keeps out a process that connects to a rank's port in
 place of another rank, because gloo does not authenticate. Scripts that call init_process_group() have PyTorch's
 store, and no proof.
+
+Lower the priority of gloo's event loops, so that they yield their cores.
+
+A loop reads a connection only when no other thread holds its lock, and is woken at once as long as there is something
+to read (gloo/transport/tcp: Pair::handleEvents takes the lock or leaves, Loop::run waits for a level). Where ranks are
+as many as cores, the loop spins on the very core that the thread with the lock waits for; with a lower priority, and
+as a batch thread, which takes no core from another when it wakes (man 7 sched), it makes way (docs/performance.md).
+PyTorch 2.6 gives these threads no name: there they stay.
 """
 
 import os
@@ -121,7 +129,6 @@ def form_alone(device: torch.device) -> None:
 
 
 def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
-    """Return a new group of these ranks, or of all ranks."""
     with _near(), _without_greeting():
         group = dist.new_group(None if ranks is None else list(ranks), **settings)
     yield_cores()

@@ -39,15 +39,12 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         self._links = threading.local()
 
     def set(self, key: str, value: Text) -> None:
-        """Set a value."""
         self._ask(b"S", [_bytes(key), _bytes(value)])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        """Set many values."""
         self._ask(b"S", [_bytes(one) for pair in zip(keys, values) for one in pair])  # noqa: B905
 
     def append(self, key: str, value: Text) -> None:
-        """Append to a value."""
         self._ask(b"P", [_bytes(key), _bytes(value)])
 
     def get(self, key: str) -> bytes:
@@ -90,7 +87,6 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         return self._ask(b"K", [_bytes(key) for key in keys])[0] == b"1"
 
     def num_keys(self) -> int:
-        """Return the number of keys."""
         return int(self._ask(b"N", [])[0])
 
     def has_extended_api(self) -> bool:

@@ -1,4 +1,4 @@
-"""This rank, its device, and its communication with other ranks."""
+"""This rank, its device and its communication with other ranks; acts of a single rank; the end of all ranks."""
 
 import os
 import sys

@@ -3,6 +3,11 @@
 The firmware answers slowly, so gpu_metrics is read first, which has most values at once; other files are read only for
 what it lacks. An MI250X has one sensor of power for both of its dies: the second die shows 0, no value, or the same.
 `packages.Packages` counts it once.
+
+Parse gpu_metrics, the binary table that amdgpu's firmware fills for each device.
+
+The layouts are the structs gpu_metrics_v1_0 to gpu_metrics_v1_8 of the kernel's kgd_pp_interface.h, in C's natural
+alignment. Tables of version 2 and 3 belong to notebooks' processors; version 1.9 has no fixed layout.
 """
 
 import os

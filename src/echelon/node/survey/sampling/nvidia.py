@@ -1,4 +1,4 @@
-"""Call NVIDIA's management library through ctypes: a sample is then no process, and no package is needed.
+"""Sample NVIDIA's devices by its library through ctypes; where it cannot be opened, by nvidia-smi, which is slow.
 
 Only the lookout may do so: a process that has opened the driver cannot fork ranks.
 """

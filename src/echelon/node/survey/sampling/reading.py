@@ -1,4 +1,4 @@
-"""What a device's driver says at one moment."""
+"""What a device's driver says at one moment: files that are read again and again, and counters that only rise."""
 
 import os
 from typing import NamedTuple, Optional, Tuple

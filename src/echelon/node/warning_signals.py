@@ -1,0 +1,43 @@
+"""Let ranks survive the signals by which sites announce the end of a job, if the script has no handler.
+
+The kernel ignores these signals for the rank, but Python still calls them unhandled: a framework that looks for a
+handler before it installs its own (Lightning's `_has_already_handler`) finds none. The script's handler replaces this.
+"""
+
+import signal
+from typing import Iterable, List
+
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+_SIG_IGN = 1  # asm-generic/signal-defs.h
+
+
+def ignore() -> None:
+    """Ignore the signals that have no handler, from now on, in this process and its children."""
+    free = [number for number in WARNINGS if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        import ctypes  # the warm process has it already
+
+        set_disposition = ctypes.CDLL(None).signal
+    except (ImportError, OSError, AttributeError):  # a Python without ctypes
+        for number in free:
+            signal.signal(number, signal.SIG_IGN)
+        return
+    set_disposition.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    set_disposition.restype = ctypes.c_void_p
+    for number in free:
+        set_disposition(number, _SIG_IGN)
+
+
+def ignoring(number: int, pids: Iterable[int]) -> List[int]:
+    """Return the processes that ignore a signal."""
+    return [pid for pid in pids if _ignored(pid) >> (number - 1) & 1]
+
+
+def _ignored(pid: int) -> int:
+    """Return the set of signals that a process ignores, as bits."""
+    try:
+        with open("/proc/%d/status" % pid, encoding="utf-8", errors="replace") as file:
+            line = next((line for line in file if line.startswith("SigIgn:")), "SigIgn: 0")
+    except OSError:
+        return 0
+    return int(line.split()[1], 16)
