@@ -29,7 +29,6 @@ from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
-from echelon.scheduler import hosts
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line describes."""
     values = {key: found[-1] for key, found in scanned.values.items()}
-    named, slots = hosts.read(values)
+    named, slots = _hosts(values)
     least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
         ranks_per_node=_ranks_per_node(values.get("nproc_per_node", slots)),
@@ -161,6 +160,15 @@ def read_job(scanned: Scanned) -> Job:
         rendezvous=_rendezvous(values),
         command=_command(scanned),  # last, because an option without its value has taken the script as the value
     )  # fmt: skip
+
+
+def _hosts(values: dict[str, str]) -> tuple[tuple[str, ...], str]:
+    """Return the hosts to reach by ssh, and the ranks of each as -n has them."""
+    if "hosts" not in values:
+        return (), "auto"
+    from echelon.scheduler import hosts
+
+    return hosts.read(values)
 
 
 def _scale_options(values: dict[str, str]) -> ScaleOptions:

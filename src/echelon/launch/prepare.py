@@ -38,7 +38,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
     host = host or Host()
     cwd = os.getcwd()
-    signals_reach_ranks = members.asked_for_signals(host)
+    signals_reach_ranks = members.ask_about_signals(host)
     folder, found_imports = _read_script(job, cwd)
     allocated = members.allocation_of(host)
     if job.launcher is not None:

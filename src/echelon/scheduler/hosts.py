@@ -46,8 +46,6 @@ _NOT_WITH = {
 
 def read(values: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     """Return the hosts of --hosts, and the number of ranks that each has by `a:2,b:2`, else "auto"."""
-    if "hosts" not in values:
-        return (), "auto"
     text = values["hosts"]
     for key, why in _NOT_WITH.items():
         if key in values:

@@ -31,10 +31,8 @@ def of(where: str) -> Scheduler:
 
 def place(job: Job, allocation: Allocation | None, node: str) -> Place:
     """Return the nodes of a job on this machine, which is called `node`."""
-    from echelon.scheduler.here import Here
-
-    member = of("ssh") if job.hosts else of("slurm")
-    return member.place(job, allocation, node) or Here().place(job, allocation, node)
+    scheduler = of("ssh" if job.hosts else "slurm" if allocation is not None else "here")
+    return scheduler.place(job, allocation, node)
 
 
 def allocation_of(host: Host) -> Allocation | None:
@@ -44,7 +42,7 @@ def allocation_of(host: Host) -> Allocation | None:
     return allocation.read(host.environ, partial(queue.ask, host))
 
 
-def asked_for_signals(host: Host) -> Callable[[], bool]:
+def ask_about_signals(host: Host) -> Callable[[], bool]:
     """Ask in a thread whether a signal to the job reaches ranks without their agents; return what waits for the answer.
 
     The answer may be the slowest part of a start.

@@ -94,8 +94,8 @@ class Scheduler(ABC):
     """The words about an agent that cannot join, while the others still may."""
 
     @abstractmethod
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place | None:
-        """Return the nodes of a job; None if it is for another scheduler. `node` is this machine's name."""
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:
+        """Return the nodes of a job; `node` is this machine's name."""
 
     def step(self, job: Job, shape: Shape) -> tuple[str, ...]:  # noqa: ARG002
         """Return the command that starts another one on each node; empty if agents are started otherwise."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
-from echelon.scheduler.here import hint_for_mpi, refusal, refuse_tasks
+from echelon.scheduler.here import Here, hint_for_mpi, refusal, refuse_tasks
 from echelon.scheduler.protocol import Allocation, End, Place, Scheduler, Shape, Start, Verdict, not_started
 from echelon.scheduler.slurm.step import on_one_node, step_command, step_environment
 from echelon.spec import ALL_NODES, Job, Plan
@@ -21,9 +21,9 @@ class Slurm(Scheduler):
     end_seconds = 20.0  # srun waits for the epilogues of its nodes
     lost_agent = rf"{Scheduler.lost_agent}|error: \S+: tasks? [\d,-]+: Exited"
 
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place | None:  # noqa: ARG002
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:
         if allocation is None:
-            return None
+            return Here().place(job, allocation, node)
         if allocation.is_task:
             return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
         return _in_allocation(job, allocation)
