@@ -1,4 +1,4 @@
-"""Exchange bytes between the ranks of a group; nothing is pickled."""
+"""Exchange bytes and plans of shards between the ranks of a group; nothing is pickled."""
 
 import json
 from typing import Any, List

@@ -1,4 +1,4 @@
-"""Say the worst mistake of a training script in one line, when `echelon run` or `echelon submit` starts."""
+"""Say the worst mistake of a script at a start in one line, and refuse options of echelon behind the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the nodes of `echelon run`: beside the ranks by default, or before the start with --check."""
+"""Check the nodes of `echelon run` before the start, or beside the ranks; let `monitor` see the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of checkpoints: --checkpoint-every, --keep-checkpoints and --resume."""
+"""Options of `echelon run` about checkpoints, time limits, and a parallelism of the user's own."""
 
 from __future__ import annotations
 

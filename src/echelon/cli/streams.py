@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed, full and unread streams, and encodings that lack our characters."""
+"""The standard streams of a command, and errors of Python and the system as a person reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""horovodrun: its line gives the layout; it starts our agents, which find its rendezvous in their environment."""
+"""horovodrun: its line gives the layout; ranks meet through a store that echelon serves, or through MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the installed frameworks by reading files: importing them would take minutes."""
+"""Find the installed frameworks and their versions by reading files: importing them would take minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of a launcher's command line, in the words of `echelon run`."""
+"""Read a launcher's command line: its own options, the program at its end, and what both mean for `echelon run`."""
 
 from __future__ import annotations
 

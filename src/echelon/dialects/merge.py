@@ -1,4 +1,4 @@
-"""Merge a launcher's words into the options of `echelon run`; if the two disagree, nothing is started."""
+"""Merge a launcher's words into the options of `echelon run`, or into those of a job that is submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mpirun and mpiexec of Open MPI and the MPICH family: their lines give the layout, and they start our agents."""
+"""mpirun and mpiexec of Open MPI and the MPICH family: their lines and lists of hosts give the layout."""
 
 from __future__ import annotations
 

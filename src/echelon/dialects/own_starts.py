@@ -1,4 +1,4 @@
-"""Find a script that starts its own ranks: under `echelon run`, each rank would start all of them once more."""
+"""Find a script that starts ranks itself, and a program of which each rank would repeat the whole training."""
 
 from __future__ import annotations
 

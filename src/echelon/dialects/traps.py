@@ -1,4 +1,4 @@
-"""Find framework mistakes that would show only after the start, by reading the script and its configuration."""
+"""Find mistakes in scripts and in DeepSpeed's configuration that would show only after the start."""
 
 from __future__ import annotations
 

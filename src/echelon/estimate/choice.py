@@ -1,4 +1,4 @@
-"""Choose the simplest strategy that fits with a margin; of equally simple strategies, the one that sends least."""
+"""Choose the simplest strategy that fits with a margin, among all, or among those of `--scale`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeat the forward and backward of a step for the micro-batches of an accumulation or a pipeline."""
+"""Repeat forward and backward for micro-batches, and compute a block again in its backward."""
 
 from __future__ import annotations
 

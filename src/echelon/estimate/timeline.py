@@ -1,4 +1,4 @@
-"""Find the peak of live bytes in an event log, and what it is made of."""
+"""Find the peak of live bytes in an event log, and what it is made of; add a second step to a log of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs of a chain did: chain.jsonl, one line for each begin and end, appended by the job that holds the lease.
+"""What the jobs of a chain did, how each ended, and whether the next one goes on: chain.jsonl.
 
 {"event": "begin", "time": 1764208000.1, "job_id": "71", "node": "nid005001", "step": 120,
      "sources": {"train.py": "9f86d081…"}}

@@ -1,4 +1,4 @@
-"""What is decided for a whole chain when it is submitted: chain.json in its run directory."""
+"""What is decided for a whole chain when it is submitted, and which of its sources were edited since."""
 
 from __future__ import annotations
 

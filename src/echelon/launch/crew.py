@@ -1,4 +1,4 @@
-"""The agents of a run, as the supervisor sees them: which have joined, which node each has, which are gone."""
+"""The agents of a run, as the supervisor sees them: which have joined, which are silent, which are gone."""
 
 from __future__ import annotations
 

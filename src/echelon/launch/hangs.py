@@ -1,4 +1,4 @@
-"""Notice a hang: no rank makes a step, writes or works; name the ranks for which the others wait."""
+"""Notice a hang, and ranks that still run long after others ended; name the ranks for which the others wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link between a supervisor and its keeper: signals come down, words of the supervisor go up."""
+"""The link between a supervisor and its keeper, and what of the ranks' output is on the console already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect what lookouts see beside a run: faulty nodes, and how the devices are used."""
+"""Collect what lookouts see beside a run: faulty nodes, and how the devices are used; and who judges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the surroundings and the script, and make the plan: everything before the first act."""
+"""Read the surroundings and the script, decide whether it is scaled, and make the plan: all before the first act."""
 
 from __future__ import annotations
 

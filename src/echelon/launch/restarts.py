@@ -1,4 +1,4 @@
-"""Decide whether another attempt follows a failed one, and when."""
+"""Decide whether another attempt follows a failed one, and start lost agents again on healthy nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one directory of a run, on the shared file system, readable by the user only."""
+"""The one directory of a run, readable by the user only, and temporary folders that all nodes see."""
 
 from __future__ import annotations
 

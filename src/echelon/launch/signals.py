@@ -1,4 +1,4 @@
-"""Turn signals into events of the supervisor's loop."""
+"""Turn signals into events of the supervisor's loop: forward them to the ranks, or stop the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the commands that a script executes, through variables, functions, eval, bash -c and called scripts."""
+"""Find the commands that a script executes, the files that it calls, and what runs only before a submission."""
 
 from __future__ import annotations
 

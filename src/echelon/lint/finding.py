@@ -1,4 +1,4 @@
-"""The nouns of the linter: edits, hits, rules, findings."""
+"""The nouns of the linter: edits, hits, rules, findings; and the lines of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format findings for people and programs.
+"""Format findings for people and programs: text, JSON, SARIF 2.1.0, GitHub's annotations.
 
 Findings as other programs read them: SARIF 2.1.0, which code hosts and editors show, and GitHub's annotations.
 

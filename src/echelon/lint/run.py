@@ -1,4 +1,4 @@
-"""Lint files: read them, apply every rule, drop silenced findings, sort by severity."""
+"""Lint files and the jobs inside of them: apply every rule, drop silenced findings, sort by severity."""
 
 from __future__ import annotations
 

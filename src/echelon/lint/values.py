@@ -1,4 +1,4 @@
-"""Compute the values of a shell script's variables at each use, as far as the script sets them."""
+"""Compute the values of a shell script's variables at each use, and which programs see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attempts of a run: when each began, made its first and last step, and ended."""
+"""The attempts of a run, and its time divided into phases: each moment belongs to one of them."""
 
 from __future__ import annotations
 

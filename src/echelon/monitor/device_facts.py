@@ -1,4 +1,4 @@
-"""Say how the devices of a run are used: idle, held down by heat or power, almost full."""
+"""What a person should hear of a run's devices: idle, held down by heat or power, almost full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the memory of a run with what `echelon fit` or `--scale auto-fit` predicted for it."""
+"""Compare the memory and the steps of a run with what was predicted for its training."""
 
 from __future__ import annotations
 

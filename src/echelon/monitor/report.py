@@ -1,4 +1,4 @@
-"""Write the report of a run for a person, and the comparison of two runs."""
+"""Write the report of a run, its last line, its paragraph for an application, and the comparison of two runs."""
 
 from __future__ import annotations
 

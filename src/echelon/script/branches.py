@@ -1,4 +1,4 @@
-"""Decide which statements of a body run, as far as reading can tell."""
+"""Decide which statements of a body run, and which names keep their value, as far as reading can tell."""
 
 import ast
 import enum

@@ -1,4 +1,4 @@
-"""Suggest names that a user may have meant."""
+"""Suggest names that a user may have meant: files, modules, variables."""
 
 from __future__ import annotations
 

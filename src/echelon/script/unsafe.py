@@ -1,4 +1,4 @@
-"""Packages that must not be imported before the fork: they act, or read their rank, during import.
+"""Packages that must not be imported before the fork, and modules that are worth it, which libraries import later.
 
 Imported on 2026-11-21 with a traced `os.environ`, /proc/self/task and sys.modules (CPU, Python 3.11), and
 without a row because nothing was found: accelerate 1.15, transformers 5.23, datasets 5.2, wandb 0.31,

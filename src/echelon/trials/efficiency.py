@@ -1,4 +1,4 @@
-"""Speedup and parallel efficiency of the measured sizes, with their spread."""
+"""Speedup and parallel efficiency of the measured sizes, with their spread, and what limits the next size."""
 
 from __future__ import annotations
 

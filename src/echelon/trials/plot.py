@@ -1,4 +1,4 @@
-"""Draw speedup and efficiency beside the ideal, with matplotlib if it is installed, as SVG and as PNG."""
+"""Draw speedup, efficiency and memory with matplotlib, if it is installed, as SVG and as PNG."""
 
 from __future__ import annotations
 

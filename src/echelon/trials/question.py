@@ -1,4 +1,4 @@
-"""What `echelon bench scaling` measures: a script at several sizes, each several times."""
+"""What `echelon bench scaling` measures: a script on numbers of ranks that fit the devices, each several times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw the state of a run on a terminal: all nodes, one node, or one rank; readable without colour."""
+"""Draw the state of a run on a terminal: all nodes, one node, or one rank; keys change the view."""
 
 from __future__ import annotations
 
