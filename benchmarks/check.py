@@ -97,7 +97,9 @@ def on_simulated() -> float:
         os.chdir(folder)
         try:
             began = time.monotonic()
-            surveys = visit.survey_nodes(visit.Round(nodes=names, step=step, asked=Asked(), meets=False), host)
+            surveys = visit.survey_nodes(
+                visit.Round(nodes=names, step=step, environ=host.environ, asked=Asked(), meets=False), host
+            )
             findings = examine(surveys, Wanted(num_nodes=NUM_SIMULATED, ranks_per_node=8))
             shown = text(surveys, findings, seconds=0.0, with_colour=False)
             seconds = time.monotonic() - began

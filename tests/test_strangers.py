@@ -425,7 +425,7 @@ def test_the_ranks_key_is_in_no_environment(tmp_path: Path, how: str) -> None:
 
 def test_caches_of_a_plain_script_are_the_users_own(open_folder: Path) -> None:
     """Where another user has made the folder first, or a link of its name, the variable is not set."""
-    from echelon.slurm import plain
+    from echelon.scheduler.slurm import plain
     from echelon.spec.booking import Variable
 
     os.chmod(open_folder, 0o777)

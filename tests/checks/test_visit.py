@@ -46,7 +46,8 @@ def survey(bad: str, *, meets: bool = False, seconds: float = 1.0, indexes: str 
     step = ("bash", "-c", STEP.format(bad=bad, indexes=indexes), "step")
     asked = Asked(search_path=tuple(sys.path), part_seconds=seconds)
     return visit.survey_nodes(
-        visit.Round(nodes=NODES, step=step, asked=asked, meets=meets, gather_seconds=20.0), Alone()
+        visit.Round(nodes=NODES, step=step, environ=Alone().environ, asked=asked, meets=meets, gather_seconds=20.0),
+        Alone(),
     )
 
 
@@ -117,8 +118,8 @@ def test_no_node_at_all_is_an_error_with_the_steps_words(folder: Path) -> None:
     with pytest.raises(RunError, match="no allocation today"):
         visit.survey_nodes(
             visit.Round(
-                nodes=NODES, step=("sh", "-c", "echo no allocation today >&2; exit 1"), asked=Asked(), meets=False,
-                gather_seconds=10.0,
+                nodes=NODES, step=("sh", "-c", "echo no allocation today >&2; exit 1"), environ=Alone().environ,
+                asked=Asked(), meets=False, gather_seconds=10.0,
             ),
             Alone(),
         )  # fmt: skip

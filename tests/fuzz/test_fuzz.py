@@ -17,7 +17,7 @@ from echelon.environment import become
 from echelon.environment.agent_place import agent_task
 from echelon.environment.errors import WrongEnvironmentError
 from echelon.errors import UsageError
-from echelon.slurm import allocation
+from echelon.scheduler.slurm import allocation
 
 FILES = (
     "t.py",

@@ -19,8 +19,8 @@ from echelon.dialects.node_layout import with_node_layout
 from echelon.dialects.translate import Line, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
-from echelon.slurm.allocation import Allocation
-from echelon.slurm.step import read_list
+from echelon.scheduler.protocol import Allocation
+from echelon.scheduler.slurm.step import read_list
 from echelon.spec import Job
 
 from .conftest import BESIDE, PATH, require

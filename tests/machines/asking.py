@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from echelon.host import Finished, Host, RecordedHost, ToolSlow
-from echelon.slurm.site import SINFO
+from echelon.scheduler.slurm.site import SINFO
 
 RECORDINGS = Path(__file__).parent / "recordings"
 VERSIONS = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())

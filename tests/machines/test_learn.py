@@ -17,7 +17,7 @@ from echelon.machines import learn as machines_learn
 from echelon.machines.learn import Learned, learn
 from echelon.machines.machine import Machine, NodeType, Partition
 from echelon.machines.write import as_toml
-from echelon.slurm import site
+from echelon.scheduler.slurm import site
 
 
 def written(version: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from echelon.errors import UsageError
 from echelon.plan.book import book
-from echelon.slurm import batch, plain
+from echelon.scheduler.slurm import batch, plain
 
 from .cases import CASES, PAST, TODAY, Case, machine
 

@@ -13,7 +13,7 @@ from tests.plan.cases import CASES, PAST, TODAY, Case, machine
 from tests.tiers import has, pick, some
 
 from echelon.plan.book import book
-from echelon.slurm import batch, plain
+from echelon.scheduler.slurm import batch, plain
 from echelon.spec import Booking
 
 from .test_run import REPORT, reports

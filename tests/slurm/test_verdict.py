@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from echelon.host import Host
-from echelon.slurm import verdict
+from echelon.scheduler.slurm import verdict
 
 SINFO = """#!/bin/sh
 echo turn >>{turns}

@@ -115,7 +115,7 @@ def _refuse_edited(name: str, job: Job) -> None:
 
 def described(script: Script) -> str:
     """Describe the chain of a script in one line."""
-    from echelon.slurm.batch import cancellation
+    from echelon.scheduler.slurm.batch import cancellation
 
     chain = script.chain
     if chain is None:

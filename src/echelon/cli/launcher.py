@@ -38,7 +38,7 @@ def with_line(job: Job, line: Line) -> Job:
     environ = line.environ
     if line.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = line.devices
-        if job.visible == "all":  # a Slurm step sets this variable anew, to all devices of the job
+        if job.visible == "all":  # a step sets this variable anew, to all devices of the job
             environ = (*environ, ("CUDA_VISIBLE_DEVICES", line.devices))
     return replace(job, launcher=merge.launcher(line), environ=(*environ, *job.environ))
 

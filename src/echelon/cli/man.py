@@ -10,7 +10,7 @@ from echelon.cli.help import IGNORED, Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
-from echelon.slurm.allocation import PROGRAMS
+from echelon.scheduler.slurm.allocation import PROGRAMS
 
 OPTIONS: tuple[Option, ...] = (Option(names=("-h", "--help"), help="show this"),)
 HELP = Help(
@@ -39,6 +39,7 @@ ENVIRONMENT = (
     ("ECHELON_CHECK", "What echelon run checks where --check does not say it: fast, full or off."),
     ("ECHELON_MACHINE", "The name of the machine where you are, if echelon cannot recognise it."),
     ("ECHELON_MACHINES", "Folders and files with descriptions of machines, separated by colons."),
+    ("ECHELON_SSH", "The program that reaches the hosts of --hosts, with its options; without it, ssh."),
     ("ECHELON_TRACEBACK", "If it is 1, a mistake in echelon itself is shown with its traceback."),
     ("NO_COLOR", "If it is set and not empty, messages have no colours."),
     ("XDG_CACHE_HOME, XDG_CONFIG_HOME", "What stands in place of ~/.cache and ~/.config below FILES."),

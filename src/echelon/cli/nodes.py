@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.checks.examine import bad_nodes, examine, in_order
@@ -20,12 +19,13 @@ from echelon.host import Host
 from echelon.node.survey import take
 from echelon.node.survey.nouns import Survey
 from echelon.node.survey.software import search_path
+from echelon.scheduler import members
 
 if TYPE_CHECKING:
     from echelon.checks.reference import Usual
     from echelon.checks.report import Group
     from echelon.machines.machine import Machine, NodeType
-    from echelon.slurm.allocation import Allocation
+    from echelon.scheduler.protocol import Allocation
     from echelon.spec import Plan
 
 PART_SECONDS = {"fast": 5.0, "full": 15.0}
@@ -84,7 +84,7 @@ class BeforeRun:
 
 
 def check(question: Question, host: Host) -> Checked:
-    """Survey this machine, or all nodes of the allocation with one Slurm step, and judge the answers."""
+    """Survey this machine, or all nodes of the allocation with one step, and judge the answers."""
     began = time.monotonic()
     allocation = _allocation(host)
     machine = _machine(question.machine, host, is_job=allocation is not None)
@@ -180,10 +180,7 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
 
 def _allocation(host: Host) -> Allocation | None:
     """Return the allocation to survey; None outside of a job, and inside of a task of a step."""
-    from echelon.slurm import allocation as slurm_allocation
-    from echelon.slurm import queue
-
-    allocated = slurm_allocation.read(host.environ, partial(queue.ask, host))
+    allocated = members.allocation_of(host)
     if allocated is None or allocated.is_task:
         return None
     if shutil.which("srun", path=host.environ.get("PATH")) is None:
@@ -194,7 +191,7 @@ def _allocation(host: Host) -> Allocation | None:
 
 def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
     from echelon.launch import visit
-    from echelon.slurm.step import step_command
+    from echelon.scheduler.slurm.step import step_command, step_environment
 
     step = step_command(
         num_nodes=len(allocation.nodes), tasks_per_node=1, devices_per_node=min(allocation.devices, default=0)
@@ -202,6 +199,7 @@ def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question
     asked_round = visit.Round(
         nodes=allocation.nodes,
         step=step,
+        environ=step_environment(host.environ),
         asked=asked,
         meets=question.level == "full",
         gather_seconds=GATHER_SECONDS[question.level],
@@ -277,9 +275,9 @@ def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]
 
 def _planned(plan: Plan, host: Host) -> Allocation | None:
     """Return the allocation as the plan has it, without asking the scheduler again."""
-    from echelon.slurm import allocation as slurm_allocation
+    from echelon.scheduler.slurm import allocation
 
-    allocated = slurm_allocation.read(host.environ, lambda _job: {}) if plan.where == "slurm" else None
+    allocated = allocation.read(host.environ, lambda _job: {}) if plan.has_allocation else None
     devices = (plan.devices_per_node,) * len(plan.nodes) if plan.devices_per_node else ()
     return replace(allocated, nodes=plan.nodes, devices=devices) if allocated is not None else None
 

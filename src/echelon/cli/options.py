@@ -57,6 +57,7 @@ _OWN_LOGS = "every rank has its own log in the run directory"
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
     Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
+    Option(names=("--hosts",), value="A,B,…", help="start the ranks on these hosts by ssh: a,b, or a:2,b:2 with the ranks of each"),
     Option(names=("--spares",), value="N", help="further nodes of the allocation, which take the place of lost ones"),
     Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
@@ -138,7 +139,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("limits, checkpoints and restarts", (
         "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "check", "exclude_bad")),
     ("where ranks run", (
-        "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
+        "hosts", "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
     ("the program to start", ("module", "no_python", "json")),
 )  # fmt: skip
 

@@ -53,7 +53,7 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
     After a check before the start, the survey is not judged again: then it only says what to sample. A single machine
     without devices is not surveyed: nobody allocates it, and nobody pays for it.
     """
-    is_worth = plan.where == "slurm" or (plan.where == "here" and plan.devices_per_node > 0)
+    is_worth = plan.has_allocation or (plan.where == "here" and plan.devices_per_node > 0)
     is_by_node = plan.launch != "tasks" and not (plan.launcher is not None and plan.launcher.is_step)
     level = _level(values, host)
     if level == "off" or not (is_worth and is_by_node):
@@ -89,7 +89,7 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
     """Return the level of the check before the start, and whether bad nodes are left out."""
     level = _level(values, host)
     excludes = "exclude_bad" in values
-    if excludes and plan.where != "slurm":
+    if excludes and not plan.has_allocation:
         raise UsageError(
             "--exclude-bad leaves out nodes of an allocation, but this is a single machine",
             hint="salloc --nodes=8 … echelon run --check full --exclude-bad …",
@@ -104,6 +104,11 @@ def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple
             "--exclude-bad leaves out nodes that fail a check, but no check comes before this run",
             hint="echelon run --check full --exclude-bad …",
         )
+    if plan.where == "ssh" and level not in ("off", ""):
+        raise UsageError(
+            f"a check ({level}) before the start is for this machine or the nodes of an allocation, not for --hosts",
+            hint="echelon run --check off …   and echelon check on each host",
+        )
     return level, excludes
 
 
@@ -111,7 +116,7 @@ def _without(job: Job, before: BeforeRun, host: Host) -> Plan:
     """Plan again for the nodes that remain; the step excludes the others."""
     from echelon.environment.hostlist import compress
     from echelon.launch.prepare import prepare
-    from echelon.slurm import allocation
+    from echelon.scheduler.slurm import allocation
 
     plan = prepare(job, _Elsewhere(allocation.without(host.environ, before.left_out)))
     bad = compress(before.left_out)

@@ -61,7 +61,7 @@ DEFAULT_MINUTES = 60
 
 def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Request:
     """Return the resources that the options ask for; raise UsageError for an invalid value."""
-    from echelon.slurm.allocation import account
+    from echelon.scheduler.slurm.allocation import account
 
     for option, other in (("mem", "mem_per_gpu"), ("cpus_per_task", "cores_per_gpu")):
         if option in values and other in values:

@@ -129,9 +129,11 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line describes."""
     values = {key: found[-1] for key, found in scanned.values.items()}
+    named, slots = _hosts(values)
     least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
     return Job(
-        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", "auto")),
+        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", slots)),
+        hosts=named,
         min_nodes=least,
         num_nodes=most,
         num_spares=_whole("--spares", values.get("spares", "0"), least=0),
@@ -158,6 +160,15 @@ def read_job(scanned: Scanned) -> Job:
         rendezvous=_rendezvous(values),
         command=_command(scanned),  # last, because an option without its value has taken the script as the value
     )  # fmt: skip
+
+
+def _hosts(values: dict[str, str]) -> tuple[tuple[str, ...], str]:
+    """Return the hosts to reach by ssh, and the ranks of each as -n has them."""
+    if "hosts" not in values:
+        return (), "auto"
+    from echelon.scheduler import hosts
+
+    return hosts.read(values)
 
 
 def _scale_options(values: dict[str, str]) -> ScaleOptions:
@@ -342,12 +353,16 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print on standard output what would run."""
-    from echelon.launch.agents import command
+    from echelon.launch.agents import starts
     from echelon.launch.run_directory import plan_fields
 
     archive = f"{plan.run_directory}/node.pyz"
     if as_json:
-        print(json.dumps({"format": 1, **plan_fields(plan), "agents": list(command(plan, archive))}, indent=1))
+        print(
+            json.dumps(
+                {"format": 1, **plan_fields(plan), "agents": list(starts(plan, archive, os.environ)[0].words)}, indent=1
+            )
+        )
         return
     import shlex
 
@@ -358,7 +373,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
         ("on", ", ".join(plan.nodes) or "the nodes that meet at " + plan.rendezvous),
         ("imports", ", ".join(plan.preload) or "nothing ahead"),
         ("run dir", plan.run_directory),
-        ("agents", shlex.join(command(plan, archive))),
+        *(("agents", shlex.join(start.words)) for start in starts(plan, archive, os.environ)),
         ("ranks", shlex.join(plan.argv)),
     ):
         print(f"{label:<{width}}  {text}")

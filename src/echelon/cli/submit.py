@@ -125,7 +125,7 @@ def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_b
 def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
     """Submit the script, and wait for its end if asked; return the exit code."""
     from echelon.jobs import submit
-    from echelon.slurm import queue
+    from echelon.scheduler.slurm import queue
 
     if "after" in values:
         queue.refuse_bad_predecessor(host, values["after"])

@@ -89,7 +89,7 @@ def _look_in_job(path: str, options: list[str]) -> NoReturn:
     from echelon.host import own_command
     from echelon.launch import runs
     from echelon.monitor import recorded
-    from echelon.slurm import step
+    from echelon.scheduler.slurm import step
 
     job_id = str(recorded.read(path).plan.get("job_id") or "")
     if not job_id:

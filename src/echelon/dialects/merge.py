@@ -136,7 +136,7 @@ def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
     """Raise UsageError for nodes that horovodrun would reach by ssh, before the job waits for them."""
     if job.launcher is not None and job.launcher.mpi == "horovodrun" and num_nodes > 1:
         raise UsageError(
-            f"horovodrun reaches its {num_nodes} nodes by ssh, but echelon starts nothing by ssh",
+            f"horovodrun reaches its {num_nodes} nodes by ssh, past echelon's agents",
             hint=f"without it, Horovod's ranks meet through echelon: echelon submit … {started(job.command)}",
         )
 

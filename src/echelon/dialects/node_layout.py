@@ -10,8 +10,8 @@ from dataclasses import replace
 from echelon.dialects.merge import started
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
-from echelon.slurm import step
-from echelon.slurm.allocation import Allocation
+from echelon.scheduler.protocol import Allocation
+from echelon.scheduler.slurm import step
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Launcher
 
 ANSWER_SECONDS = 20.0
@@ -37,6 +37,8 @@ def with_node_layout(job: Job, allocation: Allocation | None, host: Host) -> Job
 
 
 def _num_nodes(job: Job, allocation: Allocation | None) -> int:
+    if job.hosts:
+        return len(job.hosts)
     if allocation is None:
         return job.num_nodes if job.num_nodes != ALL_NODES and job.rendezvous else 1
     nodes = len(allocation.step_nodes if allocation.is_task else allocation.nodes)
@@ -125,7 +127,7 @@ def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Lau
     nodes = _num_nodes(job, allocation)
     if nodes > 1:
         raise UsageError(
-            f"horovodrun reaches its {nodes} nodes by ssh, but echelon starts nothing by ssh",
+            f"horovodrun reaches its {nodes} nodes by ssh, past echelon's agents",
             hint=f"without it, Horovod's ranks meet through echelon: echelon run {started(job.command)}",
         )
     here = socket.gethostname().partition(".")[0]

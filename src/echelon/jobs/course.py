@@ -19,7 +19,7 @@ from echelon.jobs.settings import Chain
 from echelon.launch.run_directory import newest_step
 from echelon.node import order
 from echelon.orders.checkpoint import folder
-from echelon.slurm import batch
+from echelon.scheduler.slurm import batch
 from echelon.spec import Job, Plan
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")

@@ -11,7 +11,7 @@ from typing import IO, Any
 from echelon.errors import EchelonError, RunError
 from echelon.host import Host
 from echelon.jobs.submit import OUTPUT
-from echelon.slurm import queue
+from echelon.scheduler.slurm import queue
 
 POLL_SECONDS = (0.2, 10.0)
 WAIT_SECONDS = 2.0  # a job that starts at once needs no message about waiting

@@ -105,7 +105,7 @@ def _ends_with_newline(path: str) -> bool:
         return file.read(1) == b"\n"
 
 
-_OF_THE_MACHINE = frozenset({failure.LOST_NODE, failure.LOST_AGENT, failure.SLURM})
+_OF_THE_MACHINE = frozenset({failure.LOST_NODE, failure.LOST_AGENT, failure.BY_SCHEDULER})
 """Causes that another job does not meet again."""
 
 

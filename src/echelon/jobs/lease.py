@@ -18,7 +18,7 @@ from echelon.environment import regular_files
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.node import private
-from echelon.slurm import queue
+from echelon.scheduler.slurm import queue
 
 NAME = "lease.json"
 WAIT_SECONDS = 120.0

@@ -23,7 +23,7 @@ from echelon.node import private
 from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.plan.candidates import named_partitions
-from echelon.slurm import batch, plain
+from echelon.scheduler.slurm import batch, plain
 from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import cost, counted, slurm_time
 

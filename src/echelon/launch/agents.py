@@ -1,4 +1,4 @@
-"""Start the agents: one child on this machine, or one Slurm step over the nodes."""
+"""Start the agents, by the commands of the scheduler, and hear of their end."""
 
 from __future__ import annotations
 
@@ -8,46 +8,48 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.host import Host
 from echelon.launch.layout import Placement
 from echelon.node.sweep import Life
-from echelon.slurm.step import on_one_node, step_environment
+from echelon.scheduler import members
+from echelon.scheduler.protocol import EVERY
 from echelon.spec import Plan
 
 if TYPE_CHECKING:
     from echelon.host.host import Process
     from echelon.node.agent_spec import AgentSpec
+    from echelon.scheduler.protocol import Start
+
+
+OnEnd = Callable[[int, str], None]
+"""Hears the exit code of a process and its last words."""
+OnEndOfStart = Callable[["Start", int, str], None]
+OnSaid = Callable[[str], None]
 
 
 def can_start_again(plan: Plan) -> bool:
     """Say whether echelon itself starts the agents of a plan, one on each node, so that it can do so again."""
-    is_own_step = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
-    return plan.launch != "tasks" and (plan.where == "here" or is_own_step)
+    return plan.launch != "tasks" and plan.where != "meet"
 
 
-def command(plan: Plan, archive: str) -> tuple[str, ...]:
-    """Return the command line that starts all agents of a plan; -I and -S keep the user's site packages out."""
+def starts(plan: Plan, archive: str, environ: Mapping[str, str]) -> tuple[Start, ...]:
+    """Return the commands that start all agents of a plan."""
+    return members.of(plan.where).starts(plan, _command("agent", plan, archive), environ)
+
+
+def _command(act: str, plan: Plan, archive: str) -> tuple[str, ...]:
+    """Return the command of an agent without its number; -I and -S keep the user's site packages out."""
     inside = plan.container.prefix if plan.container is not None else ()
-    agent = (*inside, plan.python, "-I", "-S", archive, "agent", plan.run_directory)
-    if plan.step:
-        return (*plan.step, *agent)
-    return (*agent, str(max(plan.node_rank, 0)))  # where nodes meet, the hosting node is number 0
-
-
-def command_for(act: str, plan: Plan, archive: str, placement: Placement, life: Life) -> tuple[str, ...]:
-    """Return the command line that starts one lost agent again ("agent"), or ends what it left ("clear")."""
-    inside = plan.container.prefix if plan.container is not None else ()
-    agent = (*inside, plan.python, "-I", "-S", archive, act, plan.run_directory)
-    step = on_one_node(plan.step, placement.node) if plan.step else ()
-    return (*step, *agent, str(placement.agent_index), str(life.number), str(life.predecessor))
+    return (*inside, plan.python, "-I", "-S", archive, act, plan.run_directory)
 
 
 class Agents:
-    """The process that lives as long as its agents: an agent itself, or srun."""
+    """The process that lives as long as its agents: an agent itself, or a program that starts agents elsewhere."""
 
-    def __init__(self, process: Process, on_end: Callable[[int, str], None], on_said: Callable[[str], None]) -> None:
+    def __init__(self, process: Process, on_end: OnEnd, on_said: OnSaid) -> None:
         self._process = process
         self._on_said = on_said
         self._on_end = on_end
@@ -55,20 +57,9 @@ class Agents:
         self._said = bytearray()
 
     @classmethod
-    def start(
-        cls,
-        plan: Plan,
-        archive: str,
-        host: Host,
-        *,
-        words: tuple[str, ...] = (),
-        on_end: Callable[[int, str], None],
-        on_said: Callable[[str], None],
-    ) -> Agents:
-        """Start the agents, or a lost one with `words`; raise ToolMissing without the program that starts them."""
-        is_srun = plan.where == "slurm" and not (plan.launcher is not None and plan.launcher.is_step)
-        environ = step_environment(host.environ) if is_srun else dict(host.environ)
-        return cls(host.start(words or command(plan, archive), environ=environ), on_end, on_said)
+    def start(cls, start: Start, host: Host, *, on_end: OnEnd, on_said: OnSaid) -> Agents:
+        """Start the agents; raise ToolMissing without the program that starts them."""
+        return cls(host.start(start.words, environ=start.environ), on_end, on_said)
 
     @property
     def pid(self) -> int:
@@ -76,7 +67,7 @@ class Agents:
 
     @property
     def said(self) -> str:
-        """The output of the process: agents write only when they fail, srun reports its errors here."""
+        """The output of the process: agents write only when they fail, and so does what starts them."""
         return bytes(self._said).decode("utf-8", "replace")
 
     def watch(self, selector: selectors.BaseSelector) -> None:
@@ -104,68 +95,68 @@ class Agents:
         else:
             self._on_said(self.said)
 
-    def end(self, *, seconds: float, waits_first: bool) -> None:
-        """End the process; with `waits_first`, give agents that were asked to leave some time to do so."""
-        for number in (0, signal.SIGTERM, signal.SIGKILL) if waits_first else (signal.SIGTERM, signal.SIGKILL):
-            if number:
-                self._process.send_signal(number)
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                if self._process.poll() is not None:
-                    if self._process.stdout is not None:
-                        self._said += self._process.stdout.read() or b""
-                        self._process.stdout.close()
-                    return
-                time.sleep(0.005)
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def has_ended(self) -> bool:
+        """Say whether the process has ended; then its last words are read."""
+        if self._process.poll() is None:
+            return False
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            self._said += self._process.stdout.read() or b""
+            self._process.stdout.close()
+        return True
 
 
 class AllAgents:
-    """The first process of the agents, and one more for each that was started again; `note` gets their numbers."""
+    """The first processes of the agents, and one more for each that was started again; `note` gets their numbers."""
 
     def __init__(
-        self,
-        plan: Plan,
-        archive: str,
-        host: Host,
-        first: Agents,
-        selector: selectors.BaseSelector,
-        note: Callable[[int], None],
+        self, plan: Plan, archive: str, host: Host, selector: selectors.BaseSelector, note: Callable[[int], None]
     ) -> None:
         self._note = note
-        note(first.pid)
         self._plan = plan
         self._archive = archive
         self._host = host
         self._selector = selector
-        self._all = [first]
-        first.watch(selector)
+        self._all: list[Agents] = []
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's, which agents and ranks get
+
+    def start(self, on_end: OnEndOfStart, on_said: Callable[[Start, str], None]) -> None:
+        """Start all agents; raise ToolMissing without the program that starts them."""
+        self._on_end = on_end
+        for start in starts(self._plan, self._archive, self._host.environ):
+            self._add(Agents.start(start, self._host, on_end=partial(on_end, start), on_said=partial(on_said, start)))
+
+    def _add(self, agents: Agents) -> None:
+        self._note(agents.pid)
+        agents.watch(self._selector)
+        self._all.append(agents)
 
     def start_again(self, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
         """Start a lost agent again; `on_end` is called when its process has ended."""
-        self._start("agent", placement, life, on_end)
+
+        def ended(start: Start, exit_code: int, said: str) -> None:
+            on_end()
+            if start.agent_index != EVERY:
+                self._on_end(start, exit_code, said)
+
+        self._start("agent", placement, life, ended)
 
     def clear(self, placement: Placement, life: Life) -> None:
         """End a frozen agent and its ranks, on their node."""
-        self._start("clear", placement, life, lambda: None)
+        self._start("clear", placement, life, lambda _start, _code, _said: None)
 
-    def _start(self, act: str, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
+    def _start(self, act: str, placement: Placement, life: Life, on_end: OnEndOfStart) -> None:
+        numbers = map(str, (placement.agent_index, life.number, life.predecessor))
+        command = (*_command(act, self._plan, self._archive), *numbers)
+        start = members.of(self._plan.where).start_on(placement.node, self._plan, command, self._host.environ)
         ours = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[0], ours[1]))
         try:
-            again = Agents.start(
-                self._plan,
-                self._archive,
-                self._host,
-                words=command_for(act, self._plan, self._archive, placement, life),
-                on_end=lambda _code, _said: on_end(),
-                on_said=lambda _said: None,
-            )
+            self._add(Agents.start(start, self._host, on_end=partial(on_end, start), on_said=lambda _said: None))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, ours)
-        self._note(again.pid)
-        again.watch(self._selector)
-        self._all.append(again)
 
     @property
     def said(self) -> str:
@@ -173,9 +164,18 @@ class AllAgents:
         return "".join(agents.said for agents in self._all)
 
     def end(self, *, seconds: float, waits_first: bool) -> None:
-        """End all processes, as Agents.end() does."""
-        for agents in self._all:
-            agents.end(seconds=seconds, waits_first=waits_first)
+        """End all processes; with `waits_first`, give agents that were asked to leave some time to do so."""
+        for number in (0, signal.SIGTERM, signal.SIGKILL) if waits_first else (signal.SIGTERM, signal.SIGKILL):
+            for agents in self._all if number else ():
+                if not agents.has_ended():
+                    agents.send(number)
+            deadline = time.monotonic() + seconds
+            while not all(agents.has_ended() for agents in self._all):
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(0.005)
+            else:
+                return
 
 
 CONNECT_SECONDS = 60.0
@@ -216,7 +216,7 @@ def spec(
         connect_seconds=MEET_SECONDS if plan.where == "meet" else CONNECT_SECONDS,
         refused_seconds=MEET_SECONDS if plan.where == "meet" else GONE_SECONDS,
         is_private_directory=is_private,
-        forwards_signals=not plan.slurm_signals_ranks,
+        forwards_signals=plan.agents_forward_signals,
         secret=secret,
         stdin=f"/proc/{os.getpid()}/fd/0" if plan.stdin_rank >= 0 else "",
         stdin_rank=plan.stdin_rank,
@@ -225,7 +225,7 @@ def spec(
         mpi=plan.launcher.mpi if plan.launcher is not None else "",
         store_address="127.0.0.1" if plan.num_nodes == 1 else "",
         hang_timeout=timeout_of(plan),
-        is_step=plan.where == "slurm",
+        is_step=plan.has_allocation,
         serves_horovod=plan.serves_horovod,
         looks=dict(looks) if looks is not None else None,
         first_life=first_life,

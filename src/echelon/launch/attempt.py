@@ -87,5 +87,5 @@ def _resolves(name: str) -> bool:
     try:
         socket.getaddrinfo(name, None)
     except OSError:
-        return False  # only Slurm knows this node name
+        return False  # only the scheduler knows this node name
     return True

@@ -6,7 +6,7 @@ import errno
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from echelon.errors import RunError
@@ -54,7 +54,10 @@ class Crew:
         on_message: Callable[[Member, Message], None],
         on_loss: Callable[[Member, str], None],
         on_refusal: Callable[[str], None],
+        names: Sequence[str] = (),
     ) -> None:
+        self._names = names
+        """The nodes' names by the numbers of their agents; empty: agents know them."""
         self._secret = secret
         self._selector = selector
         self._on_join = on_join
@@ -155,6 +158,8 @@ class Crew:
         if hello["kind"] != "hello" or not proves(self._secret, "agent", answer, hello.get("proof")):
             self._drop(channel)
             return
+        if self._names:
+            hello["node"] = self._names[int(hello["agent_index"])]
         why = self._reason_against(hello)
         if why:
             channel.send("refused", why=why)

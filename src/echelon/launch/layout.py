@@ -97,7 +97,7 @@ def ranks_per_node(shares: Sequence[Share]) -> list[int]:
 
 
 def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
-    """Raise RunError if Slurm placed its tasks differently from the plan, as it may when cores are short."""
+    """Raise RunError if nodes have other numbers of tasks than the plan, as may happen when cores are short."""
     if plan.launcher is not None and plan.launcher.is_step:
         return  # mpirun places its ranks as it likes
     for share in shares:

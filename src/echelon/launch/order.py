@@ -16,7 +16,7 @@ from echelon.spec import Plan
 
 SCRIPT, ECHELON = "script", "echelon"
 REPEAT_SECONDS = 2.0
-"""Slurm and an agent may both report one signal; a later SIGTERM is the time limit itself."""
+"""The scheduler and an agent may both report one signal; a later SIGTERM is the time limit itself."""
 
 
 class Order:

@@ -21,6 +21,7 @@ from echelon.host import Host
 from echelon.launch.run_directory import new_path
 from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import Site, Surroundings, resolve
+from echelon.scheduler import members
 from echelon.spec import RUNS, Booking, Command, Job, Plan
 
 if TYPE_CHECKING:
@@ -35,14 +36,11 @@ RUNTIMES = ("singularity", "apptainer")
 
 def prepare(job: Job, host: Host | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
-    from echelon.slurm import allocation, queue
-
     host = host or Host()
     cwd = os.getcwd()
-    is_inside = allocation.is_inside(host.environ)
-    signals_reach_ranks = _beside(partial(allocation.reach_ranks, host)) if is_inside else lambda: False
+    signals_reach_ranks = members.ask_about_signals(host)
     folder, found_imports = _read_script(job, cwd)
-    allocated = allocation.read(host.environ, partial(queue.ask, host))
+    allocated = members.allocation_of(host)
     if job.launcher is not None:
         from echelon.dialects.node_layout import with_node_layout
 
@@ -58,7 +56,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
         allocation=allocated,
-        slurm_signals_ranks=signals_reach_ranks(),
+        signals_reach_ranks=signals_reach_ranks(),
         preload=ahead.preload if ahead else (),
         left_to_ranks=ahead.skipped if ahead else (),
         own=tuple(dict.fromkeys(name.partition(".")[0] for name in found_imports.local)) if found_imports else (),
@@ -66,7 +64,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         folder=folder,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
-        site=_site(job, host, allocated.partition if allocated is not None else "", is_slurm=allocated is not None),
+        site=_site(job, host, allocated.partition if allocated is not None else "", is_in_job=allocated is not None),
         cwd=cwd,
         vendor=devices.vendor(host.environ),
         scale_why=decision.why,
@@ -99,25 +97,10 @@ def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:
     return replace(plan, notes=(f"--scale {AUTO_FIT} takes {fitted.how}: {fitted.why}",))
 
 
-def _beside(ask: Callable[[], bool]) -> Callable[[], bool]:
-    """Ask in a thread, and return the function that waits for the answer: Slurm may be the slowest part of a start."""
-    import threading
-
-    answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
-    thread.start()
-
-    def wait() -> bool:
-        thread.join()
-        return answers[0]
-
-    return wait
-
-
-def _site(job: Job, host: Host, partition: str, *, is_slurm: bool) -> Site:
-    """Return what is known of the machine; outside of Slurm, only if the environment names it."""
+def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> Site:
+    """Return what is known of the machine; outside of a job, only if the environment names it."""
     runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
-    if not is_slurm and not host.environ.get("ECHELON_MACHINE"):
+    if not is_in_job and not host.environ.get("ECHELON_MACHINE"):
         return Site(runtimes=runtimes, environ=host.environ)
     from echelon.machines.detect import detect
 

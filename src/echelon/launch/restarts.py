@@ -126,7 +126,7 @@ def _same_twice(reason: Failure) -> str:
     return f"the same error twice: {error}{place}; echelon starts no further attempt, because none made progress"
 
 
-JOIN_SECONDS = 60.0  # Slurm may need so long to find out that a node does not answer
+JOIN_SECONDS = 60.0  # a scheduler may need so long to find out that a node does not answer
 MOST_LOSSES = 2  # a node that failed so often is left out
 
 StartAgent = Callable[[Placement, Life, Callable[[], None]], None]
@@ -136,15 +136,14 @@ StartAgent = Callable[[Placement, Life, Callable[[], None]], None]
 class Revival:
     """The lost agents of a run, and which of them are started again.
 
-    `start_agent` and `nodes_down` are set where the agents are started: the latter returns what Slurm says of those
-    nodes that are down.
+    `start_agent` and `nodes_down` are set where the agents are started: the latter returns what the scheduler says of
+    those nodes that are down.
     """
 
     def __init__(
         self, plan: Plan, crew: Crew, gathering: Gathering, directory: RunDirectory, say: Callable[[str], None]
     ) -> None:
         self._can_start = can_start_again(plan)
-        self._is_slurm = plan.where == "slurm"
         self._crew = crew
         self._gathering = gathering
         self._directory = directory
@@ -178,12 +177,12 @@ class Revival:
         self._lost.pop(member.placement.agent_index, None)
 
     def explain(self, reason: Failure | None) -> Failure | None:
-        """Ask Slurm which nodes of lost agents are down; name such a node as the reason, if it was its agent or ranks.
+        """Ask which nodes of lost agents are down; name such a node as the reason, if it was its agent or ranks.
 
-        Slurm ends the ranks of such a node together with the agent, and the agent may still tell of them.
+        The ranks of such a node may be ended together with the agent, which may still tell of them.
         """
         is_agent = reason is not None and reason.cause == failure.LOST_AGENT
-        if reason is None or not self._is_slurm or not (self._lost or is_agent):
+        if reason is None or not (self._lost or is_agent):
             return reason
         nodes = sorted({member.placement.node for member in self._lost.values()} | ({reason.node} - {""}))
         down = self.nodes_down(nodes)
@@ -191,7 +190,7 @@ class Revival:
         is_victim = is_agent or reason.cause == failure.KILLED
         if not down or not is_victim or (reason.node and reason.node not in down):
             return reason
-        texts = [f"Slurm reports that {text}" for node, text in sorted(down.items()) if reason.node in ("", node)]
+        texts = [text for node, text in sorted(down.items()) if reason.node in ("", node)]
         return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts), rank=-1, tail="")
 
     def _candidates(self) -> list[Member]:

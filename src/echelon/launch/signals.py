@@ -87,7 +87,7 @@ WORD_SECONDS = 0.5  # agents also report within this time that they were signall
 
 
 class Relay:
-    """Deliver a signal to each rank once, from Slurm or from here, whichever comes first."""
+    """Deliver a signal to each rank once, from the scheduler or from here, whichever comes first."""
 
     def __init__(self, crew: Crew, *, is_in_job: bool) -> None:
         self._crew = crew
@@ -99,7 +99,7 @@ class Relay:
         """The time at which a pending signal is forwarded."""
 
     def note(self, member: Member, number: int) -> None:
-        """Record that Slurm signalled an agent and its ranks."""
+        """Record that an agent and its ranks were signalled from outside."""
         self._told.add((number, member.placement.agent_index))
 
     def send(self, number: int) -> None:
@@ -184,7 +184,7 @@ class StopRequests:
         )
 
     def note_signalled(self, member: Member, number: int) -> None:
-        """Respond to a signal that Slurm sent to an agent and its ranks."""
+        """Respond to a signal that an agent and its ranks got from outside."""
         self._relay.note(member, number)
         if number in (signal.SIGTERM, signal.SIGINT) and not self.number:
             self.number = number

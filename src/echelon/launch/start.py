@@ -9,15 +9,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from echelon.errors import RunError, UsageError
 from echelon.host import Host, terminal
 from echelon.launch import agents as launch_agents
 from echelon.launch import failure, package
-from echelon.launch.agents import Agents, AllAgents
+from echelon.launch.agents import AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.failure import Failure
@@ -30,12 +29,12 @@ from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
 from echelon.plan import exchange
+from echelon.scheduler import members
+from echelon.scheduler.protocol import EVERY, End, Start
 from echelon.spec import Plan
 from echelon.units import duration
 
 REASON_SECONDS = 1.0
-LOCAL_END_SECONDS = 3.0
-STEP_END_SECONDS = 20.0  # srun waits for the epilogues of its nodes
 
 
 def start(
@@ -58,7 +57,7 @@ def start(
         if kept.num_before:
             listener = _listener(plan)
         archive, secret = directory.file("node.pyz"), _secret(plan)
-        _write_for_agents(plan, directory, listener, secret, look, kept)
+        _write_for_agents(plan, directory, listener, secret, look, kept, host.environ)
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
         )
@@ -80,17 +79,17 @@ def start(
             kept.note_end(exit_code)
         finally:
             supervisor.close(exit_code)
-            seconds = STEP_END_SECONDS if plan.where == "slurm" else LOCAL_END_SECONDS
-            agents.end(seconds=seconds, waits_first=supervisor.crew.is_complete)
+            agents.end(seconds=members.of(plan.where).end_seconds, waits_first=supervisor.crew.is_complete)
             supervisor.screen.end(supervisor.outcome, directory.logs(supervisor.attempt.number), plan.show)
         lookouts.close()
         supervisor.samples.close()
-        outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
+        outcome = _with_verdict(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
     finally:
-        directory.remove(private.SECRET)
+        for name in (private.SECRET, *members.of(plan.where).files({})):
+            directory.remove(name)
         directory.close()
         if supervisor is not None:
             supervisor.signals.close()
@@ -98,16 +97,25 @@ def start(
 
 
 def _write_for_agents(
-    plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, look: Look | None, kept: Kept
+    plan: Plan,
+    directory: RunDirectory,
+    listener: socket.socket,
+    secret: bytes,
+    look: Look | None,
+    kept: Kept,
+    environ: Mapping[str, str],
 ) -> None:
     """Write what agents read: their program, and whom they connect to."""
-    hosts = own_addresses() if plan.where == "slurm" else [_local_address(listener)]
+    hosts = own_addresses() if members.of(plan.where).is_remote else [_local_address(listener)]
     addresses = [(host, listener.getsockname()[1]) for host in hosts]
     looks = look.asked if look is not None else None
+    files = members.of(plan.where).files(environ)
     spec = launch_agents.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
     try:
         directory.insist(lambda: package.write(directory.file("node.pyz")))
         directory.insist(lambda: agent_spec.write(spec, directory.path))
+        for name, content in files.items():
+            directory.insist(partial(private.write, directory.file(name), content))
     except OSError as error:  # a full disk, or an exhausted quota
         raise (unwritable_again if kept.num_before else unwritable)(directory.path, error) from None
 
@@ -123,19 +131,11 @@ def _say_how(plan: Plan, console: Console) -> None:
 
 
 def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: Kept) -> AllAgents:
-    first = Agents.start(
-        plan,
-        archive,
-        host,
-        on_end=partial(_agents_ended, supervisor, plan),
-        on_said=partial(_agents_said, supervisor, plan),
-    )
-    agents = AllAgents(plan, archive, host, first, supervisor.selector, kept.note_agents)
-    supervisor.revival.start_agent, supervisor.revival.clear = agents.start_again, agents.clear
-    if plan.where == "slurm":
-        from echelon.slurm.verdict import nodes_down
-
-        supervisor.revival.nodes_down = lambda nodes: nodes_down(nodes, agents.said, host)
+    agents = AllAgents(plan, archive, host, supervisor.selector, kept.note_agents)
+    agents.start(on_end=partial(_agents_ended, supervisor, plan), on_said=partial(_agents_said, supervisor, plan))
+    revival, scheduler = supervisor.revival, members.of(plan.where)
+    revival.start_agent, revival.clear = agents.start_again, agents.clear
+    revival.nodes_down = lambda nodes: scheduler.nodes_down(nodes, agents.said, host)
     return agents
 
 
@@ -149,10 +149,8 @@ def _secret(plan: Plan) -> bytes:
 
 def _listener(plan: Plan) -> socket.socket:
     """Open the supervisor's port; if another node hosts the supervisor, become its agent and never return."""
-    if plan.where == "here":
-        return listen("127.0.0.1")
-    if plan.where == "slurm":
-        return listen("")
+    if plan.where != "meet":
+        return listen("" if members.of(plan.where).is_remote else "127.0.0.1")
     from echelon.launch import meeting
 
     return meeting.host(plan) or meeting.join(plan)
@@ -187,72 +185,53 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
-def _agents_ended(supervisor: Supervisor, plan: Plan, exit_code: int, said: str) -> None:
-    """Handle the end of the agent or of srun before the end of the run."""
-    revival = supervisor.revival
-    if supervisor.is_over or (revival.has_begun and (supervisor.crew.members or revival.is_waiting)):
+def _agents_ended(supervisor: Supervisor, plan: Plan, start: Start, exit_code: int, said: str) -> None:
+    """Handle the end of a process of agents before the end of the run."""
+    if supervisor.is_over:
         return
-    said = said.strip()
-    has_begun = supervisor.crew.is_complete
-    program = os.path.basename(plan.step[0]) if plan.step else "the agent"
-    if has_begun:
-        supervisor.lose_all(f"{program} {failure.how(exit_code)}" + (f": {_first_line(said)}" if said else ""))
+    end, crew, revival = _end(start, exit_code, said), supervisor.crew, supervisor.revival
+    why = end.how + (f": {_first_line(end.said)}" if end.said else "")
+    if start.agent_index in crew.members:
+        crew.expel(crew.members[start.agent_index], why)
+    elif revival.has_begun and (crew.members or revival.is_waiting):
         return
-    supervisor.error = _start_error(plan, program, exit_code, said)
-    supervisor.is_over = True
+    elif not crew.is_complete:
+        supervisor.error = members.of(plan.where).cannot_start(plan, end)
+        supervisor.is_over = True
+    elif start.agent_index == EVERY:
+        supervisor.lose_all(why)
 
 
-def _agents_said(supervisor: Supervisor, plan: Plan, said: str) -> None:
+def _end(start: Start, exit_code: int, said: str) -> End:
+    return End(start=start, exit_code=exit_code, how=f"{start.name} {failure.how(exit_code)}", said=said.strip())
+
+
+def _agents_said(supervisor: Supervisor, plan: Plan, start: Start, said: str) -> None:
     """Shorten the wait for agents when one of them cannot join; its reason may still arrive."""
-    cannot_come = r"^echelon: agent on |error: \S+: tasks? [\d,-]+: Exited"
-    if not supervisor.crew.is_complete and re.search(cannot_come, said, re.MULTILINE):
+    scheduler = members.of(plan.where)
+    if not supervisor.crew.is_complete and re.search(scheduler.lost_agent, said, re.MULTILINE):
         gathering = supervisor.gathering
-        gathering.error = partial(_start_error, plan, "an agent", 1, said)
+        gathering.error = partial(scheduler.cannot_start, plan, _end(replace(start, name="an agent"), 1, said))
         gathering.deadline = min(gathering.deadline, time.monotonic() + REASON_SECONDS)
-
-
-def _start_error(plan: Plan, program: str, exit_code: int, said: str) -> RunError | UsageError:
-    if "can't open file" in said:
-        return UsageError(
-            f"not every node sees the run directory {plan.run_directory}",
-            hint="echelon run --run-dir DIRECTORY-ON-A-SHARED-DISK …",
-        )
-    mpi = plan.launcher.mpi if plan.launcher is not None else ""
-    if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
-        nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", said))) or list(plan.nodes)
-        return UsageError(
-            f"there is no {plan.python} on {', '.join(nodes)}",
-            hint="install Python where every node sees it, and start echelon with that Python",
-        )
-    hint = ""
-    if plan.launch == "tasks" and re.search("More processors requested|tasks", said):
-        hint = f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm"
-    elif mpi and "Invalid MPI type" in said:
-        hint = f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
-    elif mpi:
-        hint = f"run the same line without echelon to see whether {program} works here"
-    return RunError(f"echelon could not start the agents: {program} {failure.how(exit_code)}", details=said, hint=hint)
 
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
-    """Ask Slurm for the reason, if nodes or agents were lost, or if a signal came from nobody here."""
-    if outcome is None or plan.where != "slurm":
+def _with_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
+    """Ask the scheduler for the reason, if nodes or agents were lost, or if a signal came from nobody here."""
+    if outcome is None:
         return outcome
     if outcome.cause == failure.INTERRUPTED and outcome.detail == signal.SIGINT.name:
-        return outcome  # a person's Ctrl-C; srun then describes its step like a cancelled job
+        return outcome  # a person's Ctrl-C, which a scheduler may describe like a cancelled job
     by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
         return outcome
-    from echelon.slurm.verdict import why_ended
-
-    verdict = why_ended(said, host)
+    verdict = members.of(plan.where).why_ended(said, host)
     if not verdict:
         return outcome
-    cause = failure.LOST_NODE if verdict.is_node_failure else failure.SLURM
+    cause = failure.LOST_NODE if verdict.is_node_failure else failure.BY_SCHEDULER
     return replace(outcome, cause=cause, detail=verdict.text)
 
 
@@ -300,12 +279,11 @@ def _say_end(
 def _explain(plan: Plan, outcome: Failure) -> list[str]:
     if outcome.cause == failure.INTERRUPTED:
         return [f"{outcome.detail} stopped the run"]
-    if outcome.cause in (failure.SLURM, failure.TIME_LIMIT):
+    if outcome.cause in (failure.BY_SCHEDULER, failure.TIME_LIMIT):
         return [f"{outcome.cause}: {outcome.detail}"]
     if outcome.cause in (failure.LOST_NODE, failure.LOST_AGENT) and plan.min_nodes == plan.num_nodes > 1:
-        others = f"--nnodes {plan.num_nodes - 1}:{plan.num_nodes}"
-        kept = ", in a job made with --no-kill" if plan.where == "slurm" else ""
-        return [f"{outcome.cause}: {outcome.detail}", f"  hint: {others} continues with the other nodes{kept}"]
+        hint = members.of(plan.where).without_lost_nodes(plan)
+        return [f"{outcome.cause}: {outcome.detail}", f"  hint: {hint}"]
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then the console has already shown its last words
     device = str(outcome.local_rank) if has_devices else ""

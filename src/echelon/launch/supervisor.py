@@ -27,6 +27,7 @@ from echelon.launch.screen import Screen
 from echelon.launch.signals import FAILURE_GRACE_SECONDS, Relay, Signals, StopRequests
 from echelon.node import private
 from echelon.node.channel import Message
+from echelon.scheduler import members
 from echelon.spec import Plan
 
 SYMPTOM_SECONDS = 0.5  # time for a rank to report its own failure after others lost it, before all ranks are stopped
@@ -51,6 +52,7 @@ class Supervisor:
             on_message=self._hear,
             on_loss=self._lose,
             on_refusal=self._refuse,
+            names=members.of(plan.where).names(plan),
         )
         self.gathering = Gathering(plan, self.crew)
         self.revival = Revival(plan, self.crew, self.gathering, directory, console.say)

@@ -1,4 +1,4 @@
-"""Survey every node of an allocation with one Slurm step, and let the nodes connect to each other."""
+"""Survey every node of an allocation with one step, and let the nodes connect to each other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ class Round:
 
     nodes: tuple[str, ...]
     step: tuple[str, ...]
-    """srun and its options."""
+    """The command that starts another one on each node."""
+    environ: Mapping[str, str]
     asked: Asked
     meets: bool
     """Whether nodes try to reach each other."""
@@ -64,10 +66,8 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         secret = os.urandom(32)
         visit.write(directory, spec, secret)
         command = (*asked_round.step, sys.executable, "-I", "-S", archive, "survey", directory)
-        from echelon.slurm.step import step_environment
-
         gathering = Gathering(asked_round, listener, secret)
-        process = host.start(command, environ=step_environment(host.environ))
+        process = host.start(command, environ=asked_round.environ)
         try:
             _allow_many_files()
             gathering.follow(process)

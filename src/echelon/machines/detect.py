@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from echelon.errors import EchelonError
 from echelon.host import Host
 from echelon.machines import files
-from echelon.slurm import allocation
+from echelon.scheduler.slurm import allocation
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
@@ -49,7 +49,7 @@ def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognit
     if cluster := allocation.cluster(environ):
         return _of_cluster(cluster, environ)
     from echelon.machines.load import load_all
-    from echelon.slurm import site
+    from echelon.scheduler.slurm import site
 
     for machine in load_all(environ).values():
         for glob in machine.login_hosts:

@@ -15,8 +15,8 @@ from echelon.errors import EchelonError
 from echelon.host import Host, ToolMissing
 from echelon.machines import schema
 from echelon.machines.machine import Machine, NearestCores, NodeType, Partition
-from echelon.slurm import site
-from echelon.slurm.site import SiteConfig, SiteNode, SitePartition
+from echelon.scheduler.slurm import site
+from echelon.scheduler.slurm.site import SiteConfig, SiteNode, SitePartition
 
 MIB = 1 << 20
 _PURPOSES = (

@@ -10,8 +10,8 @@ from echelon.orders.checkpoint import variables as saved
 from echelon.plan import containers, spares
 from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import Site, variables
-from echelon.slurm.allocation import Allocation
-from echelon.slurm.step import step_command
+from echelon.scheduler import members
+from echelon.scheduler.protocol import Allocation, Shape
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
 
 # Variables that echelon sets in each rank; a common value would be wrong in all ranks but one.
@@ -33,7 +33,8 @@ class Surroundings:
     num_devices: int
     """The devices that this process sees."""
     allocation: Allocation | None
-    slurm_signals_ranks: bool
+    signals_reach_ranks: bool
+    """Whether a signal to the job reaches ranks without their agents."""
     preload: tuple[str, ...]
     left_to_ranks: tuple[tuple[str, str], ...]
     """Imports that each rank performs itself, each with the reason."""
@@ -53,10 +54,10 @@ class Surroundings:
 def resolve(job: Job, around: Surroundings) -> Plan:
     """Decide where and how a job runs; raise UsageError if it cannot run as asked."""
     _refuse_rank_variables(job.environ)
-    where, nodes, why_nodes = _place(spares.with_spares(job, around.allocation), around)
+    place = members.place(spares.with_spares(job, around.allocation), around.allocation, around.node)
+    where, nodes = place.where, place.nodes
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
-    num_nodes = spares.num_active(job, nodes)
-    container = _container(job, around)
+    num_nodes, container = spares.num_active(job, nodes), _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     directory = _run_directory(job, around)
@@ -100,10 +101,10 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         rendezvous=_rendezvous(job, around) if where == "meet" else "",
         node_rank=_node_rank(job, around) if where == "meet" else 0,
         step=_step(job, where, len(nodes), ranks_per_node, devices),
-        slurm_signals_ranks=around.slurm_signals_ranks,
+        slurm_signals_ranks=around.signals_reach_ranks,
         launcher=job.launcher,
         reasons=(
-            Reason(what="nodes", value=str(num_nodes), why=spares.why(job, why_nodes)),
+            Reason(what="nodes", value=str(num_nodes), why=spares.why(job, place.why)),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             *_why_so(job, around),
             *why_settings,
@@ -157,22 +158,18 @@ def _is_mpi(job: Job) -> bool:
 
 
 def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: int) -> tuple[str, ...]:
-    """Return the command that starts the agents: srun in an allocation, or the user's MPI launcher."""
+    """Return the command before the agents' own: the scheduler's, or the user's MPI launcher."""
     if job.launcher is not None and job.launcher.is_step:
         launcher, *options = job.launcher.words
         number = () if job.launcher.num_ranks else ("-n", str(num_nodes * ranks_per_node))
         return (launcher, *number, *options)
-    if where != "slurm":
-        return ()
-    tasks = ranks_per_node if job.launch == "tasks" else 1
-    mpi = job.launcher.mpi if job.launcher is not None else ""
-    return step_command(
+    shape = Shape(
         num_nodes=num_nodes,
-        tasks_per_node=tasks,
+        ranks_per_node=ranks_per_node,
         devices_per_node=devices,
-        mpi=mpi or "none",
         outlives_nodes=_min_nodes(job, num_nodes) < num_nodes or job.num_spares > 0,
     )
+    return members.of(where).step(job, shape)
 
 
 def _argv(job: Job, around: Surroundings, batch: int) -> tuple[str, ...]:
@@ -224,88 +221,6 @@ def _why_launch(job: Job) -> str:
     }[job.launch]
 
 
-def _place(job: Job, around: Surroundings) -> tuple[str, tuple[str, ...], str]:
-    allocation = around.allocation
-    if allocation is not None and allocation.is_task:
-        return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
-    if allocation is not None:
-        return _in_allocation(job, allocation)
-    if job.num_nodes > 1 and (job.min_nodes > 1 or job.rendezvous):
-        if not job.rendezvous:
-            raise UsageError(
-                f"you asked for {job.num_nodes} nodes, but this is a single machine outside any Slurm allocation",
-                hint=f"salloc --nodes={job.num_nodes} …, then the same command; "
-                "or start it on each node yourself: "
-                f"echelon run --nnodes={job.num_nodes} --node-rank=K --master-addr=HOST --master-port=PORT …",
-            )
-        if job.rendezvous.endswith(":0"):
-            host = job.rendezvous.rpartition(":")[0]
-            raise UsageError(
-                f"--rdzv-endpoint {job.rendezvous}: give a port, a whole number from 1 to 65535",
-                hint=f"--rdzv-endpoint {host}:29400",
-            )
-        if job.node_rank >= job.num_nodes:
-            raise UsageError(
-                f"--node-rank {job.node_rank}: the last of {job.num_nodes} nodes has number {job.num_nodes - 1}",
-                hint=f"--node-rank {job.num_nodes - 1}",
-            )
-        _refuse_tasks_outside_slurm(job)
-        return "meet", (), "you start each node by hand, and it meets the others at the rendezvous"
-    _refuse_tasks_outside_slurm(job)
-    return "here", (around.node,), "not in a Slurm allocation, so this machine"
-
-
-def _refuse_tasks_outside_slurm(job: Job) -> None:
-    if job.launch == "tasks" and not (job.launcher is not None and job.launcher.is_step):
-        raise UsageError(
-            "--launch tasks needs a Slurm allocation, but this is not a Slurm job",
-            hint="choose --launch warm or --launch exec",
-        )
-
-
-def _in_allocation(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
-    there = len(allocation.nodes)
-    least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
-    if least > there:
-        raise UsageError(
-            f"you asked for {least} nodes, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
-            hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
-        )
-    if job.num_nodes == ALL_NODES:
-        return "slurm", allocation.nodes, f"all nodes of job {allocation.job_id}"
-    chosen = min(job.num_nodes, there)
-    return "slurm", allocation.nodes[:chosen], f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
-
-
-def _in_own_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
-    """Stay on the node of this step's only task, with its devices and cores: other steps have the rest."""
-    if job.num_nodes > 1 and job.min_nodes > 1:
-        raise UsageError(
-            f"you asked for {job.num_nodes} nodes, but this Slurm step has one task, on {allocation.step_nodes[0]}",
-            hint=f"without srun: echelon run --nnodes {job.num_nodes} …   or "
-            f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
-        )
-    _refuse_tasks_outside_slurm(job)
-    return "here", allocation.step_nodes, "this is the only task of its Slurm step"
-
-
-def _meet_in_step(job: Job, allocation: Allocation) -> tuple[str, tuple[str, ...], str]:
-    """Meet the other tasks of this process's step, as `srun torchrun …` does."""
-    there = len(allocation.step_nodes)
-    if allocation.num_tasks != there:
-        raise UsageError(
-            f"this is one of {allocation.num_tasks} Slurm tasks on {there} node{'s' if there != 1 else ''}, "
-            "and each of them would start all ranks of its node",
-            hint="start echelon once, without srun: echelon run …   or once per node: srun --ntasks-per-node=1 …",
-        )
-    if job.num_nodes not in (ALL_NODES, there) and job.min_nodes > there:
-        raise UsageError(
-            f"you asked for {job.num_nodes} nodes, but this Slurm step has {there}: {', '.join(allocation.step_nodes)}",
-            hint=f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
-        )
-    return "meet", allocation.step_nodes, "one task of this Slurm step runs on each node"
-
-
 def _rendezvous(job: Job, around: Surroundings) -> str:
     if job.rendezvous:
         return job.rendezvous
@@ -336,14 +251,14 @@ def _devices_of_job(allocation: Allocation, num_nodes: int) -> int:
 
 
 def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[int, int, str]:
-    devices = around.num_devices
-    if where == "slurm" and around.allocation is not None:
-        devices = _devices_of_job(around.allocation, num_nodes)
+    is_remote, devices = members.of(where).is_remote, around.num_devices
+    if is_remote:
+        devices = _devices_of_job(around.allocation, num_nodes) if around.allocation is not None else 0
     asked = job.ranks_per_node
     if asked == ONE_PER_DEVICE:
         if devices:
             return devices, devices, "one per visible device"
-        if where == "slurm":
+        if is_remote:
             if job.launch == "tasks":
                 name = f"{job.launcher.name} without a number" if job.launcher is not None else "--launch tasks"
                 raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from echelon.errors import UsageError
-from echelon.slurm.allocation import Allocation
+from echelon.scheduler.protocol import Allocation
 from echelon.spec import ALL_NODES, Job
 
 

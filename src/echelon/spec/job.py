@@ -55,6 +55,8 @@ class Job:
     ranks_per_node: int = ONE_PER_DEVICE
     min_nodes: int = ALL_NODES
     num_nodes: int = ALL_NODES
+    hosts: tuple[str, ...] = ()
+    """The nodes by the names that ssh knows; empty: those of the allocation, or this machine."""
     num_spares: int = 0
     """Further nodes, which wait to take the place of lost ones."""
     cpus_per_rank: int = 0

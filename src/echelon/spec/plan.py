@@ -95,6 +95,16 @@ class Plan:
     """Whether Horovod's ranks meet at a store that the first agent serves."""
 
     @property
+    def has_allocation(self) -> bool:
+        """Whether the agents are tasks of a step in an allocation."""
+        return self.where == "slurm"
+
+    @property
+    def agents_forward_signals(self) -> bool:
+        """Whether a signal to the job reaches the agents alone."""
+        return not self.slurm_signals_ranks
+
+    @property
     def scale(self) -> str:
         """The way to scale the script; "off": it runs unchanged."""
         return "off" if self.scale_options is None else self.scale_options.how

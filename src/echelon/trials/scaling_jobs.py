@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from echelon.errors import EchelonError, RunError
 from echelon.host import Host
-from echelon.slurm import queue
+from echelon.scheduler.slurm import queue
 from echelon.trials import measured, own_runs, records, scratch
 from echelon.trials.measured import Measured
 from echelon.trials.question import Question

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from echelon.environment import digits, hostlist, variables
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
+from echelon.scheduler.protocol import Allocation
 
 _SPECIAL_STEP = 0xFFFFFFF0  # from here on: batch, extern and interactive
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """The job whose nodes this process may use."""
-
-    job_id: str
-    nodes: tuple[str, ...]
-    devices: tuple[int, ...]
-    """The job's devices on each node; empty: Slurm does not tell."""
-    is_task: bool
-    """Whether this process is a task of a step: several tasks meet, a single task stays on its node."""
-    num_tasks: int
-    task_rank: int
-    step_nodes: tuple[str, ...]
-    partition: str = ""
-    tasks_per_node: int = 0
-    """The job's request, which a plain srun would start on each node; 0: not stated."""
 
 
 def is_inside(environ: Mapping[str, str]) -> bool:

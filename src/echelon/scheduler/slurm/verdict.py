@@ -5,24 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from echelon.environment import hostlist
 from echelon.errors import EchelonError
 from echelon.host import Host, ToolSlow
+from echelon.scheduler.protocol import Verdict
 
 ASK_SECONDS = 5.0
 NUM_TURNS = 3  # a slurmctld that takes nodes down is busy, and some turns are lost on it
 PAUSE_SECONDS = 1.0
 _ASK_NODES = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Slurm's reason for the end of a job."""
-
-    text: str
-    is_node_failure: bool
 
 
 def why_ended(said: str, host: Host) -> Verdict | None:

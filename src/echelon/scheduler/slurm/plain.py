@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from echelon.slurm.batch import Heading, bill, cpus_per_task, directives, one_line
+from echelon.scheduler.slurm.batch import Heading, bill, cpus_per_task, directives, one_line
 from echelon.spec import Booking, Variable
 
 COMMENT_WIDTH = 100
