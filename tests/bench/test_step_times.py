@@ -26,8 +26,8 @@ def test_record_is_written_while_the_training_goes_on(tmp_path: Path) -> None:
 def test_rank_ends_after_its_last_step(tmp_path: Path) -> None:
     """The process ends with exit code 0 after step 3, its output is complete, and all steps are in the record."""
     code = (
-        "import sys\nfrom echelon.orders.bench import Order\nfrom echelon.train.step_times import StepTimes\n"
-        "times = StepTimes(Order(sys.argv[1], steps=3), 0, 1)\n"
+        "import sys\nfrom echelon.orders.bench import BenchOrder\nfrom echelon.train.step_times import StepTimes\n"
+        "times = StepTimes(BenchOrder(sys.argv[1], steps=3), 0, 1)\n"
         "for step in range(9):\n    print(step)\n    times.stepped()\nsys.exit(5)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)

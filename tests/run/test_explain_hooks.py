@@ -89,7 +89,7 @@ def test_person_reads_it(tmp_path: Path) -> None:
         (["--sync-bn"], "torch.nn.functional.batch_norm", "batch_norm"),
         (["--per-device-batch"], "torch.utils.data.DataLoader.__len__", "hooks"),
         (["--sync-every", "8"], "torch.save", "local_sgd.hooks"),
-        (["--scale", "fsdp", "--exact", "4"], "torch.optim.Adam.step", "strategies.elementwise"),
+        (["--scale", "fsdp", "--exact", "4"], "torch.optim.Adam.step", "strategies.optimizers"),
         (["--scale", "pipeline"], "torch.nn.Module.compile", "model_parallel.hooks"),
     ],
 )

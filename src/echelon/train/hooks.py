@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, patches, tracing
+from . import batch_norm, events, patches, tracing
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
@@ -135,13 +135,8 @@ def _hook_calls(run: Run) -> None:
 
 def _hook_steps(run: Run) -> None:
     """Let every optimizer step use the gradients of the global batch."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    before, after = (lambda optimizer, *_: run.before_step(optimizer), lambda optimizer, *_: run.after_step(optimizer))
-    patches.hook(register_optimizer_step_pre_hook, before, why="A step uses the gradients of the whole batch.")
-    patches.hook(
-        register_optimizer_step_post_hook, after, why="The first step and later ones are compared and counted."
-    )
+    events.before_step.listen("training", run.before_step, why="A step uses the gradients of the whole batch.")
+    events.after_step.listen("training", run.after_step, why="The first step and later ones are compared and counted.")
 
 
 def _hook_readers_of_gradients(run: Run) -> None:

@@ -109,6 +109,11 @@ class Hook(_Entry):
         super().__init__(name, why)
         self._remove = remove
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether nobody has removed the hook."""
+        return self in _table
+
     def undo(self) -> None:
         """Remove the hook."""
         if self._leave_table():

@@ -8,10 +8,10 @@ from tests import warm
 
 GUARDED = """
 import os, shutil, sys
-from echelon.train.rehearsal import guard
+from echelon.train.rehearsal import faults
 os.environ["TMPDIR"] = {temporary!r}
 os.chdir({copy!r})
-guard.install({copy!r}, {original!r})
+faults.install({copy!r}, {original!r})
 {act}
 """
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...orders import records
-from .. import patches
+from .. import events, patches
 from ..rng.generators import seed_all
 from ..wire.gather import is_dtensor, is_sharded
 from ..wire.world import SEED_OF_RECORDS
@@ -25,7 +25,7 @@ def begin(environ: Mapping[str, str]) -> None:
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
     watched_loaders = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get(records.REORDERED)))
     _hook_backward(record, watched_loaders)
-    _hook_steps(record, is_nudged=bool(environ.get(records.NUDGED)))
+    _follow_steps(record, is_nudged=bool(environ.get(records.NUDGED)))
     draws = watch.begin(record)
     loaders.hook(watched_loaders, draws.asked, draws.given)
 
@@ -101,16 +101,14 @@ def _is_plain(parameter: Any) -> bool:
     return is_whole and isinstance(parameter, torch.Tensor) and parameter.is_leaf
 
 
-def _hook_steps(record: Record, *, is_nudged: bool) -> None:
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+def _follow_steps(record: Record, *, is_nudged: bool) -> None:
+    def before(optimizer: torch.optim.Optimizer) -> None:
         parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         if is_nudged:
             nudge(parameters)
         record.before_step(optimizer, parameters)
 
-    patches.hook(register_optimizer_step_pre_hook, before, why="A record has the gradients that a step uses.")
+    events.before_step.listen("record", before, why="A record has the gradients that a step uses.")
 
 
 def nudge(parameters: List[nn.Parameter]) -> None:

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ...orders import records
 from ...pytorch import internals
-from .. import modules, patches
+from .. import events, modules, patches
 from ..wire import device as devices
 from ..wire import world
 from . import names
@@ -269,8 +269,6 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     folder = environ.get(records.FOLDER, "")
     if not folder:
         return None
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     from ..check import isolation
 
     isolation.switch_off()  # ranks cannot draw what one device draws
@@ -279,7 +277,7 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
     why = "A record is written after each step."
-    patches.hook(register_optimizer_step_post_hook, lambda optimizer, *_: record.after_step(optimizer), why=why)
+    events.after_step.listen("record", lambda optimizer: record.after_step(optimizer), why=why)
     _hook_prints(record)
     return record
 

@@ -1,0 +1,69 @@
+"""What happens in a rank is hooked once, and listeners are called in the stated order."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests import warm
+
+from echelon.train import events, patches
+
+ORDER_OF_A_RANK = """
+import json
+import sys
+
+import torch
+
+events = sys.modules["_echelon.train.events"]
+both = [events.before_step, events.after_step]
+print(json.dumps([[event._places[entry.place] for entry in event._entries] for event in both]))
+"""
+
+
+@pytest.fixture
+def no_patches() -> Iterator[None]:
+    yield
+    patches.undo()
+
+
+def test_listeners_are_called_in_the_stated_order() -> None:
+    """Who listens first is not called first, two of one place are called in turn, and True leaves out later ones."""
+    event = events.Event("first", "second", "third")
+    called: list[str] = []
+    event.listen("third", called.append)
+    event.listen("second", lambda name: called.append(f"{name} of the second"))
+    event.listen("second", lambda name: called.append(f"{name} of the other") or name == "last")
+    event.listen("first", lambda name: called.append(f"{name} of the first"))
+    event("a")
+    event("last")
+    in_order = ["of the first", "of the second", "of the other"]
+    assert called == [*(f"a {words}" for words in in_order), "a", *(f"last {words}" for words in in_order)]
+
+
+@pytest.mark.usefixtures("no_patches")
+def test_steps_are_hooked_once() -> None:
+    """All listeners have one row of the table, with their reasons; an undone hook forgets them."""
+    for _ in range(2):
+        stepped: list[object] = []
+        events.after_step.listen("bench", stepped.append, why="One.")
+        events.after_step.listen("pulse", stepped.append, why="Other.")
+        rows = [row for row in patches.rows() if row.by == "events"]
+        assert [row.why for row in rows] == ["Other. One."]
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        optimizer.step()
+        assert stepped == [optimizer, optimizer]
+        patches.undo()
+        optimizer.step()
+        assert len(stepped) == 2
+
+
+def test_order_of_a_scaled_rank(tmp_path: Path) -> None:
+    """A rank counts a step before anything else looks at it."""
+    (tmp_path / "train.py").write_text(ORDER_OF_A_RANK)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", "--scale", "data", "train.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
+    assert before == ["measuring", "training"]
+    assert after == ["pulse", "measuring", "training"]
