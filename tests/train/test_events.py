@@ -60,10 +60,11 @@ def test_steps_are_hooked_once() -> None:
 
 
 def test_order_of_a_scaled_rank(tmp_path: Path) -> None:
-    """A rank counts a step before anything else looks at it."""
+    """Gradients are whole before they are compared, and a step is counted before anything else looks at it."""
     (tmp_path / "train.py").write_text(ORDER_OF_A_RANK)
     done = warm.run(["-m", "echelon", "run", "-n", "2", "--scale", "data", "train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout)
-    assert before == ["measuring", "training"]
-    assert after == ["pulse", "measuring", "training"]
+    checks = ["first step", "later steps"]
+    assert before == ["measuring", "row trials", "children", "parallelism", "draws", *checks]
+    assert after == ["pulse", "measuring", "parallelism", "pace"]

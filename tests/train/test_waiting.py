@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-waiting = next(module for name, module in sys.modules.items() if name.endswith("train.waiting"))
+waiting = next(module for name, module in sys.modules.items() if name.endswith("train.wire.waiting"))
 waiting.LOOK_SECONDS, waiting.STILL_SECONDS, waiting.FIRST_NOTE_SECONDS = 0.5, 2.0, 3.0
 rank = int(os.environ["RA" + "NK"])  # which echelon does not read as that of a script that distributes itself
 torch.manual_seed(0)

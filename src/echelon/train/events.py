@@ -56,7 +56,7 @@ class _Steps(Event):
 
     def _begin(self, module: Any) -> None:
         """Hook all optimizers, the first time; the reasons of the listeners are those of the hook."""
-        whole = " ".join(dict.fromkeys(entry.why for entry in self._entries))
+        whole = " ".join(dict.fromkeys(entry.why for entry in self._entries if entry.why))
         if self._hook is None:
             self._hook = patches.hook(getattr(module, self._register), self, why=whole)
         self._hook.why = whole
@@ -67,13 +67,30 @@ class _Steps(Event):
                 return
 
 
+class Span:
+    """The begin and the end of what takes a while: `with computing:`."""
+
+    def __init__(self, *places: str) -> None:
+        self.begin, self.end = Event(*places), Event(*places)
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
 before_step = _Steps(
     "register_optimizer_step_pre_hook",
     "measuring",
     "nudge",  # a rehearsal moves the gradients of a rank by their last bits
-    "children",  # of the script, which may not train
-    "training",
+    "row trials",
+    "children",  # of the script, which may not train; those that load samples leave out what follows
+    "parallelism",
+    "draws",
     "record",
+    "first step",
+    "later steps",
 )
 after_step = _Steps(
     "register_optimizer_step_post_hook",
@@ -81,7 +98,18 @@ after_step = _Steps(
     "measuring",
     "bench",
     "record",  # before the parallelism, which may give all ranks other weights
-    "training",
+    "parallelism",
+    "pace",
     "rehearsal",
     "profile",
 )
+batch = Event("later steps", "record")
+"""The script gets a batch that ranks share: the batch of this rank, and the indices of all its samples."""
+stream = Event("later steps")
+"""All ranks have read the same batch of a stream."""
+call = Event("later steps")
+"""A model is about to compute a batch: its own call, the module, its arguments, those of each shard, and their rows."""
+loss = Event("record")
+"""The gradients of a loss are those of the whole batch."""
+loading, computing = Span("pace"), Span("pace")
+"""A batch is loaded; a model, or its backward pass, computes."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, events, patches, tracing
+from . import batch_norm, patches, tracing
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
@@ -31,7 +31,7 @@ def install(run: Run) -> None:
     if run.draws.is_on:
         draws.install(run.draws)
     derivatives.install(run)
-    _hook_steps(run)
+    run.listen()
     _hook_readers_of_gradients(run)
     if not run.is_hooked:
         run.parallelism.install(run)
@@ -131,12 +131,6 @@ def _hook_calls(run: Run) -> None:
     patches.replace(
         torch, "compile", compile_, why="What is compiled is the model alone, without the hooks of echelon."
     )
-
-
-def _hook_steps(run: Run) -> None:
-    """Let every optimizer step use the gradients of the global batch."""
-    events.before_step.listen("training", run.before_step, why="A step uses the gradients of the whole batch.")
-    events.after_step.listen("training", run.after_step, why="The first step and later ones are compared and counted.")
 
 
 def _hook_readers_of_gradients(run: Run) -> None:

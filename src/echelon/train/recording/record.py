@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ...orders import records
 from ...pytorch import internals
-from .. import events, modules, patches
+from .. import modules, patches
 from ..wire import device as devices
 from ..wire import world
 from . import names
@@ -276,8 +276,6 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
         begin()
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
-    why = "A record is written after each step."
-    events.after_step.listen("record", lambda optimizer: record.after_step(optimizer), why=why)
     _hook_prints(record)
     return record
 

@@ -16,7 +16,7 @@ from ...orders import checkpoint, rehearsal
 from ...orders.checkpoint import is_restarted
 from ...orders.rehearsal import ERROR, SIGNAL, Fault, Rehearsal
 from .. import events
-from ..recording.observe import nudge
+from ..recording.steps import nudge, trained_by
 from ..replay.state import is_weight, of_optimizers
 from . import faults
 
@@ -48,7 +48,9 @@ class Course:
         if _has_happened(order):
             self._order = order._replace(fault=None)
         if order.is_nudged:
-            events.before_step.listen("nudge", _nudge, why="A rehearsal measures rounding.")
+            events.before_step.listen(
+                "nudge", lambda optimizer: nudge(trained_by(optimizer)), why="A rehearsal measures rounding."
+            )
         if order.scratch:
             faults.install(order.scratch, order.original)
 
@@ -162,10 +164,6 @@ def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Cou
     """Return the course that the environment asks for; None where nothing is rehearsed."""
     order = rehearsal.read(environ)
     return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
-
-
-def _nudge(optimizer: torch.optim.Optimizer) -> None:
-    nudge([one for group in optimizer.param_groups for one in group["params"]])
 
 
 def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
