@@ -59,6 +59,21 @@ def test_steps_are_hooked_once() -> None:
         assert len(stepped) == 2
 
 
+@pytest.mark.usefixtures("no_patches")
+def test_new_optimizers_and_cleared_gradients_are_told() -> None:
+    """A new optimizer is told once it is made, and gradients are there while it is told that they are cleared."""
+    made: list[object] = []
+    seen: list[object] = []
+    weight = torch.nn.Parameter(torch.ones(1))
+    events.made.listen("names", made.append, why="A test.")
+    events.cleared.listen("journal", lambda owner: seen.append((owner, weight.grad is None)), why="A test.")
+    optimizer = torch.optim.AdamW([weight])
+    assert made == [optimizer]
+    weight.grad = torch.ones(1)
+    optimizer.zero_grad()
+    assert (seen, weight.grad) == ([(optimizer, False)], None)
+
+
 def test_order_of_a_scaled_rank(tmp_path: Path) -> None:
     """Gradients are whole before they are compared, and a step is counted before anything else looks at it."""
     (tmp_path / "train.py").write_text(ORDER_OF_A_RANK)

@@ -3,8 +3,13 @@
 Who watches a training, and computes nothing in its place, listens. Who computes something else replaces names itself
 (`patches`): `replay.stubs` repeats steps without computing, `replay.scalers` asks one optimizer whether a scaler let it
 step, `local_sgd.hooks` counts a step that a scaler leaves out, and `tracing.course` gives steps other closures.
+
+The loader's batches, backward passes, collectives and saves have no event of PyTorch's here. Who measures or records
+them needs what it began with, also when the call fails, and most others compute something else: wrappers say this more
+plainly. They stack, and docs/scale.md has their order.
 """
 
+from functools import wraps
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import patches
@@ -25,46 +30,71 @@ class Event:
     def __init__(self, *places: str) -> None:
         self._places = places
         self._entries: List[_Entry] = []
-        self._listeners: Tuple[Listener, ...] = ()
+        self.listeners: Tuple[Listener, ...] = ()
 
     def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
         """Call a listener from now on, after those of earlier places; if it returns True, later ones are left out."""
         self._entries.append(_Entry(self._places.index(place), listener, why))
         self._entries.sort(key=lambda entry: entry.place)
-        self._listeners = tuple(entry.listener for entry in self._entries)
+        self.listeners = tuple(entry.listener for entry in self._entries)
 
     def __call__(self, *arguments: Any) -> None:
         """Tell the listeners."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             if listener(*arguments):
                 return
 
 
-class _Steps(Event):
-    """The begin or the end of each step of each optimizer; a listener gets the optimizer."""
+class _Hooked(Event):
+    """An event of optimizers, which PyTorch is made to tell of once somebody listens."""
 
-    def __init__(self, register: str, *places: str) -> None:
+    def __init__(self, hook: Callable[[Any, Event], List[Any]], *places: str) -> None:
         super().__init__(*places)
-        self._register = register
-        self._hook: Optional[patches.Hook] = None
+        self._hook = hook
+        self._rows: List[Any] = []
 
     def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
-        if self._hook is not None and not self._hook.is_installed:
-            self._hook, self._entries = None, []
+        if self._rows and not self._rows[0].is_installed:
+            self._rows, self._entries = [], []
         super().listen(place, listener, why=why)
         patches.Hooks().when_imported(OPTIMIZERS, self._begin, why=why)
 
     def _begin(self, module: Any) -> None:
-        """Hook all optimizers, the first time; the reasons of the listeners are those of the hook."""
-        whole = " ".join(dict.fromkeys(entry.why for entry in self._entries if entry.why))
-        if self._hook is None:
-            self._hook = patches.hook(getattr(module, self._register), self, why=whole)
-        self._hook.why = whole
+        """Hook what tells of this event, the first time; the reasons of the listeners are those of the hook."""
+        self._rows = self._rows or self._hook(module, self)
+        for row in self._rows:
+            row.why = " ".join(dict.fromkeys(entry.why for entry in self._entries if entry.why))
 
     def __call__(self, optimizer: Any, *_: Any) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             if listener(optimizer):
                 return
+
+
+def _hook_makers(module: Any, event: Event) -> List[Any]:
+    original = module.Optimizer.__init__
+
+    @wraps(original)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        event(self)
+
+    return [patches.replace(module.Optimizer, "__init__", init, why="")]
+
+
+def _hook_clearing(module: Any, event: Event) -> List[Any]:
+    from torch import nn
+
+    def telling(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def zero_grad(self: Any, *arguments: Any, **options: Any) -> None:
+            event(self)
+            original(self, *arguments, **options)
+
+        return zero_grad
+
+    owners: Tuple[Any, ...] = (module.Optimizer, nn.Module)
+    return [patches.replace(owner, "zero_grad", telling(owner.zero_grad), why="") for owner in owners]
 
 
 class Span:
@@ -74,14 +104,20 @@ class Span:
         self.begin, self.end = Event(*places), Event(*places)
 
     def __enter__(self) -> None:
-        self.begin()
+        for listener in self.begin.listeners:
+            listener()
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        for listener in self.end.listeners:
+            listener()
 
 
-before_step = _Steps(
-    "register_optimizer_step_pre_hook",
+made = _Hooked(_hook_makers, "parallelism", "names", "journal")
+"""The script has made an optimizer."""
+cleared = _Hooked(_hook_clearing, "journal", "parallelism")
+"""An optimizer or a module is about to clear its gradients."""
+before_step = _Hooked(
+    lambda module, event: [patches.hook(module.register_optimizer_step_pre_hook, event, why="")],
     "measuring",
     "nudge",  # a rehearsal moves the gradients of a rank by their last bits
     "row trials",
@@ -92,8 +128,8 @@ before_step = _Steps(
     "first step",
     "later steps",
 )
-after_step = _Steps(
-    "register_optimizer_step_post_hook",
+after_step = _Hooked(
+    lambda module, event: [patches.hook(module.register_optimizer_step_post_hook, event, why="")],
     "pulse",  # first: the agent's times of steps leave out what other listeners do
     "measuring",
     "bench",
