@@ -138,7 +138,7 @@ def _stacks(rows: Rows) -> list[str]:
     parts: dict[str, list[str]] = {}
     for row in rows:
         parts.setdefault(row["name"], []).insert(0, row["by"])  # the last installed is called first
-    several = {name: called for name, called in parts.items() if len(called) > 1}
+    several = {name: called for name, called in parts.items() if len(set(called)) > 1}
     lines = [line for name, called in several.items() for line in _wrapped(f"{name}: {', '.join(called)}", 2, 6)]
     return ["", "Names with several rows, and which is called first", *lines] if lines else []
 
