@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import signal
 import socket
 import sys
 import time
@@ -20,7 +19,7 @@ from echelon.launch import failure, package
 from echelon.launch.agents import Agents, AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
-from echelon.launch.failure import Failure
+from echelon.launch.failure import Facts, Failure
 from echelon.launch.keeper import keep
 from echelon.launch.kept import Kept
 from echelon.launch.lookouts import NOBODY, Load, Look, Lookouts, Observer
@@ -85,7 +84,7 @@ def start(
             supervisor.screen.end(supervisor.outcome, directory.logs(supervisor.attempt.number), plan.show)
         lookouts.close()
         supervisor.samples.close()
-        outcome = _with_slurm_verdict(outcome, plan, agents.said, host)
+        outcome = _with_word_of_slurm(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
@@ -239,22 +238,12 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _with_slurm_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
-    """Ask Slurm for the reason, if nodes or agents were lost, or if a signal came from nobody here."""
-    if outcome is None or plan.where != "slurm":
-        return outcome
-    if outcome.cause == failure.INTERRUPTED and outcome.detail == signal.SIGINT.name:
-        return outcome  # a person's Ctrl-C; srun then describes its step like a cancelled job
-    by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
-    if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
+def _with_word_of_slurm(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
+    if plan.where != "slurm" or outcome is None or not failure.may_be_of_slurm(outcome):
         return outcome
     from echelon.slurm.verdict import why_ended
 
-    verdict = why_ended(said, host)
-    if not verdict:
-        return outcome
-    cause = failure.LOST_NODE if verdict.is_node_failure else failure.SLURM
-    return replace(outcome, cause=cause, detail=verdict.text)
+    return failure.verdict(outcome, Facts(of_slurm=why_ended(said, host)))
 
 
 def _report(
