@@ -1,18 +1,27 @@
 """The failure that explains the others: what ranks say when another one has ended, in words of real tickets."""
 
+from dataclasses import replace
+
 import pytest
 
 from echelon.launch import failure
 from echelon.launch.failure import (
+    BY_SCHEDULER,
     CONNECTION_LOST,
+    INTERRUPTED,
+    KILLED,
     LOST_AGENT,
+    LOST_NODE,
     NEVER,
     OWN_MISTAKE,
     UNKNOWN_PYTORCH,
     USER_ERROR,
+    Facts,
     Failure,
+    verdict,
 )  # fmt: skip
 from echelon.node import frames
+from echelon.scheduler.protocol import Verdict
 
 COLLECTIVE = """Traceback (most recent call last):
   File "/home/me/train.py", line 41, in <module>
@@ -109,3 +118,44 @@ def test_words_of_a_rank_about_itself() -> None:
     assert failure.describe(own, device="", with_tail=False)[-2] == "  please report it, with this file:"
     unknown = of_rank("echelon.UnknownPyTorch: echelon 0.1.0 does not know this PyTorch (9.9): …\n  way out: …\n")
     assert (unknown.cause, unknown.exit_code) == (UNKNOWN_PYTORCH, 2)
+
+
+AGENT = Failure(cause=LOST_AGENT, detail="its connection ended", rank=3, node="n1", tail="words")
+LOST_CONNECTION = Failure(cause=CONNECTION_LOST, time=5.0)
+DOWN = {"n1": "Slurm reports that n1 is down", "n2": "Slurm reports that n2 is down*"}
+CANCELLED = Verdict(text="the job was cancelled", is_node_failure=False)
+NODE_FAILED = Verdict(text="a node of the job failed", is_node_failure=True)
+TERMINATED, STOPPED = (Failure(cause=cause, detail="SIGTERM", exit_code=143) for cause in (KILLED, INTERRUPTED))
+CTRL_C = Failure(cause=INTERRUPTED, detail="SIGINT", exit_code=130)
+MISTAKE = Failure(cause=USER_ERROR, node="n1", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "facts", "expected"),
+    [
+        (None, Facts(), None),
+        (None, Facts(stop_signal=15), (INTERRUPTED, "SIGTERM")),
+        (AGENT, Facts(stop_signal=2, nodes_down=DOWN), (INTERRUPTED, "SIGINT")),
+        (AGENT, Facts(nodes_down=DOWN), (LOST_NODE, "Slurm reports that n1 is down")),
+        (replace(AGENT, node=""), Facts(nodes_down=DOWN), (LOST_NODE, "Slurm reports that n1 is down, ")),
+        (replace(AGENT, node="n3"), Facts(nodes_down=DOWN), (LOST_AGENT, "its connection ended")),
+        (replace(MISTAKE, cause=KILLED), Facts(nodes_down=DOWN), (LOST_NODE, "Slurm reports that n1 is down")),
+        (MISTAKE, Facts(nodes_down=DOWN, of_scheduler=CANCELLED), (USER_ERROR, "")),
+        (LOST_CONNECTION, Facts(ended_well={0: 4.0, 1: 6.0}), (CONNECTION_LOST, "rank 0 had ended before, ")),
+        (LOST_CONNECTION, Facts(ended_well={1: 6.0}), (CONNECTION_LOST, "")),
+        (AGENT, Facts(of_scheduler=NODE_FAILED), (LOST_NODE, "a node of the job failed")),
+        (TERMINATED, Facts(of_scheduler=CANCELLED), (BY_SCHEDULER, "the job was cancelled")),
+        (STOPPED, Facts(of_scheduler=CANCELLED), (BY_SCHEDULER, "the job was cancelled")),
+        (CTRL_C, Facts(of_scheduler=CANCELLED), (INTERRUPTED, "SIGINT")),
+    ],
+)
+def test_what_else_is_known_explains_a_failure(
+    reason: Failure | None, facts: Facts, expected: tuple[str, str] | None
+) -> None:
+    """A person's signal outweighs all; a node that Slurm reports explains its agent and its ranks, and no other."""
+    explained = verdict(reason, facts)
+    assert (explained is None) == (expected is None)
+    if explained is not None and expected is not None:
+        assert explained.cause == expected[0]
+        assert explained.detail.startswith(expected[1])
+        assert expected[1] or not explained.detail

@@ -291,7 +291,7 @@ UNDONE = (
 import echelon.train.start as start
 from echelon.orders.scale import ScaleOptions
 from echelon.train import patches
-for name in ("optimizer_kinds", "strategies.dropout", "strategies.attention"):
+for name in ("strategies.optimizers", "strategies.dropout", "strategies.attention"):
     importlib.import_module("echelon.train." + name)
 importlib.import_module("echelon.train.model_parallel.hooks")
 os.environ.update(RANK=sys.argv[2], LOCAL_RANK="0", WORLD_SIZE="2")

@@ -18,7 +18,7 @@ from echelon.pytorch import targets
 from echelon.spec import Job
 
 PROGRAM = "echelon.train.explain_hooks"
-MEASURES = "measuring.install"
+MEASURES = ("measuring.install", "events")
 EXPLICIT, MEASURED = "explicit", "measured"  # in place of options
 PATIENCE_SECONDS = 600.0  # to import PyTorch from a shared disk on a full node
 WIDTH = 80
@@ -112,7 +112,7 @@ def text_of(rows: Rows, title: str) -> str:
         f"{title} replaces {len({row['name'] for row in rows})} names in each of several ranks. Each paragraph begins "
         "with the part of echelon that replaces the names below it (a module of echelon.train)."
     )
-    if any(row["by"] != MEASURES for row in rows):
+    if any(row["by"] not in MEASURES for row in rows):
         about += " Later, echelon replaces a few more names: when it splits a model, and for the duration of a block."
     lines = textwrap.wrap(about, WIDTH)
     for is_at_once, title in _TITLES.items():

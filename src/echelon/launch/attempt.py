@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from echelon.launch import layout
 from echelon.launch.crew import Member
-from echelon.launch.failure import NEVER, Failure, first
+from echelon.launch.failure import NEVER, Failure
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -26,21 +26,6 @@ class Attempt:
     failures: list[Failure] = field(default_factory=list)
     is_running: bool = False
     stopped_at: float = NEVER
-
-    def first_failure(self) -> Failure | None:
-        """Return the failure that explains the end of the attempt; for a symptom, name the ranks that ended before."""
-        if not self.failures:
-            return None
-        reason = first(self.failures)
-        left = sorted(rank for rank, at in self.ended_well.items() if at < reason.time)
-        if not reason.is_symptom or not left:
-            return reason
-        who = f"rank {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-        detail = (
-            f"{who} had ended before, with exit code 0; all ranks must take the same number of steps, "
-            "so no rank may decide by its own clock or files when to stop"
-        )
-        return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)
 
 
 LOOPBACK = "127.0.0.1"

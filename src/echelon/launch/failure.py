@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from echelon.node import frames as node_frames
 from echelon.node.channel import Message
+
+if TYPE_CHECKING:
+    from echelon.scheduler.protocol import Verdict
 
 NEVER = float("inf")
 USER_ERROR = "error in the script"
@@ -218,6 +222,53 @@ def first(failures: Sequence[Failure]) -> Failure:
     refused = [failure for failure in failures if _REFUSAL.search(failure.tail)]  # perhaps stopped afterwards
     first_of_all = min(refused, key=lambda failure: failure.rank)
     return replace(first_of_all, cause=earliest.cause, detail="", exit_code=REFUSED_EXIT_CODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of the end of an attempt or a run besides the failures of its ranks."""
+
+    ended_well: Mapping[int, float] = field(default_factory=dict)
+    """Rank → time of its end, by its node's clock, corrected."""
+    stop_signal: int = 0
+    """The signal that asked echelon to end before the ranks had ended well."""
+    nodes_down: Mapping[str, str] = field(default_factory=dict)
+    """Node → what the scheduler reports of it."""
+    of_scheduler: Verdict | None = None
+    """The scheduler's reason for the end of the job."""
+
+
+def verdict(reason: Failure | None, facts: Facts) -> Failure | None:
+    """Return what explains an end that these facts are about: the failure that explains the others, or one of them."""
+    if facts.stop_signal:
+        name = _signal_name(facts.stop_signal)
+        return Failure(cause=INTERRUPTED, detail=name, exit_code=128 + facts.stop_signal)
+    if reason is None:
+        return None
+    left = sorted(rank for rank, at in facts.ended_well.items() if at < reason.time)
+    if reason.is_symptom and left:
+        who = f"rank {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
+        detail = (
+            f"{who} had ended before, with exit code 0; all ranks must take the same number of steps, "
+            "so no rank may decide by its own clock or files when to stop"
+        )
+        return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)
+    down = {node: text for node, text in facts.nodes_down.items() if reason.node in ("", node)}
+    if down and reason.cause in (LOST_AGENT, KILLED):  # ranks of such a node may end together with the agent
+        texts = ", ".join(text for _, text in sorted(down.items()))
+        return replace(reason, cause=LOST_NODE, detail=texts, rank=-1, tail="")
+    if facts.of_scheduler is not None and may_be_of_scheduler(reason):
+        cause = LOST_NODE if facts.of_scheduler.is_node_failure else BY_SCHEDULER
+        return replace(reason, cause=cause, detail=facts.of_scheduler.text)
+    return reason
+
+
+def may_be_of_scheduler(reason: Failure) -> bool:
+    """Say whether the scheduler may know more: nodes or agents were lost, or a signal came from nobody here."""
+    if reason.cause == INTERRUPTED:
+        return reason.detail != signal.SIGINT.name  # a person's Ctrl-C, for which a scheduler may have words of its own
+    by_signal = reason.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+    return reason.cause in (LOST_AGENT, LOST_WARM) or (reason.cause == KILLED and by_signal)
 
 
 def _is_alike(failure: Failure, other: Failure) -> bool:

@@ -6,7 +6,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
@@ -176,22 +175,15 @@ class Revival:
         """Note an agent that has come, perhaps again."""
         self._lost.pop(member.placement.agent_index, None)
 
-    def explain(self, reason: Failure | None) -> Failure | None:
-        """Ask which nodes of lost agents are down; name such a node as the reason, if it was its agent or ranks.
-
-        The ranks of such a node may be ended together with the agent, which may still tell of them.
-        """
+    def nodes_reported(self, reason: Failure | None) -> dict[str, str]:
+        """Ask the scheduler which nodes of lost agents are down; return a text for each."""
         is_agent = reason is not None and reason.cause == failure.LOST_AGENT
         if reason is None or not (self._lost or is_agent):
-            return reason
-        nodes = sorted({member.placement.node for member in self._lost.values()} | ({reason.node} - {""}))
-        down = self.nodes_down(nodes)
+            return {}
+        nodes = {member.placement.node for member in self._lost.values()} | ({reason.node} - {""})
+        down = self.nodes_down(sorted(nodes))
         self._down |= set(down)
-        is_victim = is_agent or reason.cause == failure.KILLED
-        if not down or not is_victim or (reason.node and reason.node not in down):
-            return reason
-        texts = [text for node, text in sorted(down.items()) if reason.node in ("", node)]
-        return replace(reason, cause=failure.LOST_NODE, detail=", ".join(texts), rank=-1, tail="")
+        return down
 
     def _candidates(self) -> list[Member]:
         """Return the lost agents that can be started again."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import signal
 import socket
 import sys
 import time
@@ -19,7 +18,7 @@ from echelon.launch import failure, package
 from echelon.launch.agents import AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
-from echelon.launch.failure import Failure
+from echelon.launch.failure import Facts, Failure
 from echelon.launch.keeper import keep
 from echelon.launch.kept import Kept
 from echelon.launch.lookouts import NOBODY, Load, Look, Lookouts, Observer
@@ -83,7 +82,7 @@ def start(
             supervisor.screen.end(supervisor.outcome, directory.logs(supervisor.attempt.number), plan.show)
         lookouts.close()
         supervisor.samples.close()
-        outcome = _with_verdict(outcome, plan, agents.said, host)
+        outcome = _with_word_of_scheduler(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
@@ -219,20 +218,11 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _with_verdict(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
-    """Ask the scheduler for the reason, if nodes or agents were lost, or if a signal came from nobody here."""
-    if outcome is None:
+def _with_word_of_scheduler(outcome: Failure | None, plan: Plan, said: str, host: Host) -> Failure | None:
+    if outcome is None or not failure.may_be_of_scheduler(outcome):
         return outcome
-    if outcome.cause == failure.INTERRUPTED and outcome.detail == signal.SIGINT.name:
-        return outcome  # a person's Ctrl-C, which a scheduler may describe like a cancelled job
-    by_signal = outcome.cause == failure.KILLED and outcome.exit_code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
-    if not by_signal and outcome.cause not in (failure.LOST_AGENT, failure.INTERRUPTED, failure.LOST_WARM):
-        return outcome
-    verdict = members.of(plan.where).why_ended(said, host)
-    if not verdict:
-        return outcome
-    cause = failure.LOST_NODE if verdict.is_node_failure else failure.BY_SCHEDULER
-    return replace(outcome, cause=cause, detail=verdict.text)
+    of_scheduler = members.of(plan.where).why_ended(said, host)
+    return failure.verdict(outcome, Facts(of_scheduler=of_scheduler))
 
 
 def _report(

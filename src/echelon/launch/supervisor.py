@@ -15,7 +15,7 @@ from echelon.launch.attempt import Attempt, describe
 from echelon.launch.binding_report import Bound
 from echelon.launch.console import Console
 from echelon.launch.crew import Crew, Heartbeat, Member
-from echelon.launch.failure import NEVER, Failure
+from echelon.launch.failure import NEVER, Facts, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs, LateRanks
 from echelon.launch.kept import Kept
@@ -346,11 +346,12 @@ class Supervisor:
         if self.is_over:
             return
         self.answer_deadline = self.symptom_deadline = self.restart_time = NEVER
-        reason = self.attempt.first_failure() or self.order.outcome(self.num_ranks)
-        if self.requests.number and (reason is not None or self.attempt.alive or not self.attempt.is_running):
-            name = signal.Signals(self.requests.number).name
-            reason = Failure(cause=failure.INTERRUPTED, detail=name, exit_code=128 + self.requests.number)
-        reason = self.revival.explain(reason)
+        attempt = self.attempt
+        reason = failure.first(attempt.failures) if attempt.failures else self.order.outcome(self.num_ranks)
+        is_cut_short = reason is not None or attempt.alive or not attempt.is_running
+        number = self.requests.number if is_cut_short else 0
+        reason = failure.verdict(reason, Facts(ended_well=attempt.ended_well, stop_signal=number))
+        reason = failure.verdict(reason, Facts(nodes_down=self.revival.nodes_reported(reason)))
         if reason is not None and not self.order.is_given and self._may_start_again(reason):
             self._start_again(reason)
             return

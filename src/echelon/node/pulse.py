@@ -43,8 +43,11 @@ MEASURED = TIMES + NUM_BUCKETS
 """The word that is 1 once the words behind it hold the measures."""
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
-Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None]], None]
-"""A function that measures this process, and gives the values of the names to another function after each step."""
+Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None]], bool]
+"""Measures this process: after each step it calls the third argument, and gives the second one the values of the names.
+
+It returns False if it does not know this PyTorch, and then does nothing.
+"""
 
 
 def words(descriptor: int) -> "memoryview":
@@ -84,8 +87,9 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         _write(descriptor, DESCRIPTOR, descriptor + 1)
 
     def begin() -> None:
-        _hook(_counter(descriptor))
-        measuring()(MEASURES, _measured(descriptor))
+        count = _counter(descriptor)
+        if not measuring()(MEASURES, _measured(descriptor), count):
+            _hook(count)
 
     if _TORCH in sys.modules:
         begin()
@@ -158,12 +162,12 @@ def _measured(descriptor: int) -> "Callable[[Sequence[float | None]], None]":
     return write
 
 
-def _hook(counter: Callable[..., None]) -> None:
-    """Let PyTorch call the counter after each step of each optimizer."""
+def _hook(count: Callable[..., None]) -> None:
+    """Count the steps of a PyTorch that echelon does not know, if it tells of them."""
     optimizers: Any = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizers, "register_optimizer_step_post_hook", None)
     if register is not None:
-        register(counter)
+        register(count)
 
 
 class _UntilTorch:

@@ -93,10 +93,10 @@ elif "ECHELON_KEY_FD" in os.environ:  # inherited (see secret.py); the script's 
     except OSError:
         pass  # a child of the script has the variable, but not the descriptor
 if not _link:
-    from _echelon.node import pulse, warning_signals
+    from _echelon.node import order, pulse
 
     pulse.take(os.environ, _measuring)
-    warning_signals.ignore()
+    order.ignore()
 _leave_the_path()
 if not _link:
     _leave_the_modules()

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable
 
 from ..pytorch import modules as torch_modules
-from . import patches
+from . import events, patches
 from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
 
 OF_RANK = "ECHELON_CHILD_OF"
@@ -63,15 +63,8 @@ def guard(pid: int) -> None:
 
     hooks.replace(torch_modules.TENSOR, "Tensor.backward", refusing, why=_WHY_GUARDED)
     hooks.replace("torch.autograd", "backward", refusing, why=_WHY_GUARDED)
-    hooks.when_imported("torch.optim.optimizer", _refuse_steps(pid), why=_WHY_GUARDED)
     hooks.apply()
-
-
-def _refuse_steps(pid: int) -> Callable[[Any], None]:
-    def refuse(module: Any) -> None:
-        patches.hook(module.register_optimizer_step_pre_hook, lambda *_: meet(pid), why=_WHY_GUARDED)
-
-    return refuse
+    events.before_step.listen("children", lambda _: meet(pid), why=_WHY_GUARDED)
 
 
 def meet(pid: int) -> None:

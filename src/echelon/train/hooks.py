@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, patches, tracing
+from . import batch_norm, events, patches, tracing
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
@@ -31,13 +31,13 @@ def install(run: Run) -> None:
     if run.draws.is_on:
         draws.install(run.draws)
     derivatives.install(run)
-    _hook_steps(run)
+    run.listen()
     _hook_readers_of_gradients(run)
     if not run.is_hooked:
         run.parallelism.install(run)
     if run.is_hooked:
         _hook_loaders(run)
-        _hook_optimizers(run)
+        _follow_optimizers(run)
         _hook_modes(run)
         tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
         _hook_losses_that_are_read(run)
@@ -133,17 +133,6 @@ def _hook_calls(run: Run) -> None:
     )
 
 
-def _hook_steps(run: Run) -> None:
-    """Let every optimizer step use the gradients of the global batch."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    before, after = (lambda optimizer, *_: run.before_step(optimizer), lambda optimizer, *_: run.after_step(optimizer))
-    patches.hook(register_optimizer_step_pre_hook, before, why="A step uses the gradients of the whole batch.")
-    patches.hook(
-        register_optimizer_step_post_hook, after, why="The first step and later ones are compared and counted."
-    )
-
-
 def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         def reads(*args: Any, **kwargs: Any) -> Any:
@@ -178,28 +167,16 @@ def _hook_loaders(run: Run) -> None:
     patches.replace(DataLoader, "__iter__", lambda self: run.begin(self), why="Each rank loads its rows of a batch.")
 
 
-def _hook_optimizers(run: Run) -> None:
-    original = torch.optim.Optimizer.__init__
+def _follow_optimizers(run: Run) -> None:
+    why = "Gradients that were set to zero are not exchanged."
+    events.cleared.listen("parallelism", lambda _: run.parallelism.note_zero(), why=why)
 
-    def zeroes(clear: Callable[..., None]) -> Callable[..., None]:
-        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-            run.parallelism.note_zero()
-            clear(self, *args, **kwargs)
-
-        return zero_grad
-
-    for owner in (torch.optim.Optimizer, nn.Module):
-        patches.replace(
-            owner, "zero_grad", zeroes(owner.zero_grad), why="Gradients that were set to zero are not exchanged."
-        )
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        _scale_learning_rate(self, run)
-        run.parallelism.add(self)
+    def add(optimizer: torch.optim.Optimizer) -> None:
+        _scale_learning_rate(optimizer, run)
+        run.parallelism.add(optimizer)
 
     why = "The weights of an optimizer are those whose gradients the ranks exchange."
-    patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
+    events.made.listen("parallelism", add, why=why)
 
 
 def _scale_learning_rate(optimizer: torch.optim.Optimizer, run: Run) -> None:

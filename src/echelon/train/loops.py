@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Dict, Fr
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from . import batches, collating
+from . import batches, collating, events
 from .exact import keys
 from .global_tensors import lists
 from .global_tensors.numbered import Numbering
@@ -244,7 +244,7 @@ class Loop:
         if self._sampler is not None:
             self._sampler.draw_ahead()
         try:
-            with self.run.later.pace.part("load"), self._generators(is_whole):
+            with events.loading, self._generators(is_whole):
                 batch = next(self._inner) if self._draws is None else self._draws.next(self._inner)
         except StopIteration:
             self.close()
@@ -271,14 +271,14 @@ class Loop:
             if size < run.world.size and not self._num_batches:
                 raise small_batch(size, run.world)
             rows = batches.rows_of(size, run.world.size)
-            run.later.at_stream(batch)
+            events.stream(batch)
         else:
             rows = self._sampler.rows.popleft()
             size = self._size_of_whole(batch) if self._sampler.is_whole and run.world.size > 1 else 0
             if size and size < sum(rows) and not run.world.is_exact:
                 rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
             _refuse_dropped(batch, rows, self._sampler)
-            run.at_batch(batch, self._sampler.indices.popleft())
+            events.batch(batch, self._sampler.indices.popleft())
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:

@@ -44,6 +44,11 @@ class _Entry:
     def row(self) -> Row:
         return Row(self._name, self.by, self.when, self.why)
 
+    @property
+    def is_installed(self) -> bool:
+        """Whether nobody has undone it."""
+        return self in _table
+
     def _leave_table(self) -> bool:
         """Remove this row from the table; return whether it was there."""
         if _table and _table[-1] is self:  # a block that ends

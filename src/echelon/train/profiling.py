@@ -7,9 +7,8 @@ from typing import Any, Mapping
 
 from ..orders import profile
 from ..pytorch import targets
-from . import patches
+from . import events, patches
 
-OPTIMIZERS = "torch.optim.optimizer"
 WHY = "A profile begins and ends with a step of an optimizer."
 
 
@@ -24,14 +23,14 @@ def begin(environ: Mapping[str, str]) -> None:
         return  # an earlier attempt of the run has made it
     recording = Recording(order, path)
 
-    def install(optimizers: Any) -> None:
+    def install(_: Any) -> None:
         gone = targets.changes("profile")
         if gone:
             sys.stderr.write("echelon: %s; this rank is not profiled\n" % targets.describe(gone))
             return
-        patches.hook(optimizers.register_optimizer_step_post_hook, recording.after_step, why=WHY)
+        events.after_step.listen("profile", recording.after_step, why=WHY)
 
-    patches.Hooks().when_imported(OPTIMIZERS, install, why=WHY)
+    patches.Hooks().when_imported(events.OPTIMIZERS, install, why=WHY)
 
 
 class Recording:

@@ -7,14 +7,12 @@ import time
 from functools import wraps
 from typing import Any, List, Mapping
 
-import torch
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..orders import bench
 from ..orders.bench import BenchOrder
-from . import patches
+from . import events, patches
 from .wire import device as devices
 from .wire import world
 
@@ -80,10 +78,7 @@ def begin(environ: Mapping[str, str]) -> None:
         return
     times = StepTimes(order, int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
 
-    def after(_: torch.optim.Optimizer, *__: Any) -> None:
-        times.stepped()
-
-    patches.hook(register_optimizer_step_post_hook, after, why="A benchmark notes the time of each step.")
+    events.after_step.listen("bench", times.stepped, why="A benchmark notes the time of each step.")
     atexit.register(times.write)
     if order.loader_workers:
         _raise_workers(order.loader_workers)

@@ -7,18 +7,20 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Set, 
 
 import torch
 
+from ..orders import checkpoint
 from ..orders.scale import ScaleOptions
+from . import child_training
 from .batches import rows_of
+from .buckets import DEFAULT_MEGABYTES
 from .caught_errors import Raised
 from .check.first_step import FirstStep
-from .check.pace import StepObserver
 from .check.row_trial import RowTrials
 from .exact.keys import Keys
 from .files.sharing import Files
 from .global_tensors.ignore_index import IgnoreIndex
 from .global_tensors.model_calls import ModelCalls
 from .gradient_hooks import LateHooks
-from .parallelism.base import Parallelism
+from .parallelism.base import Parallelism, Setup
 from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
@@ -63,7 +65,6 @@ class Training:
     draws: Draws
     calls: ModelCalls
     first_step: FirstStep
-    later: StepObserver
     trials: RowTrials
     raised: Raised
     late_hooks: LateHooks
@@ -96,17 +97,30 @@ class Training:
         """Meet the other ranks; the first time, say so, once an oracle is on its way."""
         raise NotImplementedError
 
+    def join(self) -> None:
+        """Meet the other ranks."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
         """Meet the other ranks and agree on the weights."""
-        raise NotImplementedError
+        self.join()
+        self.parallelism.prepare()
+
+    def setup(self) -> Setup:
+        """Return what a parallelism needs."""
+        is_saved = checkpoint.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
+        megabytes = 0.0 if self.is_hooked and self.record is None and not is_saved else DEFAULT_MEGABYTES
+        return Setup(self.world, self.options, self.say, self.generators, is_saved, megabytes)
+
+    def suit_first_step(self) -> None:
+        """Compare the first step as the parallelism allows."""
+        self.first_step.keeps_dropout = self.parallelism.keeps_dropout
+        self.first_step.syncs_batch_norm = self.options.syncs_batch_norm or not self.parallelism.shares_batches
+        self.first_step.compares_buffers = self.parallelism.shares_batches
 
     def begins_training(self) -> bool:
         """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
-
-    def at_batch(self, batch: Any, indices: List[Any]) -> None:
-        """Note a batch of the script, and the samples that it has on all ranks."""
-        raise NotImplementedError
 
     def take_resumed_pass(self) -> Tuple[int, int]:
         """Return `resumed_pass`, once."""
@@ -117,6 +131,13 @@ class Training:
     def is_at_home(self) -> bool:
         """Whether this is the process that trains, and not a worker of a loader."""
         return os.getpid() == self._pid
+
+    def is_in_child(self, *_: object) -> bool:
+        """Say whether a process that this one has started trains; end it, unless it only loads samples."""
+        if os.getpid() == self._pid or self.world.is_alone:
+            return False
+        child_training.meet(self._pid)
+        return True
 
     def say(self, text: str) -> None:
         """Talk to the person, on the standard error of rank 0."""

@@ -1,6 +1,5 @@
 """One training over a loader in this process: recorded as each rank, and continued as each rank of another number."""
 
-import contextlib
 import random
 import types
 from collections.abc import Iterator
@@ -129,8 +128,6 @@ class Rank:
         self.generators = generators.Generators(rank, None)
         self.twins = loops.new_twins()
         self.first_step = types.SimpleNamespace(note_workers=lambda _: None)
-        self.later = types.SimpleNamespace(pace=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()))
-        self.at_batch = lambda batch, indices: None
         self.raised = types.SimpleNamespace(refuse_if_caught=lambda: None)
         self.ignore_index = types.SimpleNamespace(ask=lambda _: None)
         self.resumed_pass = (0, 0)

@@ -8,13 +8,13 @@ ever used by both. It runs until every optimizer has stepped once, for ten steps
 import atexit
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Protocol, Set
 
 import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import modules
+from .. import events, modules
 from ..scaling_error import ScalingError
 from ..wire import device as devices
 from ..wire.gather import each_whole
@@ -22,7 +22,10 @@ from . import compare, isolation
 from .oracle import NO_STEP, TOO_LARGE, Oracle
 
 if TYPE_CHECKING:
+    from ..global_tensors.model_calls import ModelCalls
     from ..parallelism.base import Parallelism
+    from ..rng.draws import Draws
+    from ..rng.generators import Generators
 
 MOST_STEPS = 10
 CHANCE = 0.2
@@ -35,7 +38,17 @@ IN_THREAD = (
 EXEC = "echelon cannot fork a rank that uses a GPU and was started by exec; echelon prove compares separate runs"
 WORKERS_DRAW = "the loader's workers may draw random numbers"
 _PREFIX = "first step: "
+_WHY = "The first step and later ones are compared."
 _NOT_COMPARED = "not compared with one device: %s"
+
+
+class Compared(Protocol):
+    """A run whose first steps are compared."""
+
+    parallelism: "Parallelism"
+    draws: "Draws"
+    calls: "ModelCalls"
+    generators: "Generators"
 
 
 class FirstStep:
@@ -77,6 +90,18 @@ class FirstStep:
         """The random draws inside of models for which the rows of the batch are uncertain."""
         self.is_half = False
         """Whether an operation ran under autocast."""
+
+    def listen(self, run: "Compared") -> None:
+        """Compare the steps of a run while the comparison is open."""
+
+        def before(optimizer: torch.optim.Optimizer) -> None:
+            if self.is_open:
+                self.guesses, self.num_samples = run.draws.guesses, run.calls.num_samples
+                with run.parallelism.shown():
+                    self._before_step(run.parallelism, optimizer, was_drawn=run.generators.was_drawn)
+            run.draws.is_compared &= self.is_open
+
+        events.before_step.listen("first step", before, why=_WHY)
 
     @property
     def is_oracle(self) -> bool:
@@ -146,7 +171,7 @@ class FirstStep:
         """Note that worker processes make the samples; they may draw random numbers that echelon does not see."""
         self._num_workers = max(self._num_workers, num_workers)
 
-    def before_step(self, parallelism: "Parallelism", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
+    def _before_step(self, parallelism: "Parallelism", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
         """Report or compare the gradients of an optimizer's first step; end the comparison after the last optimizer."""
         self._num_steps += 1
         place = parallelism.place_of(optimizer)

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .. import events
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 from ..scaling_error import ScalingError
 from ..wire import messages
 from . import lines, signature
-from .pace import Pace, StepObserver
+from .pace import Pace
 from .signature import Signature
 from .spots import Spots
 
@@ -54,12 +55,13 @@ class Exchange(NamedTuple):
     work: Any
 
 
-class LaterSteps(StepObserver):
+class LaterSteps:
     """Signs steps, reads the signatures of all ranks, and refuses a difference."""
 
-    def __init__(self, run: "Training", pace: Pace) -> None:
-        super().__init__(pace)
+    def __init__(self, run: "Training") -> None:
+        self._pace = Pace(run.world, run.say)
         self._run = run
+        self._is_wanted = True
         self._notes: List[Note] = []
         self._under_way: Deque[Exchange] = deque()
         self._next = 1
@@ -69,12 +71,24 @@ class LaterSteps(StepObserver):
         self._last_step = 0
         self._read: Deque[List[float]] = deque(maxlen=5)
         self._num_read = 0
-        self.spots = Spots(run)
+        self.spots = Spots(run, self._pace)
+
+    def listen(self) -> None:
+        """Compare steps from now on."""
+        events.batch.listen("later steps", self._at_batch)
+        events.stream.listen("later steps", self._at_stream)
+        events.call.listen("later steps", self._at_call)
+        events.before_step.listen("later steps", self._before_step)
+        self._pace.listen()
+
+    def cancel(self) -> None:
+        """Compare nothing from now on."""
+        self._is_wanted = False
 
     @property
     def is_on(self) -> bool:
-        """Whether there are other ranks that share batches."""
-        return self._run.world.size > 1
+        """Whether steps are compared: there are other ranks that share batches."""
+        return self._is_wanted and self._run.world.size > 1
 
     @property
     def step(self) -> int:
@@ -85,14 +99,14 @@ class LaterSteps(StepObserver):
     def _signs(self) -> bool:
         return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
 
-    def at_batch(self, indices: Any) -> None:
+    def _at_batch(self, _: Any, indices: List[Any]) -> None:
         """Note the samples of a batch."""
         if self._signs:
             began = time.perf_counter()
             self._note("the samples of a batch: %d" % len(indices), signature.of_indices(indices))
             self._seconds += time.perf_counter() - began
 
-    def at_stream(self, batch: Any) -> None:
+    def _at_stream(self, batch: Any) -> None:
         """Note a batch that every rank has read whole."""
         if self._signs:
             began = time.perf_counter()
@@ -100,7 +114,7 @@ class LaterSteps(StepObserver):
             self._note("a batch of a stream: %s" % signature.text_of_shapes(batch), signature.of_tensors(tensors))
             self._seconds += time.perf_counter() - began
 
-    def at_call(
+    def _at_call(
         self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
     ) -> None:
         """Note a model call before it is computed, and compare its results at once if the step is a spot."""
@@ -138,7 +152,7 @@ class LaterSteps(StepObserver):
         signed = signature.added(signed, signature.of_text(label))
         self._notes.append(Note(str(lines.of_script()), label, signed))
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """End the comparison of the step that an optimizer takes now, which `parallelism` has already counted."""
         if not self.is_on or not dist.is_initialized():  # a closure comes to the first model only now
             return
@@ -157,11 +171,7 @@ class LaterSteps(StepObserver):
             self._receive()
             self._next = min(self._next, step + self._between)
         self._notes = []
-        self.pace.before_step(step, optimizer, was_spot=was_spot)
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: ARG002
-        """Notice the end of an optimizer step."""
-        self.pace.after_step()
+        self._pace.before_step(step, optimizer, was_spot=was_spot)
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
         settings = [number for group in optimizer.param_groups for number in _numbers_of(group)]

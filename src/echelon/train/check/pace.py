@@ -8,13 +8,12 @@ import os
 import socket
 import statistics
 import time
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from functools import partial
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import torch
-from torch import nn
 
-from ..global_tensors.tensors import Sharded
+from .. import events
 from ..wire import device as devices
 from ..wire import messages
 from ..wire.world import World
@@ -62,22 +61,27 @@ class Pace:
         self._steps: List[float] = []
         self._optimizer = 0
         self._step_began = (0.0, 0.0)
+        self._begun: List[Tuple[float, float]] = []
+        """When the parts began that go on now."""
         self._is_phased = False
         self._spot = Times()
         self._spot.is_complete = False
         self._reason = ""
 
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Measure a part of a step, while measurements are wanted."""
-        if not self._is_phased:
-            yield
-            return
-        began = self._now()
-        try:
-            yield
-        finally:
-            self._add(name, began)
+    def listen(self) -> None:
+        """Measure the parts of steps from now on."""
+        for name, span in (("load", events.loading), ("model", events.computing)):
+            span.begin.listen("pace", self._begin_part)
+            span.end.listen("pace", partial(self._end_part, name))
+        events.after_step.listen("pace", self._after_step)
+
+    def _begin_part(self) -> None:
+        if self._is_phased:
+            self._begun.append(self._now())
+
+    def _end_part(self, name: str) -> None:
+        if self._begun:
+            self._add(name, self._begun.pop())
 
     def note_spot(self, step: int, times: Times) -> None:
         """Keep the times of a spot, and ask all ranks for their nodes and cores; all ranks must call this."""
@@ -103,8 +107,7 @@ class Pace:
         self._last, self._last_computed = self._now()
         self._step_began = self._last, self._last_computed
 
-    def after_step(self) -> None:
-        """Note the time of the optimizer."""
+    def _after_step(self, _: torch.optim.Optimizer) -> None:
         if self._is_phased:
             self._add("optimizer", self._step_began)
 
@@ -178,27 +181,3 @@ def crowded(places: List[Tuple[str, Tuple[int, ...]]]) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return "%.3g ms" % (seconds * 1e3)
-
-
-class StepObserver:
-    """Receives batches, model calls and optimizer steps, and does nothing."""
-
-    def __init__(self, pace: Pace) -> None:
-        self.pace = pace
-
-    def at_batch(self, indices: Any) -> None:
-        """Notice the indices of a batch's samples."""
-
-    def at_stream(self, batch: Any) -> None:
-        """Notice a batch that every rank has read whole."""
-
-    def at_call(
-        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
-    ) -> None:
-        """Notice a model call before it runs."""
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notice an optimizer that is about to step."""
-
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notice that an optimizer has stepped."""

@@ -71,7 +71,7 @@ class RowTrials:
         if self._now is not None:
             self._now.refuse_training(loss)
 
-    def at_step(self) -> None:
+    def at_step(self, _: torch.optim.Optimizer) -> None:
         """Notice a step of an optimizer."""
         if self._now is not None:
             raise TrainsItselfError

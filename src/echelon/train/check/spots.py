@@ -27,7 +27,7 @@ from ..wire.world import alone
 from . import lines, rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
-from .pace import Times
+from .pace import Pace, Times
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -44,8 +44,8 @@ _COST = 100  # a spot costs about as much as a step of one device and two of its
 class Spots:
     """Decides which steps are spots, computes their comparisons, and refuses a difference."""
 
-    def __init__(self, run: "Training") -> None:
-        self._run = run
+    def __init__(self, run: "Training", pace: Pace) -> None:
+        self._run, self._pace = run, pace
         self._rules = rule_spots.RuleSpots(run.generators)
         self._num_calls = 0
         self._step = 0
@@ -107,7 +107,7 @@ class Spots:
                 "compare samples with each other outside the model, where the batch is whole, or start one "
                 "rank: echelon run -n 1 …",
             )
-        self._run.later.pace.note_spot(step, self._times)
+        self._pace.note_spot(step, self._times)
 
 
 def is_spot(step: int, num_ranks: int) -> bool:

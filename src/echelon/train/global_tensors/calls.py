@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import batches, tracing
+from .. import batches, events, tracing
 from ..batches import Unshared, is_batch
 from ..scaling_error import ScalingError
 from . import aliases, exchange, lists, outputs, pieces, returned_numbers
@@ -136,10 +136,10 @@ class Calls(ModelCalls):
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
         self._run.parallelism.apply()  # weights that are trained from now on
-        self._run.later.at_call(original, module, arguments, every, leads)
+        events.call(original, module, arguments, every, leads)
         results = []
         with (
-            self._run.later.pace.part("model"),
+            events.computing,
             self._run.generators.of_shards(module, self._run.keys.next) as of_shard,
         ):
             for (args, kwargs), rows in zip(every, leads):  # noqa: B905

@@ -8,11 +8,10 @@ from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...pytorch import internals, targets
 from ...pytorch import modules as torch_modules
-from .. import patches
+from .. import events, patches
 from ..scaling_error import leave_out_own_frames, tell_owner
 from .measures import Measures, Write
 from .spans import Spans
@@ -31,21 +30,26 @@ WAITS = (
 """Functions of modules that a script may never import, in which computing waits for a collective asked for before."""
 
 
-def install(names: Sequence[str], write: Write) -> None:
-    """Measure this process's training from now on; `write` gets the values of the names after each step."""
+def install(names: Sequence[str], write: Write, count: Callable[..., None]) -> bool:
+    """Measure this process's training from now on; return whether this PyTorch is known.
+
+    After each step `count` is called, and then `write` gets the values of the names.
+    """
     gone = targets.changes("measure")
     if gone:
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write("echelon: %s; this run is not measured\n" % targets.describe(gone))
-        return
+        return False
+    events.after_step.listen("pulse", count, why=_WHY)
     measures = Measures(names, write)
     _hook_loaders(measures)
     _hook_backward(measures)
-    _hook_steps(measures)
+    _follow_steps(measures)
     patches.replace(torch, "save", _timed(measures.spans, torch.save, "save_seconds"), why=_WHY)
     _hook_communication(measures.spans)
     _hook_compilers(measures)
     _hook_tracebacks()
+    return True
 
 
 def _hook_communication(spans: Spans) -> None:
@@ -115,9 +119,8 @@ def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
     return node.register_prehook(lambda _: internals.at_end_of_backward(act))
 
 
-def _hook_steps(measures: Measures) -> None:
+def _follow_steps(measures: Measures) -> None:
     spans = measures.spans
-
     depths: List[int] = []
 
     def before(*_: Any) -> None:
@@ -131,8 +134,8 @@ def _hook_steps(measures: Measures) -> None:
             spans.end(depths.pop() if depths else spans.depth)
             measures.step()
 
-    patches.hook(register_optimizer_step_pre_hook, before, why=_WHY)
-    patches.hook(register_optimizer_step_post_hook, after, why=_WHY)
+    events.before_step.listen("measuring", before, why=_WHY)
+    events.after_step.listen("measuring", after, why=_WHY)
 
 
 def _timed(spans: Spans, original: Func, name: str) -> Func:

@@ -2,14 +2,13 @@
 
 import warnings
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Protocol, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from .. import patches
-from ..recording.record import Record
 from ..scaling_error import ScalingError, as_of_library
 from ..strategies import dropout, norms
 from ..strategies.norms import EPSILON, INFINITE, local
@@ -102,9 +101,6 @@ class SplitModels(SplitGradients, Protocol):
     def has_part_of(self, module: nn.Module) -> bool:
         """Say whether some weights of a module are on other ranks."""
 
-    def shown(self) -> ContextManager[None]:
-        """Give every rank all weights, gradients and optimizer states inside of a with block."""
-
 
 def install(run: "Training", models: SplitModels) -> None:
     """Hook the functions that clip, scale losses, save modules, read numbers and compile."""
@@ -115,8 +111,6 @@ def install(run: "Training", models: SplitModels) -> None:
     _hook_saving(models)
     _hook_reading()
     _hook_compile(run)
-    if run.record is not None:
-        _hook_record(run.record, models)
 
 
 def _hook_scaler(models: SplitModels) -> None:
@@ -167,17 +161,6 @@ def _hook_reading() -> None:
     for name in _READS:
         read = wrapped(getattr(torch.Tensor, name))
         patches.replace(torch.Tensor, name, read, why="A number that is read is that of the whole tensor.")
-
-
-def _hook_record(record: Record, models: SplitModels) -> None:
-    """Record the weights and states of all ranks."""
-    original = record.after_step
-
-    def after_step(optimizer: torch.optim.Optimizer) -> None:
-        with models.shown():
-            original(optimizer)
-
-    record.after_step = after_step  # type: ignore[method-assign]
 
 
 def _hook_compile(run: "Training") -> None:

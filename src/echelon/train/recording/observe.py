@@ -9,10 +9,11 @@ from torch import nn
 from ...orders import records
 from .. import patches
 from ..rng.generators import seed_all
-from ..wire.gather import is_dtensor, is_sharded
+from ..wire.gather import is_sharded
 from ..wire.world import SEED_OF_RECORDS
 from . import loaders, watch
 from .record import MOST_OF_OTHERS, Record, asked
+from .steps import listen, trained_by
 
 
 def begin(environ: Mapping[str, str]) -> None:
@@ -25,7 +26,7 @@ def begin(environ: Mapping[str, str]) -> None:
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
     watched_loaders = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get(records.REORDERED)))
     _hook_backward(record, watched_loaders)
-    _hook_steps(record, is_nudged=bool(environ.get(records.NUDGED)))
+    listen(record, trained_by)
     draws = watch.begin(record)
     loaders.hook(watched_loaders, draws.asked, draws.given)
 
@@ -99,29 +100,3 @@ class _Local:
 def _is_plain(parameter: Any) -> bool:
     is_whole = not is_sharded(parameter) and type(parameter).__name__ != "FlatParameter"
     return is_whole and isinstance(parameter, torch.Tensor) and parameter.is_leaf
-
-
-def _hook_steps(record: Record, *, is_nudged: bool) -> None:
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-        if is_nudged:
-            nudge(parameters)
-        record.before_step(optimizer, parameters)
-
-    patches.hook(register_optimizer_step_pre_hook, before, why="A record has the gradients that a step uses.")
-
-
-def nudge(parameters: List[nn.Parameter]) -> None:
-    """Move each gradient by its last bit, randomly up or down, as a sum in another order would."""
-    lots = torch.Generator().manual_seed(SEED_OF_RECORDS)
-    for parameter in parameters:
-        gradient: Any = parameter.grad
-        if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
-            continue
-        local = gradient.to_local() if is_dtensor(gradient) else gradient
-        direction = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
-        size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
-        with torch.no_grad():
-            local.add_(direction * size * torch.finfo(local.dtype).eps)

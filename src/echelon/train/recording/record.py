@@ -268,8 +268,6 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
     folder = environ.get(records.FOLDER, "")
     if not folder:
         return None
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     from ..check import isolation
 
     isolation.switch_off()  # ranks cannot draw what one device draws
@@ -277,8 +275,6 @@ def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
         begin()
     rank = 0 if is_main else int(environ.get("RANK", "0"))
     record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
-    why = "A record is written after each step."
-    patches.hook(register_optimizer_step_post_hook, lambda optimizer, *_: record.after_step(optimizer), why=why)
     _hook_prints(record)
     return record
 

@@ -9,15 +9,14 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...checkpoint import safetensors
 from ...checkpoint.store import has_checkpoint
 from ...orders import checkpoint, rehearsal
 from ...orders.checkpoint import is_restarted
 from ...orders.rehearsal import ERROR, SIGNAL, Fault, Rehearsal
-from .. import patches
-from ..recording.observe import nudge
+from .. import events
+from ..recording.steps import nudge, trained_by
 from ..replay.state import is_weight, of_optimizers
 from . import faults
 
@@ -49,7 +48,9 @@ class Course:
         if _has_happened(order):
             self._order = order._replace(fault=None)
         if order.is_nudged:
-            patches.hook(register_optimizer_step_pre_hook, _nudge, why="A rehearsal measures rounding.")
+            events.before_step.listen(
+                "nudge", lambda optimizer: nudge(trained_by(optimizer)), why="A rehearsal measures rounding."
+            )
         if order.scratch:
             faults.install(order.scratch, order.original)
 
@@ -165,10 +166,6 @@ def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Cou
     return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
-def _nudge(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    nudge([one for group in optimizer.param_groups for one in group["params"]])
-
-
 def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
     """Return whether two states have the same bits, and the largest relative differences with the tensor's name.
 
@@ -216,7 +213,7 @@ def begin(environ: Mapping[str, str]) -> None:
     num_steps = 0
     pid = os.getpid()
 
-    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def after(optimizer: torch.optim.Optimizer) -> None:
         nonlocal num_steps
         if os.getpid() == pid:  # and no fork of the script's own
             num_steps += 1
@@ -226,5 +223,5 @@ def begin(environ: Mapping[str, str]) -> None:
         if os.getpid() == pid:
             course.finish_at_exit()
 
-    patches.hook(register_optimizer_step_post_hook, after, why="A rehearsal counts steps.")
+    events.after_step.listen("rehearsal", after, why="A rehearsal counts steps.")
     atexit.register(end)

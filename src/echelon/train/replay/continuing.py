@@ -19,7 +19,7 @@ from ...checkpoint.errors import CheckpointError
 from ...checkpoint.in_memory.memory_saver import MemorySaver
 from ...orders import checkpoint
 from ...orders.scale import ScaleOptions
-from .. import patches
+from .. import events
 from ..checkpoints import newest
 from ..checkpoints.random_numbers import as_bytes, from_bytes
 from ..rehearsal import course
@@ -110,21 +110,15 @@ class Continuing:
             self._tape.load(self._resumed.document(JOURNAL))
         if run.is_main and run.files.written is not None:
             run.files.written.log_to(log, run.say)
-        original = torch.optim.Optimizer.__init__
-
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self._begin()
-
         why = "From the first optimizer on, a checkpoint keeps what the script reads."
-        patches.replace(torch.optim.Optimizer, "__init__", init, why=why)
+        events.made.listen("journal", self._begin, why=why)
         atexit.register(self._end)
 
     def _leave(self, is_left: bool) -> None:
         self._masks.switch(is_on=not is_left and self._tape.phase != OFF)
         self._left_draws.switch(is_left=is_left)
 
-    def _begin(self) -> None:
+    def _begin(self, _: torch.optim.Optimizer) -> None:
         """Begin the journal with the first optimizer."""
         if self._tape.phase == OFF and self._tape.is_here:
             self._script = same_script.digests()

@@ -5,13 +5,12 @@ came after the step, as with two optimizers of which one steps more often, and w
 """
 
 import weakref
-from functools import wraps
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
 import torch
 from torch import nn
 
-from .. import patches
+from .. import events
 from ..scaling_error import ScalingError
 
 GRADIENT = "gradient/"
@@ -31,17 +30,11 @@ class Pending:
 
     def install(self) -> None:
         """Note what clears gradients."""
-        for owner in (torch.optim.Optimizer, nn.Module):
-            patches.replace(owner, "zero_grad", self._noting(owner.zero_grad), why=_WHY)
+        events.cleared.listen("journal", self._note_clearing, why=_WHY)
 
-    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(self._stepped):
-                self._cleared.add(owner)
-            return original(owner, *args, **kwargs)
-
-        return zero_grad
+    def _note_clearing(self, owner: Any) -> None:
+        if len(self._stepped):
+            self._cleared.add(owner)
 
     def note_backward(self) -> None:
         """Notice that gradients were added."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ...checkpoint.tensors_file import SavedTensor
-from .. import patches
+from .. import events, patches
 from ..checkpoints.objects import empty_state
 from ..global_tensors import outputs
 from ..global_tensors.tensors import map_tensors
@@ -40,10 +40,10 @@ class Objects:
         for kind, name, known in (
             (nn.Module, "__init__", self._modules),
             (nn.Module, "__setstate__", self._modules),  # a copy of a module
-            (torch.optim.Optimizer, "__init__", self._optimizers),
             (torch.amp.GradScaler, "__init__", self._scalers),
         ):
             patches.replace(kind, name, _noting(getattr(kind, name), known), why=_WHY)
+        events.made.listen("names", lambda optimizer: self._optimizers.append(weakref.ref(optimizer)), why=_WHY)
 
     def optimizers(self) -> List[torch.optim.Optimizer]:
         """Return the living optimizers."""

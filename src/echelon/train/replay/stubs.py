@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import patches
+from .. import events, patches
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..patches import Hooks
 from ..scaling_error import ScalingError
@@ -164,13 +164,7 @@ def install(
     _hook_clipping(tape)
     scalers.install(tape, steps.updated)
     _hook_compile(tape)
-    original = torch.optim.Optimizer.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        _hook_step(type(self), tape, steps.stepped)
-
-    patches.replace(torch.optim.Optimizer, "__init__", init, why=_WHY)
+    events.made.listen("journal", lambda optimizer: _hook_step(type(optimizer), tape, steps.stepped), why=_WHY)
 
 
 def _hook_models(tape: Tape) -> None:

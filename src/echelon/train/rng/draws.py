@@ -273,7 +273,7 @@ class Draws:
         empty = memory[:size].view([shape[dim] for dim in order])
         return empty.permute([order.index(dim) for dim in range(tensor.dim())])
 
-    def compare(self) -> None:
+    def compare(self, _: torch.optim.Optimizer) -> None:
         """Compare the common stream of all ranks; if it differs, or a rank has left it, each rank draws its own."""
         self._num_steps += 1
         is_left_out = self._num_steps > EVERY_STEP and self._num_steps % EACH_OF

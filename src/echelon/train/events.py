@@ -1,0 +1,151 @@
+"""What happens in a rank: each event is hooked once, and its listeners are called in the order that is stated here.
+
+Who watches a training, and computes nothing in its place, listens. Who computes something else replaces names itself
+(`patches`): `replay.stubs` repeats steps without computing, `replay.scalers` asks one optimizer whether a scaler let it
+step, `local_sgd.hooks` counts a step that a scaler leaves out, and `tracing.course` gives steps other closures.
+
+The loader's batches, backward passes, collectives and saves have no event of PyTorch's here. Who measures or records
+them needs what it began with, also when the call fails, and most others compute something else: wrappers say this more
+plainly. They stack, and docs/scale.md has their order.
+"""
+
+from functools import wraps
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+
+from . import patches
+
+OPTIMIZERS = "torch.optim.optimizer"
+Listener = Callable[..., Optional[bool]]
+
+
+class _Entry(NamedTuple):
+    place: int
+    listener: Listener
+    why: str
+
+
+class Event:
+    """Something that happens again and again."""
+
+    def __init__(self, *places: str) -> None:
+        self._places = places
+        self._entries: List[_Entry] = []
+        self.listeners: Tuple[Listener, ...] = ()
+
+    def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
+        """Call a listener from now on, after those of earlier places; if it returns True, later ones are left out."""
+        self._entries.append(_Entry(self._places.index(place), listener, why))
+        self._entries.sort(key=lambda entry: entry.place)
+        self.listeners = tuple(entry.listener for entry in self._entries)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Tell the listeners."""
+        for listener in self.listeners:
+            if listener(*arguments):
+                return
+
+
+class _Hooked(Event):
+    """An event of optimizers, which PyTorch is made to tell of once somebody listens."""
+
+    def __init__(self, hook: Callable[[Any, Event], List[Any]], *places: str) -> None:
+        super().__init__(*places)
+        self._hook = hook
+        self._rows: List[Any] = []
+
+    def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
+        if self._rows and not self._rows[0].is_installed:
+            self._rows, self._entries = [], []
+        super().listen(place, listener, why=why)
+        patches.Hooks().when_imported(OPTIMIZERS, self._begin, why=why)
+
+    def _begin(self, module: Any) -> None:
+        """Hook what tells of this event, the first time; the reasons of the listeners are those of the hook."""
+        self._rows = self._rows or self._hook(module, self)
+        for row in self._rows:
+            row.why = " ".join(dict.fromkeys(entry.why for entry in self._entries if entry.why))
+
+    def __call__(self, optimizer: Any, *_: Any) -> None:
+        for listener in self.listeners:
+            if listener(optimizer):
+                return
+
+
+def _hook_makers(module: Any, event: Event) -> List[Any]:
+    original = module.Optimizer.__init__
+
+    @wraps(original)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        event(self)
+
+    return [patches.replace(module.Optimizer, "__init__", init, why="")]
+
+
+def _hook_clearing(module: Any, event: Event) -> List[Any]:
+    from torch import nn
+
+    def telling(original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def zero_grad(self: Any, *arguments: Any, **options: Any) -> None:
+            event(self)
+            original(self, *arguments, **options)
+
+        return zero_grad
+
+    owners: Tuple[Any, ...] = (module.Optimizer, nn.Module)
+    return [patches.replace(owner, "zero_grad", telling(owner.zero_grad), why="") for owner in owners]
+
+
+class Span:
+    """The begin and the end of what takes a while: `with computing:`."""
+
+    def __init__(self, *places: str) -> None:
+        self.begin, self.end = Event(*places), Event(*places)
+
+    def __enter__(self) -> None:
+        for listener in self.begin.listeners:
+            listener()
+
+    def __exit__(self, *_: object) -> None:
+        for listener in self.end.listeners:
+            listener()
+
+
+made = _Hooked(_hook_makers, "parallelism", "names", "journal")
+"""The script has made an optimizer."""
+cleared = _Hooked(_hook_clearing, "journal", "parallelism")
+"""An optimizer or a module is about to clear its gradients."""
+before_step = _Hooked(
+    lambda module, event: [patches.hook(module.register_optimizer_step_pre_hook, event, why="")],
+    "measuring",
+    "nudge",  # a rehearsal moves the gradients of a rank by their last bits
+    "row trials",
+    "children",  # of the script, which may not train; those that load samples leave out what follows
+    "parallelism",
+    "draws",
+    "record",
+    "first step",
+    "later steps",
+)
+after_step = _Hooked(
+    lambda module, event: [patches.hook(module.register_optimizer_step_post_hook, event, why="")],
+    "pulse",  # first: the agent's times of steps leave out what other listeners do
+    "measuring",
+    "bench",
+    "record",  # before the parallelism, which may give all ranks other weights
+    "parallelism",
+    "pace",
+    "rehearsal",
+    "profile",
+)
+batch = Event("later steps", "record")
+"""The script gets a batch that ranks share: the batch of this rank, and the indices of all its samples."""
+stream = Event("later steps")
+"""All ranks have read the same batch of a stream."""
+call = Event("later steps")
+"""A model is about to compute a batch: its own call, the module, its arguments, those of each shard, and their rows."""
+loss = Event("record")
+"""The gradients of a loss are those of the whole batch."""
+loading, computing = Span("pace"), Span("pace")
+"""A batch is loaded; a model, or its backward pass, computes."""

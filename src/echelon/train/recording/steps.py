@@ -1,0 +1,74 @@
+"""Let a record follow the steps of a training, beside it."""
+
+import os
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Callable, ContextManager, List
+
+import torch
+from torch import nn
+
+from ...orders import records
+from .. import events
+from ..global_tensors.tensors import plain, tensors_of
+from ..wire.gather import is_dtensor
+from ..wire.world import SEED_OF_RECORDS
+from .record import Record
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+def listen(
+    record: Record,
+    parameters: Callable[[torch.optim.Optimizer], List[nn.Parameter]],
+    shown: Callable[[], ContextManager[None]] = nullcontext,
+) -> None:
+    """Record each step: before it these parameters and their gradients, as they are inside of `shown`."""
+    is_nudged = bool(os.environ.get(records.NUDGED))
+
+    def before(optimizer: torch.optim.Optimizer) -> None:
+        with shown():
+            if is_nudged:
+                nudge(trained_by(optimizer))
+            record.before_step(optimizer, parameters(optimizer))
+
+    def after(optimizer: torch.optim.Optimizer) -> None:
+        with shown():
+            record.after_step(optimizer)
+
+    events.before_step.listen("record", before, why="A record has the gradients that a step uses.")
+    events.after_step.listen("record", after, why="A record is written after each step.")
+
+
+def listen_to(record: Record, run: "Training") -> None:
+    """Record the steps, batches and losses of a run."""
+
+    def note_batch(batch: Any, indices: List[Any]) -> None:
+        record.batch = tensors_of(batch), indices
+
+    def note_loss(loss: torch.Tensor) -> None:
+        if loss.numel() == 1:
+            record.set_loss(float(plain(loss).detach()))
+
+    events.batch.listen("record", note_batch)
+    events.loss.listen("record", note_loss)
+    listen(record, lambda _: run.parallelism.parameters(), lambda: run.parallelism.shown())
+
+
+def trained_by(optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+    """Return the parameters that an optimizer trains now."""
+    return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+
+
+def nudge(parameters: List[nn.Parameter]) -> None:
+    """Move each gradient by its last bit, randomly up or down, as a sum in another order would."""
+    lots = torch.Generator().manual_seed(SEED_OF_RECORDS)
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is None or gradient.layout != torch.strided or not gradient.is_floating_point():
+            continue
+        local = gradient.to_local() if is_dtensor(gradient) else gradient
+        direction = torch.randint(0, 2, local.shape, generator=lots).to(local) * 2 - 1
+        size = local.detach().abs() + local.detach().pow(2).mean().sqrt()
+        with torch.no_grad():
+            local.add_(direction * size * torch.finfo(local.dtype).eps)
