@@ -238,6 +238,24 @@ def test_zip_starts_with_any_python(tmp_path: Path, python: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 of 1\n", "")
 
 
+@pytest.mark.parametrize("variable", ["ECHELON_SCALE", "ECHELON_PROFILE"])
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
+def test_old_python_of_a_rank_is_named(tmp_path: Path, python: str, variable: str) -> None:
+    """An image may have Python 3.9, which starts ranks and cannot scale them."""
+    archive, script = tmp_path / "node.pyz", tmp_path / "train.py"
+    package.write(str(archive))
+    script.write_text("import sys\nprint(sys.version_info >= (3, 10))")
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(archive)}
+    plain = subprocess.run([python, str(script)], capture_output=True, text=True, env=environ, check=False)
+    assert (plain.returncode, plain.stderr) == (0, "")
+    if plain.stdout == "True\n":
+        return
+    environ[variable] = "{}"
+    asked = subprocess.run([python, str(script)], capture_output=True, text=True, env=environ, check=False)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert f"Python 3.10 or newer in the ranks; {python} is Python 3." in asked.stderr
+
+
 def test_zip_holds_nothing_under_our_own_name(tmp_path: Path) -> None:
     """A script's `import echelon` is never answered from the zip."""
     package.write(str(tmp_path / "node.pyz"))

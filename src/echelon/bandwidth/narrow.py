@@ -4,18 +4,19 @@ A group is slow if one of its nodes is slow, or the network between two of its n
 well. A node that was slow beside a well node is bad.
 """
 
-from typing import Callable, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-Group = Tuple[int, ...]
+Group = tuple[int, ...]
 Measure = Callable[[Sequence[Group]], Sequence[bool]]
 
 
 class Narrowed(NamedTuple):
     """The result of all rounds."""
 
-    bad: Tuple[int, ...]
-    undecided: Tuple[int, ...]  # in slow groups only, and never beside a node that is well
-    between: Tuple[Group, ...]  # slow together, and each node well with others: the network between them is slow
+    bad: tuple[int, ...]
+    undecided: tuple[int, ...]  # in slow groups only, and never beside a node that is well
+    between: tuple[Group, ...]  # slow together, and each node well with others: the network between them is slow
     num_rounds: int
 
 
@@ -43,25 +44,25 @@ class _State:
 
     def __init__(self, num_nodes: int) -> None:
         self._nodes = range(num_nodes)
-        self.well: Set[int] = set()
-        self.bad: Set[int] = set()
-        self.slow: Set[FrozenSet[int]] = set()
-        self._met: Set[FrozenSet[int]] = set()
-        self._fast_alone: Set[int] = set()
+        self.well: set[int] = set()
+        self.bad: set[int] = set()
+        self.slow: set[frozenset[int]] = set()
+        self._met: set[frozenset[int]] = set()
+        self._fast_alone: set[int] = set()
 
     @property
-    def unknown(self) -> List[int]:
+    def unknown(self) -> list[int]:
         return [node for node in self._nodes if node not in self.well and node not in self.bad]
 
     @property
-    def undecided(self) -> List[int]:
+    def undecided(self) -> list[int]:
         """Return the unknown nodes, except nodes that are fast alone and slow only beside a bad node."""
         return [node for node in self.unknown if node not in self._fast_alone or not self._is_excused(node)]
 
     def _is_excused(self, node: int) -> bool:
         return all(members & self.bad for members in self.slow if node in members)
 
-    def next_groups(self, num_rounds: int) -> List[Group]:
+    def next_groups(self, num_rounds: int) -> list[Group]:
         """Return the groups of the next round; none when a measurement can show nothing new."""
         if num_rounds == 0:
             return _pairs(list(self._nodes))
@@ -69,12 +70,12 @@ class _State:
         if not unknown:
             return []
         well = sorted(self.well)
-        beside: List[Group] = [(unknown[place], well[place]) for place in range(min(len(unknown), len(well)))]
+        beside: list[Group] = [(unknown[place], well[place]) for place in range(min(len(unknown), len(well)))]
         return beside + self._strangers(unknown[len(beside) :])
 
-    def _strangers(self, nodes: List[int]) -> List[Group]:
+    def _strangers(self, nodes: list[int]) -> list[Group]:
         """Pair nodes that were not paired before; a node without such a partner is measured alone."""
-        groups: List[Group] = []
+        groups: list[Group] = []
         left = list(nodes)
         while left:
             node = left.pop(0)
@@ -117,19 +118,19 @@ class _State:
             self.bad |= common
 
 
-def _pairs(nodes: List[int]) -> List[Group]:
+def _pairs(nodes: list[int]) -> list[Group]:
     """Return neighbours in pairs, the last three together where the number is odd."""
     if len(nodes) < 2:
         return [tuple(nodes)] if nodes else []
-    pairs: List[Group] = [(nodes[index], nodes[index + 1]) for index in range(0, len(nodes) - 1, 2)]
+    pairs: list[Group] = [(nodes[index], nodes[index + 1]) for index in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
         pairs[-1] = (*pairs[-1], nodes[-1])
     return pairs
 
 
-def by_round(num_nodes: int, is_slow: Measure) -> Tuple[Narrowed, List[Dict[Group, bool]]]:
+def by_round(num_nodes: int, is_slow: Measure) -> tuple[Narrowed, list[dict[Group, bool]]]:
     """Return the result of `narrow`, and for each round its groups with whether they were slow."""
-    rounds: List[Dict[Group, bool]] = []
+    rounds: list[dict[Group, bool]] = []
 
     def listen(groups: Sequence[Group]) -> Sequence[bool]:
         answers = list(is_slow(groups))

@@ -5,7 +5,8 @@ is that times a factor, so that it does not depend on the number of ranks where 
 """
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -60,7 +61,7 @@ def _timed(act: Act, device: torch.device, group: Any, turns: int) -> float:
     return time.perf_counter() - began
 
 
-def curve(name: str, sizes: Sequence[int], device: torch.device, seconds: float) -> List[Dict[str, Any]]:
+def curve(name: str, sizes: Sequence[int], device: torch.device, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each size; empty if the backend has no such operation."""
     prepare, factor = OPERATIONS[name]
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
@@ -160,7 +161,7 @@ def _ignore(_: Any) -> None:
 
 
 Prepare = Callable[[int, int, int, torch.device], Prepared]
-OPERATIONS: Dict[str, Tuple[Prepare, Callable[[int], float]]] = {
+OPERATIONS: dict[str, tuple[Prepare, Callable[[int], float]]] = {
     ALL_REDUCE: (_all_reduce, lambda number: 2 * (number - 1) / number),
     ALL_GATHER: (_all_gather, lambda number: (number - 1) / number),
     REDUCE_SCATTER: (_reduce_scatter, lambda number: (number - 1) / number),

@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,11 +30,11 @@ TIMEOUT_SECONDS = 120.0
 class Asked(NamedTuple):
     """The settings of a measurement."""
 
-    sizes: Tuple[int, ...]  # bytes, the last one also among pairs
+    sizes: tuple[int, ...]  # bytes, the last one also among pairs
     seconds: float  # for each size
     slow_share: float  # a share of the usual bandwidth: a pair below it is slow
     slow_above: float  # seconds at the usual bus bandwidth; 0: pairs are compared with each other
-    operations: Tuple[str, ...] = ()  # whose curves are measured, in place of the slow nodes
+    operations: tuple[str, ...] = ()  # whose curves are measured, in place of the slow nodes
 
 
 class Timing(NamedTuple):
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         dist.destroy_process_group()
 
 
-def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
+def measure(asked: Asked, device: torch.device, node: int) -> dict[str, Any]:
     """Return all timings, the slow nodes by number, and the libraries and interfaces that moved the bytes."""
     nodes = messages.gather(node)
     before = traffic()
@@ -78,8 +79,8 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     sweep = [time_all_reduce(num_bytes, device, None, asked.seconds) for num_bytes in sizes]
     after = traffic()
     ranks_of = {each: [rank for rank, of in enumerate(nodes) if of == each] for each in sorted(set(nodes))}
-    rounds: List[Dict[str, Any]] = []
-    narrowed: Dict[str, Any] = {}
+    rounds: list[dict[str, Any]] = []
+    narrowed: dict[str, Any] = {}
     if len(ranks_of) > 1 and not asked.operations:
         narrowed, rounds = _narrowed(asked, device, ranks_of)
     moved = {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
@@ -99,7 +100,7 @@ def measure(asked: Asked, device: torch.device, node: int) -> Dict[str, Any]:
     }
 
 
-def _of_node(node: int, used: Sequence[Tuple[int, List[str], Dict[str, int]]]) -> List[str]:
+def _of_node(node: int, used: Sequence[tuple[int, list[str], dict[str, int]]]) -> list[str]:
     return sorted({name for of, names, _ in used if of == node for name in names})
 
 
@@ -124,13 +125,13 @@ def reduce_once(values: torch.Tensor, group: Any) -> None:
 
 
 def _narrowed(
-    asked: Asked, device: torch.device, ranks_of: Dict[int, List[int]]
-) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    asked: Asked, device: torch.device, ranks_of: dict[int, list[int]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure disjoint pairs of nodes at the same time, and split slow groups; every rank gets the same result."""
     numbers = list(ranks_of)
-    seconds: Dict[Group, float] = {}
+    seconds: dict[Group, float] = {}
 
-    def is_slow(groups: Sequence[Group]) -> List[bool]:
+    def is_slow(groups: Sequence[Group]) -> list[bool]:
         members = [[rank for place in group for rank in ranks_of[numbers[place]]] for group in groups]
         ours = _Ours(members)
         slow, counts = [True] * len(members), [0] * len(members)
@@ -146,7 +147,7 @@ def _narrowed(
         ours.close()
         return slow
 
-    def row(group: Group, slow: bool) -> Dict[str, Any]:
+    def row(group: Group, slow: bool) -> dict[str, Any]:
         return {"nodes": [numbers[place] for place in group], "seconds": seconds[group], "is_slow": slow}
 
     result, rounds = by_round(len(numbers), is_slow)
@@ -159,7 +160,7 @@ def _narrowed(
     }, told
 
 
-def _is_slow(group: Group, seconds: Dict[Group, float], asked: Asked, device: torch.device) -> bool:
+def _is_slow(group: Group, seconds: dict[Group, float], asked: Asked, device: torch.device) -> bool:
     """Compare a group with the usual time if it is known, or else with the groups that were measured so far."""
     if asked.slow_above:
         return seconds[group] > asked.slow_above + _noise(device)
@@ -183,7 +184,7 @@ class _Ours:
         if self._place >= 0:
             self._group = wire_groups.new(list(members[self._place]), use_local_synchronization=True)
 
-    def measure(self, asked: Asked, device: torch.device, places: Sequence[int]) -> Dict[int, float]:
+    def measure(self, asked: Asked, device: torch.device, places: Sequence[int]) -> dict[int, float]:
         """Time one size on the groups at these places; return the seconds of each, on every rank."""
         taken = self._time(asked, device) if self._place in places else 0.0
         told = messages.gather((self._place, taken))
@@ -202,7 +203,7 @@ class _Ours:
             dist.destroy_process_group(self._group)
 
 
-def _row(timing: Timing) -> Dict[str, Any]:
+def _row(timing: Timing) -> dict[str, Any]:
     return {
         "bytes": timing.num_bytes,
         "seconds": timing.seconds,
@@ -220,7 +221,7 @@ _NET, _VERBS = "/sys/class/net", "/sys/class/infiniband"
 _WORD_BYTES = 4  # InfiniBand counts words of four bytes
 
 
-def libraries(maps: str) -> List[str]:
+def libraries(maps: str) -> list[str]:
     """Return the paths of the network libraries that are mapped into a process.
 
     7f2c4d200000-7f2c4d3c5000 r-xp 00000000 08:02 135522 /opt/lib/libfabric.so.1.18.1
@@ -234,9 +235,9 @@ def libraries(maps: str) -> List[str]:
     return sorted(path for path in paths if os.path.basename(path).startswith(TELLING))
 
 
-def traffic(root: str = "/") -> Dict[str, int]:
+def traffic(root: str = "/") -> dict[str, int]:
     """Return the bytes that each interface has sent since it came up."""
-    counts: Dict[str, int] = {}
+    counts: dict[str, int] = {}
     net = os.path.join(root, _NET.lstrip("/"))
     for name in _names(net):
         counts[name] = _number(os.path.join(net, name, "statistics/tx_bytes"))
@@ -248,7 +249,7 @@ def traffic(root: str = "/") -> Dict[str, int]:
     return counts
 
 
-def _names(folder: str) -> List[str]:
+def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:

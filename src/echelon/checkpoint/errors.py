@@ -1,8 +1,8 @@
 """Errors of checkpoints. A training goes on after each of them; a command stops."""
 
 import errno
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Iterator
 
 from ..errors import EchelonError
 
@@ -56,7 +56,7 @@ def write_error(path: str, error: OSError) -> WriteError:
     """
     number = error.errno or 0
     cause = _CAUSES.get(number, error.strerror or str(error))
-    return WriteError("cannot write %s: %s" % (path, cause), hint=_HINTS.get(number, ""), number=number)
+    return WriteError(f"cannot write {path}: {cause}", hint=_HINTS.get(number, ""), number=number)
 
 
 @contextmanager

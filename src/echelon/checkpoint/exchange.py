@@ -1,7 +1,7 @@
 """Exchange bytes and plans of shards between the ranks of a group; nothing is pickled."""
 
 import json
-from typing import Any, List
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def gather(content: bytes, group: Any = None) -> List[bytes]:
+def gather(content: bytes, group: Any = None) -> list[bytes]:
     """Return the bytes of all ranks of a group, in their order; every rank must call it.
 
     >>> gather(b"alone")
@@ -44,14 +44,14 @@ def gather(content: bytes, group: Any = None) -> List[bytes]:
     if longest == 0:
         return [b""] * num_ranks
     padded = _gathered(content.ljust(longest, b"\0"), group, device, num_ranks)
-    return [one[:length] for one, length in zip(padded, lengths)]  # noqa: B905
+    return [one[:length] for one, length in zip(padded, lengths, strict=False)]
 
 
 def _length(content: bytes) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "little")
 
 
-def _gathered(content: bytes, group: Any, device: torch.device, num_ranks: int) -> List[bytes]:
+def _gathered(content: bytes, group: Any, device: torch.device, num_ranks: int) -> list[bytes]:
     mine = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
     all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
     dist.all_gather(all_of_them, mine, group=group)
@@ -70,7 +70,7 @@ def encode(plan: SavePlan) -> bytes:
     for item in plan.items:
         data = item.tensor_data
         if data is None:
-            raise CheckpointError("%s is no tensor" % item.index.fqn)
+            raise CheckpointError(f"{item.index.fqn} is no tensor")
         dtype, is_shard = safetensors.dtype_name(data.properties.dtype), item.type == WriteItemType.SHARD
         rows.append(
             [item.index.fqn, dtype, list(data.size), list(data.chunk.offsets), list(data.chunk.sizes), is_shard]

@@ -3,7 +3,8 @@
 import itertools
 import mmap
 import os
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from . import header, tensors_file
 from .errors import CheckpointError, FormatError, writing
@@ -27,7 +28,7 @@ class _File(NamedTuple):
     content: memoryview
 
 
-def export(folder: str, out: str) -> List[Exported]:
+def export(folder: str, out: str) -> list[Exported]:
     """Write NAME.safetensors into the folder `out` for each model of a checkpoint; return the files.
 
     The tensor model-0/layer.weight becomes layer.weight of model-0.safetensors. Raises CheckpointError if there is no
@@ -35,12 +36,12 @@ def export(folder: str, out: str) -> List[Exported]:
     """
     models = models_of(tensors_file.read(folder))
     if not models:
-        raise CheckpointError("%s has no model: no tensor's name begins with %s" % (folder, MODEL))
+        raise CheckpointError(f"{folder} has no model: no tensor's name begins with {MODEL}")
     paths = {model: os.path.join(out, model + ".safetensors") for model in models}
     for path in paths.values():
         if os.path.lexists(path):
-            raise CheckpointError("%s already exists" % path, hint="--out another-folder")
-    files: Dict[str, _File] = {}
+            raise CheckpointError(f"{path} already exists", hint="--out another-folder")
+    files: dict[str, _File] = {}
     exported = []
     for model, tensors in models.items():
         path = paths[model]
@@ -51,14 +52,14 @@ def export(folder: str, out: str) -> List[Exported]:
     return exported
 
 
-def models_of(tensors: Mapping[str, SavedTensor]) -> Dict[str, Dict[str, SavedTensor]]:
+def models_of(tensors: Mapping[str, SavedTensor]) -> dict[str, dict[str, SavedTensor]]:
     """Return the tensors of each model by their names inside of the model.
 
     >>> tensors = {"model-0/bias": SavedTensor("float32", (), []), "optimizer-0/step": SavedTensor("int64", (), [])}
     >>> {model: list(names) for model, names in models_of(tensors).items()}
     {'model-0': ['bias']}
     """
-    models: Dict[str, Dict[str, SavedTensor]] = {}
+    models: dict[str, dict[str, SavedTensor]] = {}
     for name, tensor in tensors.items():
         model, slash, inner = name.partition("/")
         if slash and model.startswith(MODEL):
@@ -66,7 +67,7 @@ def models_of(tensors: Mapping[str, SavedTensor]) -> Dict[str, Dict[str, SavedTe
     return models
 
 
-def _write_model(path: str, folder: str, tensors: Mapping[str, SavedTensor], files: Dict[str, _File]) -> None:
+def _write_model(path: str, folder: str, tensors: Mapping[str, SavedTensor], files: dict[str, _File]) -> None:
     """Write beside, let it reach the disk, and rename."""
     for tensor in tensors.values():
         for chunk in tensor.chunks:
@@ -75,7 +76,7 @@ def _write_model(path: str, folder: str, tensors: Mapping[str, SavedTensor], fil
     stored = {name: _stored(tensor, files) for name, tensor in tensors.items()}
     texts = {DTYPE_TEXT + name: one.dtype for name, one in tensors.items() if len(stored[name][1]) > len(one.shape)}
     start = header.encode([(name, *stored[name]) for name in tensors], texts)
-    beside = "%s.%d.part" % (path, os.getpid())
+    beside = f"{path}.{os.getpid()}.part"
     try:
         with open(beside, "xb") as file:
             file.write(start)
@@ -96,27 +97,27 @@ def _opened(path: str) -> _File:
             head = header.read(file, path)
             return _File(head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[head.start :])
     except OSError as error:
-        raise FormatError("%s cannot be read: %s" % (path, error.strerror)) from None
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _entry(chunk: Chunk, files: Mapping[str, _File]) -> TensorHeader:
     entry = files[chunk.file].head.tensors.get(chunk.key)
     if entry is None or entry.shape[: len(chunk.shape)] != chunk.shape:
-        raise FormatError("%s has no chunk %s of the shape %s" % (chunk.file, chunk.key, list(chunk.shape)))
+        raise FormatError(f"{chunk.file} has no chunk {chunk.key} of the shape {list(chunk.shape)}")
     return entry
 
 
-def _stored(tensor: SavedTensor, files: Mapping[str, _File]) -> Tuple[str, Tuple[int, ...]]:
+def _stored(tensor: SavedTensor, files: Mapping[str, _File]) -> tuple[str, tuple[int, ...]]:
     """Return the format's dtype and shape of a whole tensor; a dtype that the format lacks has one more dim."""
     if not tensor.chunks:
-        raise FormatError("%s names a tensor without chunks" % tensors_file.NAME)
+        raise FormatError(f"{tensors_file.NAME} names a tensor without chunks")
     entry = _entry(tensor.chunks[0], files)
     return entry.dtype, (*tensor.shape, *entry.shape[len(tensor.shape) :])
 
 
 def _assembled(
-    tensor: SavedTensor, stored: Tuple[str, Tuple[int, ...]], files: Mapping[str, _File]
-) -> Union[bytearray, memoryview]:
+    tensor: SavedTensor, stored: tuple[str, tuple[int, ...]], files: Mapping[str, _File]
+) -> bytearray | memoryview:
     """Return the bytes of a whole tensor; one chunk is returned as it is mapped."""
     dtype, shape = stored
     if len(tensor.chunks) == 1 and tensor.chunks[0].shape == tensor.shape:
@@ -135,11 +136,11 @@ def _assembled(
             position += size
         num_copied += position
     if num_copied != len(whole):
-        raise FormatError("the chunks of a tensor have %d of its %d bytes" % (num_copied, len(whole)))
+        raise FormatError(f"the chunks of a tensor have {num_copied} of its {len(whole)} bytes")
     return whole
 
 
-def runs(whole: Sequence[int], offsets: Sequence[int], shape: Sequence[int]) -> Iterator[Tuple[int, int]]:
+def runs(whole: Sequence[int], offsets: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield where the numbers of a chunk are in the whole tensor, as starts and lengths of runs, in the chunk's order.
 
     >>> list(runs((3, 4), (1, 2), (2, 2)))
@@ -159,6 +160,7 @@ def runs(whole: Sequence[int], offsets: Sequence[int], shape: Sequence[int]) -> 
     length = 1
     for size in shape[outer:]:
         length *= size
-    inner_start = sum(offset * stride for offset, stride in zip(offsets[outer:], strides[outer:]))  # noqa: B905
-    for index in itertools.product(*(range(offset, offset + size) for offset, size in zip(offsets[:outer], shape))):  # noqa: B905
-        yield inner_start + sum(one * stride for one, stride in zip(index, strides)), length  # noqa: B905
+    inner_start = sum(offset * stride for offset, stride in zip(offsets[outer:], strides[outer:], strict=False))
+    ranges = (range(offset, offset + size) for offset, size in zip(offsets[:outer], shape, strict=False))
+    for index in itertools.product(*ranges):
+        yield inner_start + sum(one * stride for one, stride in zip(index, strides, strict=False)), length

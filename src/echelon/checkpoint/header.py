@@ -3,7 +3,8 @@
 import json
 import os
 import struct
-from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 from .errors import FormatError
 
@@ -22,7 +23,7 @@ class TensorHeader(NamedTuple):
     """Where a tensor is in a file: its dtype in the format's word, its shape, and its bytes after the header."""
 
     dtype: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     first: int
     end: int
 
@@ -35,13 +36,13 @@ class Header(NamedTuple):
     texts: Mapping[str, str]
 
 
-def encode(tensors: Iterable[Tuple[str, str, Sequence[int]]], texts: Mapping[str, str]) -> bytes:
+def encode(tensors: Iterable[tuple[str, str, Sequence[int]]], texts: Mapping[str, str]) -> bytes:
     """Return the beginning of a file from names, dtypes and shapes, in the order in which the numbers follow.
 
     >>> encode([("a", "F32", (2, 3))], {})[8:].rstrip()
     b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}'
     """
-    fields: Dict[str, Any] = {METADATA: dict(texts)} if texts else {}
+    fields: dict[str, Any] = {METADATA: dict(texts)} if texts else {}
     first = 0
     for name, dtype, shape in tensors:
         end = first + num_bytes(dtype, shape)
@@ -70,24 +71,24 @@ def read(file: BinaryIO, path: str) -> Header:
     start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
     if length + 8 > size or length > MOST_BYTES:
-        raise FormatError("%s is not a safetensors file, or is truncated" % path, hint="write it again")
+        raise FormatError(f"{path} is not a safetensors file, or is truncated", hint="write it again")
     try:
         fields = json.loads(file.read(length))
         texts = fields.pop(METADATA, {})
         tensors = {name: _tensor(fields[name], path, name) for name in fields}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError("%s is not a safetensors file: its header is damaged" % path, hint="write it again") from None
+        raise FormatError(f"{path} is not a safetensors file: its header is damaged", hint="write it again") from None
     missing = max((one.end for one in tensors.values()), default=0) - (size - 8 - length)
     if missing > 0:
-        raise FormatError("%s is truncated: %d bytes are missing" % (path, missing), hint="write it again")
+        raise FormatError(f"{path} is truncated: {missing} bytes are missing", hint="write it again")
     return Header(tensors, 8 + length, texts)
 
 
 def _tensor(field: Mapping[str, Any], path: str, name: str) -> TensorHeader:
     first, end = field["data_offsets"]
-    shape: List[int] = field["shape"]
+    shape: list[int] = field["shape"]
     if field["dtype"] not in ITEM_BYTES:
-        raise FormatError("%s: %s has the dtype %s, which echelon cannot read" % (path, name, field["dtype"]))
+        raise FormatError("{}: {} has the dtype {}, which echelon cannot read".format(path, name, field["dtype"]))
     if first < 0 or min(shape, default=0) < 0 or end - first != num_bytes(field["dtype"], shape):
-        raise FormatError("%s is not a safetensors file: the header of %s is damaged" % (path, name))
+        raise FormatError(f"{path} is not a safetensors file: the header of {name} is damaged")
     return TensorHeader(field["dtype"], tuple(shape), first, end)

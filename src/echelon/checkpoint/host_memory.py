@@ -1,7 +1,7 @@
 """Copies of tensors in the memory of the host, how much of it a copy needs, and how much there is."""
 
 import os
-from typing import Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -36,7 +36,7 @@ class HostCopies:
     """Blocks of host memory for the bytes of tensors; they are kept and used again by the next save."""
 
     def __init__(self) -> None:
-        self._blocks: List[torch.Tensor] = []
+        self._blocks: list[torch.Tensor] = []
         self._num_bytes = 0
 
     @property
@@ -61,8 +61,7 @@ class HostCopies:
         for block in self._blocks:
             if rest <= 0:
                 return
-            for part in safetensors.raw_parts(block[: min(rest, block.numel())]):
-                yield part
+            yield from safetensors.raw_parts(block[: min(rest, block.numel())])
             rest -= block.numel()
 
     def _append(self, flat: torch.Tensor, position: int) -> int:
@@ -98,7 +97,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return safetensors.plain(tensor).contiguous().reshape(-1).view(torch.uint8)
 
 
-def _rows(path: str) -> List[str]:
+def _rows(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().splitlines()
@@ -134,7 +133,7 @@ def _left_in(folder: str) -> int:
     return limit - used + max(dropped, default=0)
 
 
-def _number(folder: str, *names: str) -> Optional[int]:
+def _number(folder: str, *names: str) -> int | None:
     for name in names:
         rows = _rows(os.path.join(folder, name))
         if rows:

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NamedTuple
 
 from .errors import CheckpointError
 
@@ -12,7 +13,7 @@ NAME = "manifest.json"
 FORMAT = 1
 MOST_BYTES = 256 << 20
 _PART_BYTES = 4 << 20
-_FIELDS: Dict[str, Any] = {
+_FIELDS: dict[str, Any] = {
     "step": int, "serial": int, "time": (int, float), "num_ranks": int, "versions": dict, "files": dict, "about": dict,
 }  # fmt: skip
 
@@ -77,7 +78,7 @@ def digest(content: bytes) -> str:
 def encode(manifest: Manifest) -> bytes:
     """Return the manifest as JSON, with a checksum of its own."""
     files = {name: {"bytes": one.num_bytes, "checksum": one.checksum} for name, one in sorted(manifest.files.items())}
-    fields: Dict[str, Any] = {"format": FORMAT, **manifest._asdict(), "files": files}
+    fields: dict[str, Any] = {"format": FORMAT, **manifest._asdict(), "files": files}
     fields["versions"], fields["about"] = dict(manifest.versions), dict(manifest.about)
     fields["checksum"] = digest(_canonical(fields))
     return json.dumps(fields, indent=1).encode() + b"\n"
@@ -88,20 +89,20 @@ def decode(content: bytes) -> Manifest:
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
-        raise Damage("%s is truncated, or is not JSON" % NAME) from None
+        raise Damage(f"{NAME} is truncated, or is not JSON") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
-        raise Damage("%s is not that of a checkpoint" % NAME)
+        raise Damage(f"{NAME} is not that of a checkpoint")
     if fields["format"] > FORMAT:
-        raise Damage("its format is %d, and this version of echelon reads format %d" % (fields["format"], FORMAT))
+        raise Damage(f"its format is {fields['format']:d}, and this version of echelon reads format {FORMAT}")
     checksum = fields.pop("checksum", None)
     if checksum != digest(_canonical(fields)):
-        raise Damage("%s was altered" % NAME)
+        raise Damage(f"{NAME} was altered")
     if not all(isinstance(fields.get(name), kind) for name, kind in _FIELDS.items()):
-        raise Damage("%s lacks one of %s" % (NAME, ", ".join(_FIELDS)))
+        raise Damage("{} lacks one of {}".format(NAME, ", ".join(_FIELDS)))
     files = {name: WrittenFile(int(one["bytes"]), str(one["checksum"])) for name, one in fields["files"].items()}
     for name in files:
         if os.path.basename(name) != name or name in ("", ".", ".."):
-            raise Damage("%s names the file %r outside of its folder" % (NAME, name))
+            raise Damage(f"{NAME} names the file {name!r} outside of its folder")
     return Manifest(**{**{name: fields[name] for name in _FIELDS}, "files": files})
 
 
@@ -111,9 +112,9 @@ def read(folder: str) -> Manifest:
         with _opened(os.path.join(folder, NAME)) as file:
             content = file.read(MOST_BYTES)
     except FileNotFoundError:
-        raise Damage("it has no %s: echelon did not write it, or a copy of it was not finished" % NAME) from None
+        raise Damage(f"it has no {NAME}: echelon did not write it, or a copy of it was not finished") from None
     except OSError as error:
-        raise Damage("%s cannot be read: %s" % (NAME, error.strerror)) from None
+        raise Damage(f"{NAME} cannot be read: {error.strerror}") from None
     return decode(content)
 
 
@@ -123,13 +124,13 @@ def check_sizes(folder: str, manifest: Manifest) -> None:
         try:
             status = os.stat(os.path.join(folder, name))
         except FileNotFoundError:
-            raise Damage("%s is missing" % name) from None
+            raise Damage(f"{name} is missing") from None
         except OSError as error:
-            raise Damage("%s cannot be read: %s" % (name, error.strerror)) from None
+            raise Damage(f"{name} cannot be read: {error.strerror}") from None
         if not stat.S_ISREG(status.st_mode):
-            raise Damage("%s is not a regular file" % name)
+            raise Damage(f"{name} is not a regular file")
         if status.st_size != written.num_bytes:
-            raise Damage("%s has %d bytes, but %d were written" % (name, status.st_size, written.num_bytes))
+            raise Damage(f"{name} has {status.st_size} bytes, but {written.num_bytes} were written")
 
 
 def check_content(folder: str, manifest: Manifest) -> None:
@@ -139,16 +140,16 @@ def check_content(folder: str, manifest: Manifest) -> None:
             with _opened(os.path.join(folder, name)) as file:
                 checksum = _checksum(file)
         except OSError as error:
-            raise Damage("%s cannot be read: %s" % (name, error.strerror)) from None
+            raise Damage(f"{name} cannot be read: {error.strerror}") from None
         if checksum != written.checksum:
-            raise Damage("the content of %s is not what was written" % name)
+            raise Damage(f"the content of {name} is not what was written")
 
 
-def whole(folder: str, *, step: Optional[int] = None, deep: bool = False) -> Manifest:
+def whole(folder: str, *, step: int | None = None, deep: bool = False) -> Manifest:
     """Return the manifest of a whole checkpoint, whose step must be `step`; raise Damage for any other folder."""
     manifest = read(folder)
     if step is not None and manifest.step != step:
-        raise Damage("its folder has the name of step %d, but it was written at step %d" % (step, manifest.step))
+        raise Damage(f"its folder has the name of step {step}, but it was written at step {manifest.step}")
     check_sizes(folder, manifest)
     if deep:
         check_content(folder, manifest)

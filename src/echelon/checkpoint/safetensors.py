@@ -9,7 +9,8 @@ import ctypes
 import json
 import mmap
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +27,7 @@ _TORCH_NAMES = {
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "U16": "uint16", "U32": "uint32", "U64": "uint64",
     "C64": "complex64", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
 }  # fmt: skip
-DTYPES: Dict[str, torch.dtype] = {
+DTYPES: dict[str, torch.dtype] = {
     word: getattr(torch, name) for word, name in _TORCH_NAMES.items() if hasattr(torch, name)
 }
 WORDS = {dtype: word for word, dtype in DTYPES.items()}
@@ -37,7 +38,7 @@ class Spec(NamedTuple):
 
     name: str
     dtype: torch.dtype
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -53,7 +54,7 @@ def dtype_of(name: str) -> torch.dtype:
     """Return the dtype of a name; raise FormatError if this version of PyTorch has no such dtype."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise FormatError("torch %s has no dtype %s" % (torch.__version__, name), hint="use a newer version of torch")
+        raise FormatError(f"torch {torch.__version__} has no dtype {name}", hint="use a newer version of torch")
     return dtype
 
 
@@ -77,14 +78,14 @@ class Reader:
         self._texts = head.texts
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """Return the names of all tensors."""
         return list(self._entries)
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a tensor that is mapped; raise FormatError if the file does not have it."""
         if name not in self._entries:
-            raise FormatError("%s has no tensor %s" % (self.path, name))
+            raise FormatError(f"{self.path} has no tensor {name}")
         entry = self._entries[name]
         part = self._mapped[entry.first : entry.end]
         if entry.first == entry.end:
@@ -98,12 +99,12 @@ class Reader:
     def slice(self, name: str, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
         """Return a part of a tensor, of `lengths` from `offsets` in each dim; only its bytes are read."""
         part = self.tensor(name)
-        for dim, (offset, length) in enumerate(zip(offsets, lengths)):  # noqa: B905
+        for dim, (offset, length) in enumerate(zip(offsets, lengths, strict=False)):
             part = part.narrow(dim, offset, length)
         return part
 
 
-def read(path: str) -> Dict[str, torch.Tensor]:
+def read(path: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a file, or of a folder whose index says in which files they are; raise FormatError."""
     if not os.path.isdir(path):
         return _read_file(path)
@@ -114,14 +115,14 @@ def read(path: str) -> Dict[str, torch.Tensor]:
     else:
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
     if not names:
-        raise FormatError("%s has neither %s nor a *.safetensors file" % (path, INDEX), hint="name a file of weights")
-    tensors: Dict[str, torch.Tensor] = {}
+        raise FormatError(f"{path} has neither {INDEX} nor a *.safetensors file", hint="name a file of weights")
+    tensors: dict[str, torch.Tensor] = {}
     for name in names:
         tensors.update(_read_file(os.path.join(path, name)))
     return tensors
 
 
-def _read_file(path: str) -> Dict[str, torch.Tensor]:
+def _read_file(path: str) -> dict[str, torch.Tensor]:
     reader = Reader(path)
     return {name: reader.tensor(name) for name in reader.names}
 
@@ -169,7 +170,7 @@ def raw_parts(tensor: torch.Tensor) -> Iterator[Any]:
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose memory holds its values: without gradient, and neither conjugated nor negated lazily."""
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise CheckpointError("a tensor of layout %s and dtype %s cannot be saved" % (tensor.layout, tensor.dtype))
+        raise CheckpointError(f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be saved")
     return tensor.detach().resolve_conj().resolve_neg()
 
 
@@ -180,7 +181,7 @@ def _buffer(flat: torch.Tensor) -> Any:
     return buffer
 
 
-def _stored_as(dtype: torch.dtype, shape: Sequence[int]) -> Tuple[str, Tuple[int, ...]]:
+def _stored_as(dtype: torch.dtype, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     if dtype in WORDS:
         return WORDS[dtype], tuple(shape)
     return "U8", (*shape, torch.empty(0, dtype=dtype).element_size())

@@ -5,7 +5,8 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -83,7 +84,7 @@ class Saver:
         available_bytes: Callable[[], int] = host_memory.available_bytes,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self.published: Optional[Checkpoint] = None
+        self.published: Checkpoint | None = None
         """On rank 0: the newest checkpoint that this object has published."""
         self.durations = Durations()
         self._folder = Store(folder, keep)
@@ -93,7 +94,7 @@ class Saver:
         self._available_bytes, self._patience_seconds = available_bytes, patience_seconds
         self._plans = shards.Plans(process_group)
         self._copies = host_memory.HostCopies()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
         self._step_in_writing = 0
 
     @property
@@ -113,7 +114,7 @@ class Saver:
         told = self._tell_all(step, tensors, documents)
         names = [one["draft"] for one in told]
         refusal = _refusal(told, self._step_in_writing)
-        share: Optional[shards.Share] = None
+        share: shards.Share | None = None
         if not refusal:
             try:
                 share = self._plans.share([one["digest"] for one in told])
@@ -128,7 +129,7 @@ class Saver:
         self.durations = self.durations._replace(stopped_seconds=time.monotonic() - began)
         return True
 
-    def wait(self, timeout_seconds: Optional[float] = None) -> bool:
+    def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until this rank has written, and rank 0 has published; return whether it has."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
@@ -137,11 +138,11 @@ class Saver:
     def told_at_end(self, step: int) -> str:
         """Return a line of rank 0 about the save of `step`, which was to be the last one before the job's end."""
         if self.published is not None and self.published.step == step:
-            return "saved after step %d and ends, as ordered before the end of the job" % step
-        newest = "step %d is the newest" % self.published.step if self.published else "this process has saved none"
-        return "ends after step %d, as ordered before the end of the job; it could not be saved: %s" % (step, newest)
+            return f"saved after step {step} and ends, as ordered before the end of the job"
+        newest = f"step {self.published.step} is the newest" if self.published else "this process has saved none"
+        return f"ends after step {step}, as ordered before the end of the job; it could not be saved: {newest}"
 
-    def _words(self, step: int) -> Dict[str, Any]:  # noqa: ARG002
+    def _words(self, step: int) -> dict[str, Any]:  # noqa: ARG002
         """Return what else this rank tells the others."""
         return {}
 
@@ -150,13 +151,13 @@ class Saver:
         """Say whether a save is skipped only because the one before is still being written."""
         return refusal.endswith(STILL_WRITTEN)
 
-    def _why_not(self, share: shards.Share, told: List[Dict[str, Any]]) -> str:  # noqa: ARG002
+    def _why_not(self, share: shards.Share, told: list[dict[str, Any]]) -> str:  # noqa: ARG002
         """Return why the shares cannot be kept, equally on all ranks; empty if they can."""
         return ""
 
     def _tell_all(
         self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes]
-    ) -> List[Dict[str, Any]]:
+    ) -> list[dict[str, Any]]:
         """Return what each rank says about this save: busy, a mistake, its host, its plan; the draft of rank 0."""
         mine = {"busy": self.is_writing, "mistake": "", "draft": "", "digest": "", "host": socket.gethostname()}
         try:
@@ -173,11 +174,11 @@ class Saver:
         if self._rank == 0:
             if draft:
                 self._folder.join(draft).discard()
-            self._say("the checkpoint of step %d is skipped: %s" % (step, why))
+            self._say(f"the checkpoint of step {step} is skipped: {why}")
 
-    def _begin(self, save: Save, hosts: List[str]) -> None:
+    def _begin(self, save: Save, hosts: list[str]) -> None:
         """Copy, or write in parts where the copies do not fit; then go on in a thread."""
-        written: Optional[WrittenFile] = None
+        written: WrittenFile | None = None
         mistake = ""
         try:
             if self._fits(save.share, hosts):
@@ -195,22 +196,22 @@ class Saver:
         )
         self._thread.start()
 
-    def _fits(self, share: shards.Share, hosts: List[str]) -> bool:
+    def _fits(self, share: shards.Share, hosts: list[str]) -> bool:
         """Say whether the copies of all ranks of this host fit into its memory."""
         mine = hosts[self._rank]
-        sizes = [size for size, host in zip(share.num_bytes, hosts) if host == mine]  # noqa: B905
+        sizes = [size for size, host in zip(share.num_bytes, hosts, strict=False) if host == mine]
         needed = sum(map(host_memory.needed_bytes, sizes)) - self._copies.held_bytes * len(sizes)
         return needed <= self._available_bytes() * host_memory.SHARE_OF_AVAILABLE
 
     def _say_parts(self, save: Save) -> None:
         needed = sum(map(host_memory.needed_bytes, save.share.num_bytes))
         self._say(
-            "the checkpoint of step %d needs %.1f GiB of host memory for copies, and %.1f GiB are available: "
+            f"the checkpoint of step {save.step} needs {needed / 2**30:.1f} GiB of host memory for "
+            f"copies, and {self._available_bytes() / 2**30:.1f} GiB are available: "
             "it is written in parts, and the training waits"
-            % (save.step, needed / 2**30, self._available_bytes() / 2**30)
         )
 
-    def _finish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
+    def _finish(self, save: Save, written: WrittenFile | None, mistake: str) -> None:
         """Write the copies, tell rank 0, and publish; this is the thread, in which no error may be lost."""
         try:
             if not mistake and written is None:
@@ -225,28 +226,28 @@ class Saver:
         except Exception as error:  # noqa: BLE001  (see above)
             if self._rank == 0:
                 self._folder.join(save.name).discard()
-                self._say("the checkpoint of step %d was not written: %s" % (save.step, text_of(error)))
+                self._say(f"the checkpoint of step {save.step} was not written: {text_of(error)}")
         self.durations = self.durations._replace(written_seconds=time.monotonic() - save.began)
 
-    def _publish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
+    def _publish(self, save: Save, written: WrittenFile | None, mistake: str) -> None:
         reports = [_report_of(written, mistake), *self._reports(save.name)]
-        mistakes = ["rank %d: %s" % (rank, one["mistake"]) for rank, one in enumerate(reports) if one["mistake"]]
+        mistakes = [f"rank {rank}: {one['mistake']}" for rank, one in enumerate(reports) if one["mistake"]]
         if mistakes:
             raise CheckpointError(mistakes[0] if self._num_ranks > 1 else mistakes[0].partition(": ")[2])
         files = {
-            "rank-%d.safetensors" % rank: WrittenFile(one["bytes"], one["checksum"]) for rank, one in enumerate(reports)
+            f"rank-{rank}.safetensors": WrittenFile(one["bytes"], one["checksum"]) for rank, one in enumerate(reports)
         }
         draft = self._folder.join(save.name)
         for name, content in {**save.documents, tensors_file.NAME: save.share.document}.items():
             files[name] = draft.write(name, content)
         self.published = draft.publish(files, num_ranks=self._num_ranks, about=save.about, versions=versions_here())
 
-    def _report(self, name: str, written: Optional[WrittenFile], mistake: str) -> None:
+    def _report(self, name: str, written: WrittenFile | None, mistake: str) -> None:
         messages = self._store_of_messages()
         messages.set(_key(name, self._rank), json.dumps(_report_of(written, mistake)))
         messages.add(_key(name, "reports"), 1)
 
-    def _reports(self, name: str) -> List[Dict[str, Any]]:
+    def _reports(self, name: str) -> list[dict[str, Any]]:
         """Return what the other ranks have written, when all have said it; no call waits inside of the store."""
         if self._num_ranks == 1:
             return []
@@ -257,8 +258,8 @@ class Saver:
                 break
             if time.monotonic() > deadline:
                 raise CheckpointError(
-                    "%d of %d ranks have not written within %d s"
-                    % (self._num_ranks - 1 - num_reports, self._num_ranks, self._patience_seconds)
+                    f"{self._num_ranks - 1 - num_reports} of {self._num_ranks} ranks have not written "
+                    f"within {self._patience_seconds:.0f} s"
                 )
             time.sleep(_POLL_SECONDS)
         reports = [json.loads(messages.get(_key(name, rank))) for rank in range(1, self._num_ranks)]
@@ -270,20 +271,20 @@ class Saver:
         return distributed.default_store() if self._messages is None else self._messages
 
 
-def _refusal(told: List[Dict[str, Any]], step_in_writing: int) -> str:
+def _refusal(told: list[dict[str, Any]], step_in_writing: int) -> str:
     if any(one["busy"] for one in told):
-        return "that of step %d %s" % (step_in_writing, STILL_WRITTEN)
+        return f"that of step {step_in_writing} {STILL_WRITTEN}"
     mistakes = [(rank, one["mistake"]) for rank, one in enumerate(told) if one["mistake"]]
     if not mistakes:
         return ""
     rank, text = mistakes[0]
-    return text if len(told) == 1 else "rank %d: %s" % (rank, text)
+    return text if len(told) == 1 else f"rank {rank}: {text}"
 
 
 def _check_names(documents: Mapping[str, bytes]) -> None:
     for name in documents:
         if name != name.strip("./") or "/" in name or name.endswith(".safetensors") or name in _OWN_NAMES:
-            raise CheckpointError("%r cannot be the name of a document of a checkpoint" % name)
+            raise CheckpointError(f"{name!r} cannot be the name of a document of a checkpoint")
 
 
 _OWN_NAMES = ("manifest.json", tensors_file.NAME)
@@ -304,24 +305,24 @@ def _write_parts(draft: Draft, share: shards.Share) -> WrittenFile:
     return file.written
 
 
-def _report_of(written: Optional[WrittenFile], mistake: str) -> Dict[str, Any]:
+def _report_of(written: WrittenFile | None, mistake: str) -> dict[str, Any]:
     if written is None:
         return {"mistake": mistake or "nothing was written", "bytes": 0, "checksum": ""}
     return {"mistake": mistake, "bytes": written.num_bytes, "checksum": written.checksum}
 
 
 def _key(name: str, what: Any) -> str:
-    return "echelon/checkpoint/%s/%s" % (name, what)
+    return f"echelon/checkpoint/{name}/{what}"
 
 
 def text_of(error: BaseException) -> str:
     """Return an error in one line."""
     if isinstance(error, CheckpointError):
         return error.message
-    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0]
+    return (f"{type(error).__name__}: {error}").partition("\n")[0]
 
 
-def versions_here() -> Dict[str, str]:
+def versions_here() -> dict[str, str]:
     """Return the versions for a manifest."""
     ours = getattr(sys.modules.get("echelon"), "__version__", "")
     return {"torch": str(torch.__version__), **({"echelon": ours} if ours else {})}

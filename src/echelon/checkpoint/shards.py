@@ -8,7 +8,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -38,11 +39,11 @@ class Share(NamedTuple):
     """What this rank writes: a file of tensors that are still those of the training."""
 
     file: str
-    specs: List[Spec]
-    tensors: List[torch.Tensor]
+    specs: list[Spec]
+    tensors: list[torch.Tensor]
     document: bytes
     """The content of tensors.json, equal on all ranks; rank 0 writes it."""
-    num_bytes: List[int]
+    num_bytes: list[int]
     """The bytes of each rank's tensors."""
 
 
@@ -65,23 +66,23 @@ class Writer(StorageWriter):
         """Leave out empty shards of tensors that are not empty."""
         return dataclasses.replace(plan, items=[item for item in plan.items if not _is_empty_shard(item)])
 
-    def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Tell each rank its number; larger numbers come first in a file, so that all are aligned."""
         return [
             dataclasses.replace(plan, items=sorted(plan.items, key=_order), storage_data=rank)
             for rank, plan in enumerate(plans)
         ]
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
         """Write this rank's file."""
         results = results_of(plan)
         with File(os.path.join(self.folder, file_of(plan))) as file:
             safetensors.write_stream(file, specs_of(plan), (planner.resolve_data(item) for item in plan.items))  # type: ignore[misc]
-        future: "Future[List[WriteResult]]" = Future()
+        future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
 
-    def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write tensors.json; the coordinator calls it."""
         write_file(os.path.join(self.folder, tensors_file.NAME), tensors_file.encode(saved_tensors(metadata, results)))
 
@@ -96,7 +97,7 @@ class Reader(StorageReader):
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.saved: Dict[str, SavedTensor] = {}
+        self.saved: dict[str, SavedTensor] = {}
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """Choose another folder."""
@@ -105,7 +106,7 @@ class Reader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
         """Return the tensors of the checkpoint; raise FormatError if it has none."""
         self.saved = tensors_file.read(self.folder)
-        entries: Dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for name, one in self.saved.items():
             chunks = [ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.shape)) for part in one.chunks]
             properties = TensorProperties(dtype=safetensors.dtype_of(one.dtype))
@@ -118,13 +119,13 @@ class Reader(StorageReader):
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
 
-    def prepare_global_plan(self, plans: List[LoadPlan]) -> List[LoadPlan]:
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Return the plans as they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Copy the planned pieces into the tensors, file by file."""
-        pieces: Dict[str, List[Tuple[str, Any]]] = {}
+        pieces: dict[str, list[tuple[str, Any]]] = {}
         for item in plan.items:
             chunk = self._chunk(item.storage_index)
             pieces.setdefault(chunk.file, []).append((chunk.key, item))
@@ -134,7 +135,7 @@ class Reader(StorageReader):
                 target = planner.resolve_tensor(item).detach()
                 _copy(target, reader.slice(key, item.storage_offsets, item.lengths))
                 planner.commit_tensor(item, target)
-        future: "Future[None]" = Future()
+        future: Future[None] = Future()
         future.set_result(None)
         return future
 
@@ -158,10 +159,10 @@ class Plans:
         self._group = process_group
         self._planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._writer = Writer("")
-        self._kinds: List[Tuple[Any, ...]] = []
+        self._kinds: list[tuple[Any, ...]] = []
         self._local = b""
-        self._digests: List[bytes] = []
-        self._plans: List[SavePlan] = []
+        self._digests: list[bytes] = []
+        self._plans: list[SavePlan] = []
         self._document = b""
 
     def prepare(self, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -193,25 +194,25 @@ class Plans:
         num_bytes = [sum(item.tensor_storage_size() or 0 for item in one.items) for one in self._plans]
         return Share(file_of(plan), specs_of(plan), tensors, self._document, num_bytes)  # type: ignore[arg-type]
 
-    def _plan_all(self, encoded: List[bytes]) -> None:
+    def _plan_all(self, encoded: list[bytes]) -> None:
         self._digests = []
         try:
             plans, metadata = self._planner.create_global_plan([exchange.decode(one) for one in encoded])
         except ValueError as error:
-            raise CheckpointError("the shards of the ranks do not fit together: %s" % error) from None
+            raise CheckpointError(f"the shards of the ranks do not fit together: {error}") from None
         self._plans = self._writer.prepare_global_plan(plans)
         results = [results_of(plan) for plan in self._plans]
         self._document = tensors_file.encode(saved_tensors(metadata, results))
 
 
-def _kinds(tensors: Mapping[str, torch.Tensor]) -> List[Tuple[Any, ...]]:
+def _kinds(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     """Return all that a plan depends on; nothing where tensors have shards, which may change without it."""
     if any(isinstance(tensor, DTensor) for tensor in tensors.values()):
         return []
     return [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
 
 
-def save(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Optional[Any] = None) -> None:
+def save(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Any | None = None) -> None:
     """Write tensors into a folder; every rank of the group must call it, with the same names.
 
     A tensor that all ranks have is written once; of a DTensor each rank writes its shard. Raises CheckpointError on
@@ -246,20 +247,20 @@ def save(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Option
     _agree({}, mistake, process_group)
 
 
-def load(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Optional[Any] = None) -> List[str]:
+def load(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Any | None = None) -> list[str]:
     """Read tensors in place from a folder; every rank of the group must call it. Return the names that are left over.
 
     Any number of ranks and any sharding may have written them. Raises MismatchError, on all ranks, for tensors that
     the checkpoint lacks, or has with another shape or dtype; raises FormatError for damaged files.
     """
-    mistake: Optional[CheckpointError] = None
-    left: List[str] = []
+    mistake: CheckpointError | None = None
+    left: list[str] = []
     try:
         left = _load_alone(tensors, folder)
     except CheckpointError as error:
         mistake = error
     except OSError as error:
-        mistake = FormatError("%s cannot be read: %s" % (error.filename or folder, error.strerror))
+        mistake = FormatError(f"{error.filename or folder} cannot be read: {error.strerror}")
     try:
         _agree({}, "" if mistake is None else mistake.message, process_group)
     except CheckpointError:
@@ -269,7 +270,7 @@ def load(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Option
     return left
 
 
-def _load_alone(tensors: Mapping[str, torch.Tensor], folder: str) -> List[str]:
+def _load_alone(tensors: Mapping[str, torch.Tensor], folder: str) -> list[str]:
     check_tensors(tensors)
     reader, planner = Reader(folder), DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     metadata = reader.read_metadata()
@@ -283,64 +284,64 @@ def check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise CheckpointError for values that are no tensors, or whose numbers cannot be saved."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise CheckpointError("%s is a %s; only tensors can be saved" % (name, type(tensor).__name__))
+            raise CheckpointError(f"{name} is a {type(tensor).__name__}; only tensors can be saved")
         if tensor.is_meta:
-            raise CheckpointError("%s is on the meta device, and so has no numbers" % name)
+            raise CheckpointError(f"{name} is on the meta device, and so has no numbers")
         if isinstance(tensor, DTensor):
             if any(placement.is_partial() for placement in tensor.placements):
-                raise CheckpointError("%s is a DTensor whose ranks hold partial sums; call full_tensor() first" % name)
+                raise CheckpointError(f"{name} is a DTensor whose ranks hold partial sums; call full_tensor() first")
         elif tensor.layout != torch.strided or tensor.is_quantized:
-            raise CheckpointError("%s has the layout %s and the dtype %s" % (name, tensor.layout, tensor.dtype))
+            raise CheckpointError(f"{name} has the layout {tensor.layout} and the dtype {tensor.dtype}")
 
 
 def check_match(tensors: Mapping[str, torch.Tensor], saved: Mapping[str, SavedTensor], folder: str) -> None:
     """Raise MismatchError if a checkpoint lacks tensors, or has them with another shape or dtype."""
     lines = []
     for name, tensor in tensors.items():
-        ours = "%s %s" % (safetensors.dtype_name(tensor.dtype), list(tensor.shape))
+        ours = f"{safetensors.dtype_name(tensor.dtype)} {list(tensor.shape)}"
         if name not in saved:
-            lines.append("%s: the checkpoint lacks it; the training has %s" % (name, ours))
+            lines.append(f"{name}: the checkpoint lacks it; the training has {ours}")
             continue
-        theirs = "%s %s" % (saved[name].dtype, list(saved[name].shape))
+        theirs = f"{saved[name].dtype} {list(saved[name].shape)}"
         if theirs != ours:
-            lines.append("%s: the checkpoint has %s, and the training has %s" % (name, theirs, ours))
+            lines.append(f"{name}: the checkpoint has {theirs}, and the training has {ours}")
     if lines:
-        more = "\n  and %d more" % (len(lines) - NUM_NAMED) if len(lines) > NUM_NAMED else ""
-        listed = "".join("\n  %s" % line for line in lines[:NUM_NAMED])
+        more = f"\n  and {len(lines) - NUM_NAMED} more" if len(lines) > NUM_NAMED else ""
+        listed = "".join(f"\n  {line}" for line in lines[:NUM_NAMED])
         raise MismatchError(
-            "%d of %d tensors do not fit the checkpoint %s:%s%s" % (len(lines), len(tensors), folder, listed, more),
+            f"{len(lines)} of {len(tensors)} tensors do not fit the checkpoint {folder}:{listed}{more}",
             hint="use the model and the optimizer that were saved, or begin anew in another folder",
         )
 
 
 def file_of(plan: SavePlan) -> str:
     """Return the name of a rank's file."""
-    return "rank-%d.safetensors" % (plan.storage_data or 0)
+    return f"rank-{plan.storage_data or 0:d}.safetensors"
 
 
-def specs_of(plan: SavePlan) -> List[Spec]:
+def specs_of(plan: SavePlan) -> list[Spec]:
     """Return names, dtypes and shapes of the chunks that a rank writes."""
     return [
         Spec(key, item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes))  # type: ignore[union-attr]
-        for key, item in zip(_keys(plan), plan.items)  # noqa: B905
+        for key, item in zip(_keys(plan), plan.items, strict=False)
     ]
 
 
-def results_of(plan: SavePlan) -> List[WriteResult]:
+def results_of(plan: SavePlan) -> list[WriteResult]:
     """Return where each chunk of a rank is once it is written."""
     return [
         WriteResult(item.index, item.tensor_storage_size() or 0, (file_of(plan), key))
-        for key, item in zip(_keys(plan), plan.items)  # noqa: B905
+        for key, item in zip(_keys(plan), plan.items, strict=False)
     ]
 
 
-def saved_tensors(metadata: Metadata, results: Sequence[Sequence[WriteResult]]) -> Dict[str, SavedTensor]:
+def saved_tensors(metadata: Metadata, results: Sequence[Sequence[WriteResult]]) -> dict[str, SavedTensor]:
     """Return the content of tensors.json from the plan of all ranks and the places of their chunks."""
     places = {(one.index.fqn, tuple(one.index.offset or ())): one.storage_data for rank in results for one in rank}
     saved = {}
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            raise CheckpointError("%s is no tensor" % name)
+            raise CheckpointError(f"{name} is no tensor")
         chunks = []
         for chunk in entry.chunks:
             file, key = places[name, tuple(chunk.offsets)]
@@ -350,17 +351,17 @@ def saved_tensors(metadata: Metadata, results: Sequence[Sequence[WriteResult]]) 
     return saved
 
 
-def _keys(plan: SavePlan) -> List[str]:
+def _keys(plan: SavePlan) -> list[str]:
     """Return the key of each chunk in its file: the tensor's name, and its offsets if it is not whole."""
-    keys: List[str] = []
+    keys: list[str] = []
     for item in plan.items:
         data, name = item.tensor_data, item.index.fqn
         is_whole = data is None or data.chunk.sizes == data.size
-        key = name if is_whole else "%s@%s" % (name, ",".join(map(str, data.chunk.offsets)))  # type: ignore[union-attr]
+        key = name if is_whole else "{}@{}".format(name, ",".join(map(str, data.chunk.offsets)))  # type: ignore[union-attr]
         keys.append(key)
     if len(set(keys)) == len(keys):
         return keys
-    return ["%s#%d" % pair for pair in zip(keys, range(len(keys)))]  # noqa: B905
+    return [f"{key}#{place}" for place, key in enumerate(keys)]
 
 
 def _order(item: WriteItem) -> int:
@@ -379,11 +380,11 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 
 
-def _agree(fields: Dict[str, Any], mistake: str, group: Any) -> List[Dict[str, Any]]:
+def _agree(fields: dict[str, Any], mistake: str, group: Any) -> list[dict[str, Any]]:
     """Return the fields of all ranks; raise CheckpointError on all ranks if one of them has made a mistake."""
     told = [json.loads(one) for one in exchange.gather(json.dumps({**fields, "mistake": mistake}).encode(), group)]
     mistakes = [(rank, one["mistake"]) for rank, one in enumerate(told) if one["mistake"]]
     if mistakes:
         rank, text = mistakes[0]
-        raise CheckpointError(text if len(told) == 1 else "rank %d: %s" % (rank, text))
+        raise CheckpointError(text if len(told) == 1 else f"rank {rank}: {text}")
     return told

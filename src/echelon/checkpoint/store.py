@@ -10,7 +10,8 @@ import re
 import shutil
 import socket
 import time
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from . import manifest as manifests
 from .errors import CheckpointError, writing
@@ -41,7 +42,7 @@ class Entry(NamedTuple):
 
     path: str
     step: int
-    manifest: Optional[Manifest]
+    manifest: Manifest | None
     """None if it cannot be read."""
     finding: str
     """A sentence; empty for a whole checkpoint."""
@@ -114,34 +115,34 @@ class Store:
 
     def __init__(self, folder: str, keep: int = 3) -> None:
         if keep < 1:
-            raise CheckpointError("%d checkpoints are to be kept; at least 1 must be" % keep, hint="keep=3")
+            raise CheckpointError(f"{keep} checkpoints are to be kept; at least 1 must be", hint="keep=3")
         self.folder = os.path.abspath(folder)
         self.keep = keep
 
     def path(self, step: int) -> str:
-        return os.path.join(self.folder, "step-%09d" % step)
+        return os.path.join(self.folder, f"step-{step:09d}")
 
     def begin(self, step: int) -> Draft:
         """Begin a checkpoint, and remove what dead writers have left; raise WriteError if the folder refuses."""
         with writing(self.folder):
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             self._tidy()
-        owner = "%s-%d-%s" % (socket.gethostname(), os.getpid(), os.urandom(4).hex())
-        return self.join(".step-%09d.partial-%s" % (step, owner))
+        owner = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+        return self.join(f".step-{step:09d}.partial-{owner}")
 
     def join(self, name: str) -> Draft:
         """Return the draft that another rank has begun, by its name."""
         matched = re.match(r"\.step-([0-9]{1,15})\.partial-", name)
         if matched is None or os.path.basename(name) != name:
-            raise CheckpointError("%r is not the name of a draft" % name)
+            raise CheckpointError(f"{name!r} is not the name of a draft")
         return Draft(self.folder, name, int(matched.group(1)), self.keep)
 
-    def latest(self, *, deep: bool = False) -> Tuple[Optional[Checkpoint], List[str]]:
+    def latest(self, *, deep: bool = False) -> tuple[Checkpoint | None, list[str]]:
         """Return the newest whole checkpoint, None if there is none, and a sentence for each newer one that is not.
 
         The quick check compares sizes; `deep` reads all files and compares their checksums.
         """
-        skipped: List[Entry] = []
+        skipped: list[Entry] = []
         for entry in self._entries(deep):
             if entry.manifest is not None and not entry.finding:
                 findings = [one.finding for one in skipped if one.manifest is not None or one.step > entry.step]
@@ -149,14 +150,14 @@ class Store:
             skipped.append(entry)
         return None, [one.finding for one in skipped]
 
-    def newest_first(self) -> List[Entry]:
+    def newest_first(self) -> list[Entry]:
         """Return all folders that have the name of a checkpoint; files are compared by their sizes alone.
 
         Folders without a manifest come first, for nobody knows how new they are; then the newest.
         """
         return list(self._entries(deep=False))
 
-    def entries(self, *, deep: bool = False) -> List[Entry]:
+    def entries(self, *, deep: bool = False) -> list[Entry]:
         """Return all folders that have the name of a checkpoint, by their steps."""
         return sorted(self._entries(deep), key=lambda entry: entry.step)
 
@@ -167,7 +168,7 @@ class Store:
     def replace(self, target: str, step: int) -> None:
         """Move a folder away that has the name of a new checkpoint; it counts until the new one is there."""
         if os.path.lexists(target):
-            os.rename(target, os.path.join(self.folder, ".step-%09d.replaced-%s" % (step, os.urandom(4).hex())))
+            os.rename(target, os.path.join(self.folder, f".step-{step:09d}.replaced-{os.urandom(4).hex()}"))
 
     def prune(self) -> None:
         """Remove the checkpoints that are not kept; a failure removes them the next time."""
@@ -189,12 +190,12 @@ class Store:
             try:
                 yield Entry(path, step, manifests.whole(path, step=step, deep=deep), "")
             except Damage as damage:
-                yield Entry(path, step, manifest, "%s is not used: %s" % (os.path.basename(path), damage.message))
+                yield Entry(path, step, manifest, f"{os.path.basename(path)} is not used: {damage.message}")
 
-    def _candidates(self) -> List[Tuple[int, str]]:
+    def _candidates(self) -> list[tuple[int, str]]:
         """Return steps and folders; one that was being replaced counts where the new one is missing."""
         names = self._names()
-        found: Dict[int, str] = {}
+        found: dict[int, str] = {}
         for pattern in (_REPLACED, _PUBLISHED):
             for name in names:
                 matched = pattern.fullmatch(name)
@@ -202,13 +203,13 @@ class Store:
                     found[int(matched.group(1))] = os.path.join(self.folder, name)
         return sorted(found.items())
 
-    def _names(self) -> List[str]:
+    def _names(self) -> list[str]:
         try:
             return sorted(os.listdir(self.folder))
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise CheckpointError("cannot read %s: %s" % (self.folder, error.strerror)) from None
+            raise CheckpointError(f"cannot read {self.folder}: {error.strerror}") from None
 
     def _tidy(self) -> None:
         """Remove what dead writers left, and finish what they began."""
@@ -227,7 +228,7 @@ class Store:
     def _remove(self, path: str) -> None:
         """Remove a checkpoint: first its name, so that no part of it is ever taken for a whole one."""
         step = os.path.basename(path).lstrip(".").partition(".")[0]
-        away = os.path.join(self.folder, ".%s.removed-%s" % (step, os.urandom(4).hex()))
+        away = os.path.join(self.folder, f".{step}.removed-{os.urandom(4).hex()}")
         os.rename(path, away)
         shutil.rmtree(away, ignore_errors=True)
 
@@ -236,14 +237,14 @@ def has_checkpoint(folder: str) -> bool:
     return os.path.isdir(folder) and any(_PUBLISHED.fullmatch(name) for name in os.listdir(folder))
 
 
-def _readable(path: str) -> Optional[Manifest]:
+def _readable(path: str) -> Manifest | None:
     try:
         return manifests.read(path)
     except Damage:
         return None
 
 
-def _readable_of(path: str, step: int) -> Optional[Manifest]:
+def _readable_of(path: str, step: int) -> Manifest | None:
     """Return the manifest of a folder; that of another step does not say how new the folder is."""
     manifest = _readable(path)
     return manifest if manifest is not None and manifest.step == step else None

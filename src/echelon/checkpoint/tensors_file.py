@@ -2,7 +2,8 @@
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from .errors import FormatError
 
@@ -13,8 +14,8 @@ FORMAT = 1
 class Chunk(NamedTuple):
     """A part of a tensor: where it begins in each dim, its shape, and the file and the key that hold it."""
 
-    offsets: Tuple[int, ...]
-    shape: Tuple[int, ...]
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
     file: str
     key: str
 
@@ -23,8 +24,8 @@ class SavedTensor(NamedTuple):
     """A tensor of a checkpoint: its dtype in PyTorch's word, its whole shape, and its chunks."""
 
     dtype: str
-    shape: Tuple[int, ...]
-    chunks: List[Chunk]
+    shape: tuple[int, ...]
+    chunks: list[Chunk]
 
 
 def encode(tensors: Mapping[str, SavedTensor]) -> bytes:
@@ -41,28 +42,28 @@ def encode(tensors: Mapping[str, SavedTensor]) -> bytes:
     return json.dumps({"format": FORMAT, "tensors": fields}).encode()
 
 
-def decode(content: bytes) -> Dict[str, SavedTensor]:
+def decode(content: bytes) -> dict[str, SavedTensor]:
     """Return the tensors from the file's content; raise FormatError for any other content."""
     try:
         fields = json.loads(content)
         if fields["format"] > FORMAT:
-            raise FormatError("%s has format %s; this version of echelon reads %d" % (NAME, fields["format"], FORMAT))
+            raise FormatError(f"{NAME} has format {fields['format']}; this version of echelon reads {FORMAT}")
         return {name: _tensor(one) for name, one in fields["tensors"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError("%s is damaged" % NAME) from None
+        raise FormatError(f"{NAME} is damaged") from None
 
 
-def read(folder: str) -> Dict[str, SavedTensor]:
+def read(folder: str) -> dict[str, SavedTensor]:
     """Return the tensors of a checkpoint's folder; raise FormatError if it has none that can be read."""
     path = os.path.join(folder, NAME)
     try:
         with open(path, "rb") as file:
             return decode(file.read())
     except OSError as error:
-        raise FormatError("%s cannot be read: %s" % (path, error.strerror)) from None
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _chunk_fields(chunk: Chunk) -> Dict[str, Any]:
+def _chunk_fields(chunk: Chunk) -> dict[str, Any]:
     return {"offsets": list(chunk.offsets), "shape": list(chunk.shape), "file": chunk.file, "key": chunk.key}
 
 
@@ -74,7 +75,7 @@ def _tensor(fields: Mapping[str, Any]) -> SavedTensor:
     return SavedTensor(str(fields["dtype"]), _sizes(fields["shape"]), chunks)
 
 
-def _sizes(values: List[Any]) -> Tuple[int, ...]:
+def _sizes(values: list[Any]) -> tuple[int, ...]:
     if not all(isinstance(value, int) and value >= 0 for value in values):
         raise ValueError(values)
     return tuple(values)

@@ -8,14 +8,14 @@ A killed run has written files after its last checkpoint, and only this log know
 import json
 import os
 from types import TracebackType
-from typing import Any, Dict, Optional, Tuple, Type, Union
+from typing import Any
 
 from . import manifest
 from .errors import writing
 from .manifest import WrittenFile
 
 _PART_BYTES = 8 << 20
-Content = Union[bytes, bytearray, memoryview]
+Content = bytes | bytearray | memoryview
 
 
 class File:
@@ -49,7 +49,7 @@ class File:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             with writing(self.path):
@@ -85,14 +85,14 @@ def append(log: str, path: str, *, was_there: bool) -> None:
             file.write((b"\n" if _is_torn(file) else b"") + line)
 
 
-def read(log: str) -> Dict[str, bool]:
+def read(log: str) -> dict[str, bool]:
     """Return the paths, each with whether it was there before; none if there is no log, or if it cannot be read."""
     try:
         with open(log, "rb") as file:
             entries = [entry for line in file if (entry := _entry(line)) is not None]
     except OSError:
         return {}
-    paths: Dict[str, bool] = {}
+    paths: dict[str, bool] = {}
     for path, was_there in entries:
         paths.setdefault(path, was_there)
     return paths
@@ -106,7 +106,7 @@ def _is_torn(file: Any) -> bool:
     return bool(file.read(1) != b"\n")
 
 
-def _entry(line: bytes) -> Optional[Tuple[str, bool]]:
+def _entry(line: bytes) -> tuple[str, bool] | None:
     """Return what a line says; None for a part of a line, or one that was altered."""
     try:
         entry = json.loads(line) if line.endswith(b"\n") else None

@@ -8,6 +8,8 @@ tracebacks and exit codes are Python's own, not an imitation.
 import os
 import sys
 
+OLDEST = (3, 10)
+"""The Python that `train`, `checkpoint` and what they import need; this room runs with an older one too."""
 _at_start = frozenset(sys.modules)
 TYPE_CHECKING = False  # typing itself is a module that a script may have a namesake of
 if TYPE_CHECKING:
@@ -53,7 +55,9 @@ def _leave_own_names() -> None:
 
 
 def _measuring() -> "Any":
-    """Return the function that measures a rank; its module imports PyTorch."""
+    """Return the function that measures a rank; its module imports PyTorch. A Python before 3.10 measures nothing."""
+    if sys.version_info < OLDEST:
+        return lambda *_: None
     from _echelon.train.measuring import install  # type: ignore[import-not-found]
 
     return install.install
@@ -66,6 +70,20 @@ def _prepare_ranks() -> None:
         from _echelon.train import automatic  # type: ignore[import-not-found]
 
         automatic.prepare(_scale)
+
+
+def _check_python() -> None:
+    """End this rank if it shall do what the parts of echelon for training do, and its Python is older than they."""
+    wanted = "echelon prove and --scale" if _scale else "echelon profile" if "ECHELON_PROFILE" in os.environ else ""
+    if wanted and sys.version_info < OLDEST:
+        oldest, version = (".".join(map(str, numbers)) for numbers in (OLDEST, sys.version_info[:2]))
+        sys.stderr.write(
+            "echelon: error: %s need Python %s or newer in the ranks; %s is Python %s\n"
+            "  hint: echelon run --python PYTHON-WITH-TORCH …, or a container with a newer Python; "
+            "--scale off starts the script as it is\n" % (wanted, oldest, sys.executable, version)
+        )
+        sys.stderr.flush()
+        os._exit(2)
 
 
 def _end() -> None:
@@ -84,6 +102,7 @@ if "ECHELON_PROFILER" in os.environ and "ECHELON_WARM_FD" not in os.environ:
 _link = os.environ.pop("ECHELON_WARM_FD", "")
 _is_live = os.environ.pop("ECHELON_LIVE", "")
 _scale = os.environ.get("ECHELON_SCALE", "")
+_check_python()
 __import__("_echelon.train")  # later imports find it by its package, also without the path
 if _link:
     from _echelon.node import warm
@@ -93,10 +112,10 @@ elif "ECHELON_KEY_FD" in os.environ:  # inherited (see secret.py); the script's 
     except OSError:
         pass  # a child of the script has the variable, but not the descriptor
 if not _link:
-    from _echelon.node import order, pulse
+    from _echelon.node import pulse, warning_signals
 
     pulse.take(os.environ, _measuring)
-    order.ignore()
+    warning_signals.ignore()
 _leave_the_path()
 if not _link:
     _leave_the_modules()
@@ -126,4 +145,6 @@ if "ECHELON_PROFILE" in os.environ:
 
     profiling.begin(os.environ)
 if _error_of_site is not None:
+    if sys.version_info < OLDEST:
+        sys.modules[__name__] = type(sys)(__name__)  # its zipimport removes the module after an error, and must find it
     raise _error_of_site  # site.py says of a missing or failing sitecustomize what it always says

@@ -4,7 +4,8 @@ ECHELON_BENCH='{"folder": "/scratch/bench/4-ranks-1", "steps": 100, "warm_up": 4
 """
 
 import json
-from typing import Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple
 
 VARIABLE = "ECHELON_BENCH"
 """The environment variable that gives a rank the order; absent where nothing is measured."""
@@ -36,7 +37,7 @@ def variable(order: BenchOrder) -> str:
     return json.dumps(order._asdict())
 
 
-def read(environ: Mapping[str, str]) -> Optional[BenchOrder]:
+def read(environ: Mapping[str, str]) -> BenchOrder | None:
     """Return the order from the variables of a rank; None where nothing is measured."""
     text = environ.get(VARIABLE, "")
     return BenchOrder(**json.loads(text)) if text else None

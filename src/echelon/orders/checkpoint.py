@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 VARIABLE = "ECHELON_CHECKPOINT"
 """The environment variable that gives a rank the order; absent where nothing is saved."""
@@ -39,7 +40,7 @@ class CheckpointOrder(NamedTuple):
     """Whether the run continues from the latest checkpoint, if there is one."""
 
 
-def variables(order: Optional[CheckpointOrder], run_directory: str) -> Tuple[Tuple[str, str], ...]:
+def variables(order: CheckpointOrder | None, run_directory: str) -> tuple[tuple[str, str], ...]:
     """Return the variables of ranks that save; sets of text have the same order in each start of the script."""
     if order is None:
         return ()
@@ -48,7 +49,7 @@ def variables(order: Optional[CheckpointOrder], run_directory: str) -> Tuple[Tup
     return ((VARIABLE, json.dumps(order._replace(folder=folder)._asdict())), *hashes)
 
 
-def read(environ: Mapping[str, str]) -> Optional[CheckpointOrder]:
+def read(environ: Mapping[str, str]) -> CheckpointOrder | None:
     """Return the order from the variables of a rank; None where nothing is saved.
 
     >>> read(dict(variables(CheckpointOrder("", steps=5), "/run"))).folder
@@ -63,7 +64,7 @@ def is_restarted(environ: Mapping[str, str]) -> bool:
     return environ.get(ATTEMPT, "0") != "0"
 
 
-def interval(text: str) -> Optional[Tuple[int, float]]:
+def interval(text: str) -> tuple[int, float] | None:
     """Return an interval as steps, or as seconds; None for a text that is none.
 
     >>> interval("200steps"), interval("10m"), interval("soon")
@@ -77,7 +78,7 @@ def interval(text: str) -> Optional[Tuple[int, float]]:
     return (0, seconds) if seconds else None
 
 
-def folder(environ: Iterable[Tuple[str, str]]) -> str:
+def folder(environ: Iterable[tuple[str, str]]) -> str:
     """Return the folder of checkpoints from the variables of ranks; empty where nothing is saved."""
     order = read(dict(environ))
     return order.folder if order else ""

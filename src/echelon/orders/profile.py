@@ -4,7 +4,8 @@ ECHELON_PROFILE='{"ranks": [[0, 0], [16, 17]], "first": 10, "last": 15}'
 """
 
 import json
-from typing import Iterable, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 VARIABLE = "ECHELON_PROFILE"
 """The environment variable that gives a rank the order; absent where nothing is profiled."""
@@ -13,7 +14,7 @@ FOLDER = "profile"
 LEAST_STEP = 2
 """The first step that can be profiled: a profile begins with the end of the step before."""
 
-Ranges = Tuple[Tuple[int, int], ...]
+Ranges = tuple[tuple[int, int], ...]
 
 
 class ProfileOrder(NamedTuple):
@@ -34,7 +35,7 @@ def variable(order: ProfileOrder) -> str:
     return json.dumps(order._asdict())
 
 
-def read(environ: Mapping[str, str]) -> Optional[ProfileOrder]:
+def read(environ: Mapping[str, str]) -> ProfileOrder | None:
     """Return the order from the variables of a rank; None where nothing is profiled."""
     text = environ.get(VARIABLE, "")
     if not text:
@@ -43,7 +44,7 @@ def read(environ: Mapping[str, str]) -> Optional[ProfileOrder]:
     return ProfileOrder(tuple((low, high) for low, high in fields["ranks"]), fields["first"], fields["last"])
 
 
-def has(ranks: Iterable[Tuple[int, int]], rank: int) -> bool:
+def has(ranks: Iterable[tuple[int, int]], rank: int) -> bool:
     """Say whether a rank is in one of the ranges.
 
     >>> has(((0, 0), (4, 7)), 5)
@@ -54,4 +55,4 @@ def has(ranks: Iterable[Tuple[int, int]], rank: int) -> bool:
 
 def file_name(rank: int) -> str:
     """Return the name of a rank's trace."""
-    return "rank-%d.json.gz" % rank
+    return f"rank-{rank}.json.gz"

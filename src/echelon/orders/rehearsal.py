@@ -4,7 +4,8 @@ ECHELON_REHEARSAL='{"fault": {"kind": "kill-rank", "rank": 1, "step": 7}}'
 """
 
 import json
-from typing import Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import NamedTuple
 
 VARIABLE = "ECHELON_REHEARSAL"
 """The environment variable that gives a rank the order; absent where nothing is rehearsed."""
@@ -39,7 +40,7 @@ class Fault(NamedTuple):
 class Rehearsal(NamedTuple):
     """The order of one run."""
 
-    fault: Optional[Fault] = None
+    fault: Fault | None = None
     folder: str = ""
     """The folder of the record; empty: nothing is recorded."""
     steps: int = 0
@@ -65,7 +66,7 @@ def variable(order: Rehearsal) -> str:
     return json.dumps({**order._asdict(), "fault": order.fault._asdict() if order.fault else None})
 
 
-def read(environ: Mapping[str, str]) -> Optional[Rehearsal]:
+def read(environ: Mapping[str, str]) -> Rehearsal | None:
     """Return the order from the variables of a rank; None where nothing is rehearsed."""
     text = environ.get(VARIABLE, "")
     if not text:

@@ -2,12 +2,11 @@
 
 import json
 import sys
-from typing import List
 
 from ..pytorch import targets
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Trace as argv[0] says; what PyTorch lacks is written in place of the log."""
     try:
         targets.check("scale", "trace")

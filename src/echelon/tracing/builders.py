@@ -4,7 +4,8 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,7 +31,7 @@ def of_function(name: str, optimizer: str, device: str) -> Callable[[], None]:
     def train() -> None:
         built = build()
         if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], nn.Module)):
-            raise TypeError("%s returns %s, but a model and a batch are needed" % (name, type(built).__name__))
+            raise TypeError(f"{name} returns {type(built).__name__}, but a model and a batch are needed")
         _train(built[0], built[1], optimizer, device)
 
     return train
@@ -46,7 +47,7 @@ def of_config(path: str, rows: int, length: int, optimizer: str, dtype: str, dev
     return train
 
 
-def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, Any]]:
+def _of_transformers(path: str, rows: int, length: int) -> tuple[Any, dict[str, Any]]:
     transformers = importlib.import_module("transformers")
 
     with open(path, encoding="utf-8") as file:
@@ -63,14 +64,14 @@ def _of_transformers(path: str, rows: int, length: int) -> Tuple[Any, Dict[str, 
     return model, _tokens(config, rows, length)
 
 
-def _images(config: Any, rows: int) -> Dict[str, Any]:
+def _images(config: Any, rows: int) -> dict[str, Any]:
     side = getattr(config, "image_size", None) or USUAL_SIDE
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
     pixels = torch.zeros(rows, getattr(config, "num_channels", 3), height, width)
     return {"pixel_values": pixels, "labels": torch.zeros(rows, dtype=torch.int64)}
 
 
-def _tokens(config: Any, rows: int, length: int) -> Dict[str, Any]:
+def _tokens(config: Any, rows: int, length: int) -> dict[str, Any]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     usual = min(getattr(text, "max_position_embeddings", None) or MOST_LENGTH, MOST_LENGTH)
     tokens = torch.zeros(rows, length or usual, dtype=torch.int64)

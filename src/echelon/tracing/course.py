@@ -1,7 +1,8 @@
 """The course of a training: where a step begins, what its weights are, and when it has been seen."""
 
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,11 +40,11 @@ class Course:
     """Follows a script from the building of its model to the end of the second step of its optimizers."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.modules: List[str] = []
-        self.block_names: List[str] = []
-        self.rows: Optional[int] = None
-        self.models: List[nn.Module] = []
-        self.optimizers: List[str] = []
+        self.modules: list[str] = []
+        self.block_names: list[str] = []
+        self.rows: int | None = None
+        self.models: list[nn.Module] = []
+        self.optimizers: list[str] = []
         """The classes of the optimizers that took a step."""
         self.num_steps = 0
         """The steps of the optimizer that took the most."""
@@ -55,13 +56,13 @@ class Course:
         """Whether an optimizer took a step within backward()."""
         self._has_begun = self._is_backward = False
         """Whether this step has called a model, and whether it has gone backward."""
-        self._numbers: Dict[int, int] = {}
-        self._stack: List[int] = []
-        self._blocks: Dict[int, int] = {}
-        self._steps: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-        self._entered: Set[int] = set()
-        self._shapes: Set[Tuple[int, ...]] = set()
-        self._weights: Optional[List[Dict[str, Any]]] = None
+        self._numbers: dict[int, int] = {}
+        self._stack: list[int] = []
+        self._blocks: dict[int, int] = {}
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._entered: set[int] = set()
+        self._shapes: set[tuple[int, ...]] = set()
+        self._weights: list[dict[str, Any]] | None = None
 
     def install(self) -> None:
         """Hook modules, backward() and optimizers."""
@@ -86,7 +87,7 @@ class Course:
         self._ledger.mark("end")
         self._ledger.close()
 
-    def notes(self) -> List[str]:
+    def notes(self) -> list[str]:
         """Return a sentence if not all micro-batches of a step were traced."""
         return self._micro_batches.notes()
 
@@ -95,17 +96,17 @@ class Course:
         """How far the trace is."""
         if not self.models:
             return "no model has been called"
-        place = self.num_steps + 1, self._micro_batches.number + 1
-        return "step %d, micro-batch %d; %d tensors so far" % (*place, len(self._ledger.storages))
+        step, micro_batch = self.num_steps + 1, self._micro_batches.number + 1
+        return f"step {step}, micro-batch {micro_batch}; {len(self._ledger.storages)} tensors so far"
 
-    def weights(self) -> List[Dict[str, Any]]:
+    def weights(self) -> list[dict[str, Any]]:
         """Return the trained and other weights of the models, each once, as they were when the last step ended.
 
         Lightning moves a model to the host's memory as soon as its training is interrupted.
         """
         return self._list_weights() if self._weights is None else self._weights
 
-    def _list_weights(self) -> List[Dict[str, Any]]:
+    def _list_weights(self) -> list[dict[str, Any]]:
         rows, seen = [], set()
         for model in self.models:
             for name, weight in model.named_parameters():
@@ -329,11 +330,11 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def _sorted(shape: Any) -> Tuple[int, ...]:
+def _sorted(shape: Any) -> tuple[int, ...]:
     return tuple(sorted(shape))
 
 
-def _tensors(values: Any) -> List[torch.Tensor]:
+def _tensors(values: Any) -> list[torch.Tensor]:
     return [value for value in internals.tree_iter(values) if isinstance(value, torch.Tensor)]
 
 

@@ -1,7 +1,8 @@
 """Operations that keep other tensors on a device than on a CPU: attention, dropout, recurrent layers, autocast."""
 
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, Optional, Tuple
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -80,7 +81,7 @@ def _cross_entropy(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def compute(
-        logits: torch.Tensor, target: torch.Tensor, weight: Optional[torch.Tensor] = None, size_average: Any = None,
+        logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
         ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
         rest = (weight, size_average, ignore_index, reduce, reduction)
@@ -151,7 +152,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional[torch.Tensor] = None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *_: Any, **__: Any,
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention with the memory of the kernel that a device takes."""
@@ -212,7 +213,7 @@ class _Recurrent(torch.autograd.Function):
     """A recurrent layer whose kernel keeps its inputs, its results and a reserve."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, state: Any, how: Tuple[Any, ...], *weights: Any) -> Any:
+    def forward(ctx: Any, x: Any, state: Any, how: tuple[Any, ...], *weights: Any) -> Any:
         num_layers, is_both, planes, num_states = how
         num_directions = 2 if is_both else 1
         hidden, num_rows = state.shape[-1], x.numel() // x.shape[-1]

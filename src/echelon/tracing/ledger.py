@@ -1,7 +1,8 @@
 """The ledger of a training's memory: each storage that a device would allocate and free, in order."""
 
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -16,7 +17,7 @@ PARAMETER, GRADIENT, STATE, BUFFER, INPUT, ACTIVATION, TEMPORARY, WORKSPACE = (
 BUILDING, FORWARD, BACKWARD, OPTIMIZER = "building", "forward", "backward", "optimizer"
 _EXCHANGED = ("parameter", "gradient", "state", "buffer")
 """Categories that do not depend on the number of rows."""
-_LARGER: Dict[Any, Callable[[Any], int]] = {
+_LARGER: dict[Any, Callable[[Any], int]] = {
     getattr(torch.ops.aten, name).default: lambda args: args[0].numel() * args[0].element_size()
     for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
 }
@@ -28,7 +29,7 @@ class Storage:
 
     __slots__ = ("bytes", "category", "is_of_rows", "is_on_device", "module", "phase", "shape")
 
-    def __init__(self, num_bytes: int, phase: str, module: int, shape: Tuple[int, ...], *, is_of_rows: bool) -> None:
+    def __init__(self, num_bytes: int, phase: str, module: int, shape: tuple[int, ...], *, is_of_rows: bool) -> None:
         self.bytes = num_bytes
         self.is_on_device = False
         self.category = TEMPORARY
@@ -47,8 +48,8 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
 
     def __init__(self, *, counts_all: bool) -> None:
         super().__init__()
-        self.storages: List[Storage] = []
-        self.events: List[Any] = []
+        self.storages: list[Storage] = []
+        self.events: list[Any] = []
         self.phase = BUILDING
         self.module = -1
         self.flops = {FORWARD: 0, BACKWARD: 0}
@@ -59,9 +60,9 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         """How many operations are being computed: their code sees tensors on the CPU."""
         self._counts_all = counts_all
         self.is_closed = False
-        self._ids: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-        self._ends: Dict[int, Any] = {}
-        self._alive: Set[int] = set()
+        self._ids: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._ends: dict[int, Any] = {}
+        self._alive: set[int] = set()
         self._counters = _counters()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,11 +80,11 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         self._count_flops(func, args, kwargs, result)
         return result
 
-    def number(self, tensor: torch.Tensor) -> Optional[int]:
+    def number(self, tensor: torch.Tensor) -> int | None:
         """Return the number of a tensor's storage; None if it is not on the device."""
         return self._ids.get(_storage(internals.unwrapped(tensor)))
 
-    def of(self, tensor: torch.Tensor) -> Optional[Storage]:
+    def of(self, tensor: torch.Tensor) -> Storage | None:
         """Return what is known of a tensor's storage; None if it is not on the device."""
         number = self.number(tensor) if tensor.layout == torch.strided else None
         return None if number is None else self.storages[number]
@@ -92,7 +93,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         known = self.of(tensor)
         return known is not None and known.is_on_device
 
-    def set_category(self, tensor: Optional[torch.Tensor], category: str) -> None:
+    def set_category(self, tensor: torch.Tensor | None, category: str) -> None:
         known = None if tensor is None else self.of(tensor)
         if known is not None:
             known.category = category
@@ -125,7 +126,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         """Note nothing more: what the end of the script frees is no part of the training."""
         self.is_closed = True
 
-    def _note(self, inputs: List[torch.Tensor], result: Any, least_bytes: int) -> None:
+    def _note(self, inputs: list[torch.Tensor], result: Any, least_bytes: int) -> None:
         results = [value for value in internals.tree_iter(result) if isinstance(value, torch.Tensor)]
         if not (self._counts_all or self.is_moving or any(map(is_fake, inputs)) or any(map(is_fake, results))):
             return
@@ -160,7 +161,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
             for part in internals.sparse_parts(tensor):
                 self._add(part, **about)
 
-    def _work(self, inputs: List[torch.Tensor], sizes: List[int]) -> None:
+    def _work(self, inputs: list[torch.Tensor], sizes: list[int]) -> None:
         """Note the most that an operation may take beside its tensors, and give back."""
         known = [value for value in map(self.of, inputs) if value is not None]
         if self.is_closed or not known:
@@ -188,6 +189,6 @@ def _storage(tensor: torch.Tensor) -> Any:
     return internals.TensorBase.untyped_storage(tensor)
 
 
-def _counters() -> Dict[Any, Any]:
+def _counters() -> dict[Any, Any]:
     """Return PyTorch's own counters of floating-point operations."""
     return dict(flop_registry)

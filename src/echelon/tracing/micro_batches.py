@@ -1,8 +1,9 @@
 """A long accumulation: once its micro-batches take the same memory, the optimizer takes its step at once."""
 
 import weakref
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, List, NamedTuple
+from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
@@ -24,8 +25,8 @@ class MicroBatches:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._optimizers: List[Any] = []
-        self._taken: List[_Taken] = []
+        self._optimizers: list[Any] = []
+        self._taken: list[_Taken] = []
         self._read = self._live = 0
         self._num_traced = 0
 
@@ -44,13 +45,16 @@ class MicroBatches:
 
         return init
 
-    def notes(self) -> List[str]:
+    def notes(self) -> list[str]:
         """Return a sentence if a step was cut short."""
         if not self._num_traced:
             return []
         return [
-            "the first %d micro-batches of a step were traced, and then the step of the optimizer: all micro-batches "
-            "take the same memory" % self._num_traced
+            (
+                f"the first {self._num_traced} micro-batches of a step were traced, and then the step of "
+                "the optimizer: all micro-batches "
+                "take the same memory"
+            )
         ]
 
     def forget(self) -> None:

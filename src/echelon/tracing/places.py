@@ -1,8 +1,9 @@
 """Let a script move tensors without data to a device that is not here: they stay fakes on the CPU, and are noted."""
 
 import warnings
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, Dict
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ class Places:
     def __init__(self, ledger: Ledger, mode: Any) -> None:
         self._ledger = ledger
         self._mode = mode
-        self._makers: Dict[Any, Callable[..., Any]] = {}
+        self._makers: dict[Any, Callable[..., Any]] = {}
         """For each of PyTorch's functions that make tensors, the one in its place."""
         self.are_used = False
         """Whether the script has put a tensor on the device."""
@@ -70,7 +71,7 @@ class Places:
             copy = bool(kwargs.pop("copy", False))
             place, dtype, _, layout = internals.parsed_move(*_as_cpu(args), **_kwargs_as_cpu(kwargs))
             asked = _asked_place(args, kwargs)
-            settings: Dict[str, Any] = {
+            settings: dict[str, Any] = {
                 "dtype": dtype or tensor.dtype,
                 "memory_format": layout or torch.preserve_format,
             }
@@ -85,7 +86,7 @@ class Places:
         patches.replace(nn.Module, "cuda", lambda module, *_: module.to(KIND), why=_WHY)
 
     def _put(
-        self, tensor: Any, *, on_device: bool, copy: bool, settings: Dict[str, Any], to: Callable[..., Any]
+        self, tensor: Any, *, on_device: bool, copy: bool, settings: dict[str, Any], to: Callable[..., Any]
     ) -> Any:
         is_there = self.are_used and self._ledger.is_on_device(tensor)
         if on_device == is_there:
@@ -116,7 +117,7 @@ class Places:
         with internals.without_modes(), self._mode:
             return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device="cpu")
 
-    def _leaving(self, tensor: Any, settings: Dict[str, Any]) -> Any:
+    def _leaving(self, tensor: Any, settings: dict[str, Any]) -> Any:
         """Return a tensor's copy in the host's memory."""
         copied = self._beside(tensor, settings["dtype"])
         if hasattr(tensor, "echelon_truth"):
@@ -195,7 +196,7 @@ class Places:
 
         return make
 
-    def _elsewhere(self, original: Callable[..., Any], place: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _elsewhere(self, original: Callable[..., Any], place: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Make a tensor; what is like one of the device, but shall be in the host's memory, is not in the ledger."""
         is_like = bool(args) and isinstance(args[0], FakeTensor) and self._ledger.is_on_device(args[0])
         if place is None or not is_like:
@@ -209,7 +210,7 @@ def _as_number(tensor: torch.Tensor) -> Any:
     return int(tensor) if is_size and tensor.dtype != torch.bool else tensor
 
 
-def _asked_place(args: Any, kwargs: Dict[str, Any]) -> Any:
+def _asked_place(args: Any, kwargs: dict[str, Any]) -> Any:
     """Return the device that .to() was called with, if any."""
     if "device" in kwargs:
         return kwargs["device"]
@@ -220,7 +221,7 @@ def _as_cpu(args: Any) -> Any:
     return ("cpu", *args[1:]) if args and is_device(args[0]) else args
 
 
-def _kwargs_as_cpu(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+def _kwargs_as_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "device": "cpu"} if is_device(kwargs.get("device")) else kwargs
 
 
@@ -231,7 +232,7 @@ def _is_in(function: Any, functions: Any) -> bool:
         return False
 
 
-def _deep_copy(tensor: Any, memo: Dict[int, Any]) -> Any:
+def _deep_copy(tensor: Any, memo: dict[int, Any]) -> Any:
     """Return a copy that belongs to the same trace."""
     if id(tensor) not in memo:
         copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)

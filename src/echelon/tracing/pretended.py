@@ -6,8 +6,9 @@ A group of one rank exchanges nothing, so none is formed; of DistributedDataPara
 """
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -93,14 +94,14 @@ def _make_types() -> None:
     """Let the FloatTensor of devices and its kin make tensors on the device, and .type() move tensors there."""
     moved, convert = {}, torch.Tensor.type
     for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
-        maker = getattr(torch, "%sTensor" % name)
+        maker = getattr(torch, f"{name}Tensor")
 
         def make(*args: Any, _maker: Any = maker) -> Any:
             return _maker(*args).to(KIND)
 
-        make.__name__ = "%sTensor" % name
+        make.__name__ = f"{name}Tensor"
         moved[make] = maker.dtype
-        patches.replace(torch.get_device_module(KIND), "%sTensor" % name, make, why=_WHY)
+        patches.replace(torch.get_device_module(KIND), f"{name}Tensor", make, why=_WHY)
 
     def as_type(tensor: Any, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
         if callable(kind) and kind in moved:
@@ -108,11 +109,11 @@ def _make_types() -> None:
         return convert(tensor, kind, *args, **kwargs) if kind is not None else convert(tensor)
 
     patches.replace(torch.Tensor, "type", as_type, why=_WHY)
-    _set_types(torch.set_default_tensor_type, {"torch.%s.%s" % (KIND, make.__name__): make for make in moved}, moved)
+    _set_types(torch.set_default_tensor_type, {f"torch.{KIND}.{make.__name__}": make for make in moved}, moved)
     _make_generators(torch.Generator)
 
 
-def _set_types(original: Callable[[Any], None], names: Dict[str, Any], moved: Dict[Any, Any]) -> None:
+def _set_types(original: Callable[[Any], None], names: dict[str, Any], moved: dict[Any, Any]) -> None:
     """Let a type of the device, or its name, be the default one."""
 
     def set_type(kind: Any) -> None:
@@ -150,7 +151,7 @@ def _choose_as_on_devices() -> None:
     patches.replace(optimizers, internals.FOREACH_TYPES, [*kinds, FakeTensor], why=_WHY)
     original = getattr(optimizers, internals.FOREACH_CHOICE)
 
-    def choose(params: Any, differentiable: bool, use_fused: bool = False) -> Tuple[bool, bool]:
+    def choose(params: Any, differentiable: bool, use_fused: bool = False) -> tuple[bool, bool]:
         is_there = all(weight is None or is_device(weight.device) for weight in params)
         return (False, not differentiable) if is_there else original(params, differentiable, use_fused)
 
@@ -168,7 +169,7 @@ def install_one_device() -> None:
     """Let init_process_group() fail before a library connects to anything, except for a group of one rank."""
     if not dist.is_available():
         return
-    groups_of_one: List[int] = []
+    groups_of_one: list[int] = []
     original = DistributedDataParallel.__init__
 
     def init_process_group(*_: Any, world_size: int = -1, **__: Any) -> None:
@@ -214,7 +215,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-_REPLACED: Tuple[Tuple[str, str, str, Callable[..., Any]], ...] = (
+_REPLACED: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
     ("accelerate.accelerator", "Accelerator", "pad_across_processes", _as_it_is),  # reads the lengths of all ranks
     ("accelerate.accelerator", "Accelerator", "save_model", _nothing),
     ("accelerate.accelerator", "Accelerator", "save_state", _nothing),

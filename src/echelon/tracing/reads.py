@@ -1,7 +1,8 @@
 """What a script reads from a tensor without data: a value is assumed, and the line of the script is noted."""
 
 import sys
-from typing import Any, Callable, Dict, List, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ class Reads:
     """Gives values to a script, and keeps the lines in which it read one."""
 
     def __init__(self, assumed: Mapping[str, float], script: str) -> None:
-        self.lines: Dict[str, str] = {}
+        self.lines: dict[str, str] = {}
         """For each line of the script that read a value, what was assumed."""
         self._assumed = assumed
         self._script = script
@@ -39,10 +40,10 @@ class Reads:
                         patches.replace(owner, name, telling(getattr(owner, name)), why=_WHY)
         patches.replace(torch.Tensor, "bool", _as_sure(torch.Tensor.bool), why=_WHY)
 
-    def notes(self) -> List[str]:
+    def notes(self) -> list[str]:
         """Return a sentence for each line at which a whole number or a truth was assumed: a shape may depend on it."""
         return [
-            "%s reads a tensor's value, and %s was assumed" % (line, value)
+            f"{line} reads a tensor's value, and {value} was assumed"
             for line, value in self.lines.items()
             if value != repr(FLOAT)
         ]
@@ -73,7 +74,7 @@ class Reads:
         frame = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename == self._script:
-                return "%s:%d" % (self._script.rpartition("/")[2], frame.f_lineno)
+                return f"{self._script.rpartition('/')[2]}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
 
@@ -87,7 +88,7 @@ def _list(tensor: torch.Tensor, value: Any) -> Any:
     return value if tensor.dim() == 0 else _array(tensor, value).tolist()
 
 
-_READ: Dict[str, Callable[..., Any]] = {
+_READ: dict[str, Callable[..., Any]] = {
     "item": lambda _, value: value,
     "__float__": lambda _, value: float(value),
     "__int__": lambda _, value: int(value),
@@ -115,7 +116,7 @@ def _as_sure(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose result is as true as the tensors that it gets."""
 
     def asks(*args: Any, **kwargs: Any) -> Any:
-        tensors: List[Any] = [value for value in args if isinstance(value, FakeTensor)]
+        tensors: list[Any] = [value for value in args if isinstance(value, FakeTensor)]
         is_true = bool(tensors) and all(getattr(value, "echelon_truth", TRUTH) for value in tensors)
         return _tell(original(*args, **kwargs), is_true=is_true)
 

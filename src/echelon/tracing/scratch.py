@@ -4,8 +4,9 @@ import builtins
 import io
 import os
 import shutil
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -103,7 +104,7 @@ def _alone(original: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(original)  # Lightning makes a loader again, with the arguments that its signature names
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        settings = dict(zip(_ORDER, args))  # noqa: B905
+        settings = dict(zip(_ORDER, args, strict=False))
         settings.update(kwargs)
         settings.update(num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn"):

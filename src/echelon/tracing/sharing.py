@@ -1,6 +1,6 @@
 """Whether ranks could share the batches of a traced script, by the rule that `echelon run` follows."""
 
-from typing import Any, List, Optional
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,8 +20,8 @@ class Sharing:
     def __init__(self) -> None:
         self.refusal = ""
         """What `echelon run --scale data` would say; empty: it would share the batches, or it is not known."""
-        self._last: Optional[Unshared] = None
-        self._model: Optional[nn.Module] = None
+        self._last: Unshared | None = None
+        self._model: nn.Module | None = None
         self._is_shared = False
         self._is_over = False
 
@@ -35,7 +35,7 @@ class Sharing:
 
         patches.replace(internals.LoaderIterator, "__next__", following, why=_WHY)
 
-    def called(self, model: nn.Module, tensors: List[torch.Tensor]) -> None:
+    def called(self, model: nn.Module, tensors: list[torch.Tensor]) -> None:
         first = next((tensor for tensor in tensors if tensor.dim()), None)
         if self._is_over or next(model.parameters(), None) is None:
             return
@@ -45,7 +45,7 @@ class Sharing:
         is_argument = first is not None and not isinstance(first, nn.Parameter)
         self._is_shared = self._is_shared or (is_argument and is_batch(first, set()))  # type: ignore[arg-type]
 
-    def entered(self, layer: nn.Module, tensors: List[torch.Tensor]) -> None:
+    def entered(self, layer: nn.Module, tensors: list[torch.Tensor]) -> None:
         """Note a layer to which the rows of the batch are steps of time."""
         if self._is_over or self.refusal or self._model is None or not isinstance(layer, TIME_FIRST):
             return

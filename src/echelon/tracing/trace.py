@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,14 +41,14 @@ class Order(NamedTuple):
 
     target: str
     """The path of a script, `module:function`, or the path of a configuration."""
-    arguments: List[str]
+    arguments: list[str]
     out: str
     """The file for the log, in a folder that the caller removes; the files of the script come beside it."""
     device: str
     """"gpu": as a device would compute it; "cpu": as this CPU would."""
     device_bytes: int
     """The memory that the script is told of."""
-    assumed: Dict[str, float]
+    assumed: dict[str, float]
     """The values of tensors by the lines that read them: {"train.py:31": 0.5}."""
     kind: str = SCRIPT
     optimizer: str = "adamw"
@@ -67,7 +68,7 @@ class Failed(NamedTuple):
     trace: str
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Trace as argv[0] says, and write the log, or {"failed": …}."""
     order = Order(**json.loads(argv[0]))
     _end_with_parent()
@@ -96,7 +97,7 @@ class Tracer:
         self._scratch = Scratch(folder)
         self._compiling = Compiling()
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Return the log."""
         self._install()
         threading.Thread(target=self._tell, args=(self._order.out + ".progress",), daemon=True).start()
@@ -123,7 +124,7 @@ class Tracer:
         self._compiling.install()
         self._course.install()
 
-    def _events(self) -> List[Any]:
+    def _events(self) -> list[Any]:
         """Return the events of the device's memory; of all if the script uses no device."""
         ledger = self._ledger
         if not (self._is_gpu and self._places.are_used):
@@ -134,7 +135,7 @@ class Tracer:
             if not isinstance(event, int) or ledger.storages[max(event, -event - 1)].is_on_device
         ]
 
-    def _run_script(self) -> Optional[Failed]:
+    def _run_script(self) -> Failed | None:
         silence = os.open(os.devnull, os.O_WRONLY)
         kept = os.dup(1), os.dup(2)
         os.dup2(silence, 1)
@@ -144,7 +145,7 @@ class Tracer:
         except Traced:
             return None
         except SystemExit as error:
-            return Failed("SystemExit", "it ends with exit code %s" % error.code, "", "") if error.code else None
+            return Failed("SystemExit", f"it ends with exit code {error.code}", "", "") if error.code else None
         except BaseException as error:  # noqa: BLE001  (whatever the script raises is told)
             return self._failed(error)
         finally:
@@ -170,11 +171,11 @@ class Tracer:
         """Return an error with the frames of the script and its own modules, of packages if there are no others."""
         known = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
         frames = [part for part in known if not _is_of_package(part.filename)] or known
-        lines = ["%s:%d" % (os.path.basename(part.filename), part.lineno or 0) for part in frames]
+        lines = [f"{os.path.basename(part.filename)}:{part.lineno or 0}" for part in frames]
         text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
         return Failed(type(error).__name__, str(error).partition("\n")[0], lines[-1] if lines else "", text)
 
-    def _log(self, failed: Optional[Failed]) -> Dict[str, Any]:
+    def _log(self, failed: Failed | None) -> dict[str, Any]:
         ledger, course = self._ledger, self._course
         return {
             "format": FORMAT,
@@ -200,7 +201,7 @@ class Tracer:
         }
 
 
-def _row(storage: Storage) -> List[Any]:
+def _row(storage: Storage) -> list[Any]:
     return [storage.bytes, storage.category, storage.module, int(storage.is_of_rows)]
 
 
@@ -230,7 +231,7 @@ class Compiling:
         """Replace torch.compile."""
         patches.replace(torch, "compile", self._compile, why=_WHY_COMPILING)
 
-    def notes(self) -> List[str]:
+    def notes(self) -> list[str]:
         """Return a sentence if the script compiles."""
         return [_NOTE] if self._is_asked else []
 

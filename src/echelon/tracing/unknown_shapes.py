@@ -1,6 +1,7 @@
 """Operations whose result has a shape that depends on values: the largest shape that is possible is assumed."""
 
-from typing import Any, Callable, Dict, List, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -8,11 +9,11 @@ from ..pytorch import internals
 
 aten = torch.ops.aten
 _fakes = internals.fake_tensors()
-assumed: List[str] = []
+assumed: list[str] = []
 """The names of the operations whose shape was assumed."""
 
 
-def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operation of PyTorch on fake tensors; masks that have data select what they select."""
     if func in _WITH_MASKS and any(map(is_fake, (args[0], *args[2:3]))):
         args = (args[0], [_selected(index) for index in args[1]], *args[2:])
@@ -28,13 +29,13 @@ def call(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         return largest(*args, **kwargs)
 
 
-def notes() -> List[str]:
+def notes() -> list[str]:
     """Return a sentence if shapes were assumed."""
     names = sorted(set(assumed))
-    return ["the largest shape was assumed for the results of %s" % ", ".join(names)] if names else []
+    return ["the largest shape was assumed for the results of {}".format(", ".join(names))] if names else []
 
 
-def _selected(index: Any) -> List[Any]:
+def _selected(index: Any) -> list[Any]:
     """Return an index as it is; a mask that has data as the numbers of what it selects."""
     is_mask = isinstance(index, torch.Tensor) and index.dtype == torch.bool and not is_fake(index)
     return list(index.nonzero(as_tuple=True)) if is_mask else [index]
@@ -49,7 +50,7 @@ def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return tensor.new_zeros((shape.numel(),))
 
 
-def _index(tensor: torch.Tensor, indices: List[Any]) -> torch.Tensor:
+def _index(tensor: torch.Tensor, indices: list[Any]) -> torch.Tensor:
     selected: torch.Tensor = aten.index.Tensor(tensor, _numbers(indices))
     return selected
 
@@ -62,9 +63,9 @@ def _index_put_(tensor: torch.Tensor, *_: Any) -> Any:
     return tensor
 
 
-def _numbers(indices: List[Any]) -> List[Any]:
+def _numbers(indices: list[Any]) -> list[Any]:
     """Return indices in which each mask is replaced by the numbers that it can select at most."""
-    numbers: List[Any] = []
+    numbers: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
             numbers += [index.new_zeros((index.numel(),), dtype=torch.int64)] * index.dim()
@@ -105,7 +106,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape
 
 
-_LARGEST: Dict[Any, Callable[..., Any]] = {
+_LARGEST: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
@@ -135,12 +136,12 @@ _TILES = 36 / 16
 """Winograd's algorithm makes 36 numbers of 16 (A. Lavin and S. Gray, arXiv:1509.09308: F(4×4, 3×3))."""
 
 
-def _forward(args: Any, result: Any) -> List[int]:
+def _forward(args: Any, result: Any) -> list[int]:
     inputs, weight = args[:2]
     return [_most(weight, inputs, result)]
 
 
-def _backward(args: Any, _: Any) -> List[int]:
+def _backward(args: Any, _: Any) -> list[int]:
     gradient, inputs, weight = args[:3]
     wanted = args[-1]
     return [_most(weight, inputs, gradient)] * sum(map(bool, wanted[:2]))  # of the inputs, and of the weight
@@ -153,7 +154,7 @@ def _most(weight: torch.Tensor, *tensors: torch.Tensor) -> int:
     return int(sum(tensor.numel() for tensor in tensors) * _SINGLE * _TILES)
 
 
-WORKSPACES: Dict[Any, Callable[[Any, Any], List[int]]] = {
+WORKSPACES: dict[Any, Callable[[Any, Any], list[int]]] = {
     torch.ops.aten.convolution.default: _forward,
     torch.ops.aten.convolution_backward.default: _backward,
 }

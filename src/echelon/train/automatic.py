@@ -55,8 +55,8 @@ def begin(scale: str, *, was_forked: bool) -> None:
     except targets.UnknownPyTorch as error:
         targets.end(error)
     except ImportError as error:
-        feature = "echelon prove" if options.how == OBSERVE else "--scale %s" % options.how
-        _end("%s needs PyTorch in the Python of the ranks: %s" % (feature, error), 1)
+        feature = "echelon prove" if options.how == OBSERVE else f"--scale {options.how}"
+        _end(f"{feature} needs PyTorch in the Python of the ranks: {error}", 1)
     if options.how == OBSERVE and rehearsal.VARIABLE in os.environ:
         course.begin(os.environ)
     elif options.how == OBSERVE:
@@ -65,7 +65,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
         try:
             start.start_hooked(options, was_forked=was_forked)
         except UsageError as error:
-            _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
+            _end(f"{error.message}\n  hint: {error.hint}", error.exit_code)
 
 
 def _check(options: ScaleOptions, *, is_saved: bool) -> None:
@@ -73,9 +73,7 @@ def _check(options: ScaleOptions, *, is_saved: bool) -> None:
     targets.check("scale", *(["save"] if is_saved else []), *(["dtensor"] if options.how in DTENSOR else []))
     gone = targets.changes("look")
     if gone and os.environ.get("RANK") == "0":
-        sys.stderr.write(
-            "echelon: %s; tools that trace or export a model see that of a rank\n" % targets.describe(gone)
-        )
+        sys.stderr.write(f"echelon: {targets.describe(gone)}; tools that trace or export a model see that of a rank\n")
 
 
 def _begin_measuring() -> None:
@@ -83,7 +81,7 @@ def _begin_measuring() -> None:
     try:
         from . import step_times
     except ImportError as error:
-        _end("echelon bench scaling needs PyTorch in the Python of the ranks: %s" % error, 1)
+        _end(f"echelon bench scaling needs PyTorch in the Python of the ranks: {error}", 1)
     step_times.begin(os.environ)
 
 
@@ -91,10 +89,10 @@ def _read(text: str) -> ScaleOptions:
     try:
         return ScaleOptions.from_json(text)
     except UsageError as error:
-        _end("%s\n  hint: %s" % (error.message, error.hint), error.exit_code)
+        _end(f"{error.message}\n  hint: {error.hint}", error.exit_code)
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    sys.stderr.write("echelon: error: %s\n" % message)
+    sys.stderr.write(f"echelon: error: {message}\n")
     sys.stderr.flush()
     os._exit(exit_code)

@@ -1,6 +1,6 @@
 """BatchNorm with the statistics of the whole batch, on devices and on CPUs (PyTorch's SyncBatchNorm needs a GPU)."""
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,8 @@ def install(run: "Training") -> None:
 
     def batch_norm(
         input: torch.Tensor,  # noqa: A002  (as PyTorch calls it)
-        running_mean: Optional[torch.Tensor], running_var: Optional[torch.Tensor],
-        weight: Optional[torch.Tensor] = None, bias: Optional[torch.Tensor] = None, training: bool = False,
+        running_mean: torch.Tensor | None, running_var: torch.Tensor | None,
+        weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, training: bool = False,
         momentum: float = 0.1, eps: float = 1e-5,
     ) -> torch.Tensor:  # fmt: skip
         if not training or not run.calls.is_inside or run.world.size == 1:

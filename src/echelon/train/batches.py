@@ -2,7 +2,8 @@
 
 import copy
 import gc
-from typing import Any, Callable, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from .wire import messages
 from .wire.world import World
 
 
-def rows_of(size: int, num_ranks: int) -> Tuple[int, ...]:
+def rows_of(size: int, num_ranks: int) -> tuple[int, ...]:
     """Return the number of samples of a batch on each rank; the numbers differ by one at most."""
     least, more = divmod(size, num_ranks)
     return tuple(least + (rank < more) for rank in range(num_ranks))
@@ -47,7 +48,7 @@ def leave_workers() -> None:
             instance.__dict__[internals.LOADER_ITERATOR] = None
 
 
-def of_indices(indices: List[Any], rank: int, rows: Sequence[int]) -> List[Any]:
+def of_indices(indices: list[Any], rank: int, rows: Sequence[int]) -> list[Any]:
     """Return a rank's indices; a rank without samples gets the batch's first as a placeholder, which does not count."""
     first = sum(rows[:rank])
     return indices[first : first + rows[rank]] or indices[:1]
@@ -66,7 +67,7 @@ def has_rows(batch: Any, size: int) -> bool:
 
 
 def of_whole(
-    batch: Any, world: World, rows: Tuple[int, ...], of_lists: FrozenSet[lists.Path] = frozenset()
+    batch: Any, world: World, rows: tuple[int, ...], of_lists: frozenset[lists.Path] = frozenset()
 ) -> Any:  # fmt: skip
     """Return the global tensors of a batch that every rank has whole; the lists of samples at some paths stay lists."""
 
@@ -81,19 +82,19 @@ def of_whole(
 
 
 def of_shards(
-    batches: List[Any], world: World, rows: Tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering
+    batches: list[Any], world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering
 ) -> Any:
     """Return the global tensors of a batch whose virtual shards this process has loaded separately."""
     tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]
     counts = _all_counts(tensors, world, rows) if may_be_ragged else [rows] * len(tensors[0])
     shards = [
         map_tensors(batch, _viewing(own, counts, place, rows, numbers))
-        for batch, own, place in zip(batches, tensors, world.shards())  # noqa: B905
+        for batch, own, place in zip(batches, tensors, world.shards(), strict=False)
     ]
     return _with_whole_lists(pieces.of(shards), world, rows, shards)
 
 
-def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering) -> Any:
+def of_parts(batch: Any, world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering) -> Any:
     """Return a batch's global tensors, made of each rank's part; a collate function may change the rows."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)
@@ -102,10 +103,10 @@ def of_parts(batch: Any, world: World, rows: Tuple[int, ...], *, may_be_ragged: 
 
 
 def _viewing(
-    tensors: List[torch.Tensor],
-    counts: List[Tuple[int, ...]],
+    tensors: list[torch.Tensor],
+    counts: list[tuple[int, ...]],
     world: World,
-    rows: Tuple[int, ...],
+    rows: tuple[int, ...],
     numbers: Numbering,
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
@@ -121,12 +122,12 @@ def _viewing(
     return view
 
 
-def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, ...]) -> List[Tuple[int, ...]]:
+def _all_counts(every: list[list[torch.Tensor]], world: World, rows: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return, for each tensor, the number of rows on every rank or shard; this process knows its own numbers."""
     mine = torch.tensor(
         [
             [one.size(0) if rows[place.rank] else 0 for one in tensors]
-            for place, tensors in zip(world.shards(), every)  # noqa: B905
+            for place, tensors in zip(world.shards(), every, strict=False)
         ],
         device=world.device,
     )
@@ -135,7 +136,7 @@ def _all_counts(every: List[List[torch.Tensor]], world: World, rows: Tuple[int, 
     return [tuple(int(one) for one in column) for column in torch.cat(gathered).t().tolist()]
 
 
-def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: List[Any]) -> Any:
+def _with_whole_lists(batch: Any, world: World, rows: tuple[int, ...], parts: list[Any]) -> Any:
     """Give lists, for example of names, an entry for each sample of the batch, on every rank.
 
     `parts` are the same places in the batches that this process has loaded: its own rows, or each of its shards.
@@ -152,8 +153,8 @@ def _with_whole_lists(batch: Any, world: World, rows: Tuple[int, ...], parts: Li
     return batch
 
 
-def _gathered_list(parts: List[Any], world: World, rows: Tuple[int, ...]) -> List[Any]:
-    mine = [entry for one, place in zip(parts, world.shards()) for entry in list(one)[: rows[place.rank]]]  # noqa: B905
+def _gathered_list(parts: list[Any], world: World, rows: tuple[int, ...]) -> list[Any]:
+    mine = [entry for one, place in zip(parts, world.shards(), strict=False) for entry in list(one)[: rows[place.rank]]]
     return [entry for part in messages.gather(mine) for entry in part]
 
 
@@ -169,32 +170,33 @@ class Unshared(NamedTuple):
     """A call of a model whose arguments ranks cannot share."""
 
     model: str
-    shape: Optional[Tuple[int, ...]]
+    shape: tuple[int, ...] | None
     """The shape of its first tensor of numbers; None if it got none."""
-    batch_sizes: Set[int]
+    batch_sizes: set[int]
     """The batch sizes of the loaders whose loops were running."""
 
 
-def is_batch(tensor: torch.Tensor, batch_sizes: Set[int]) -> bool:
+def is_batch(tensor: torch.Tensor, batch_sizes: set[int]) -> bool:
     """Say whether the first dim of a model's argument is the batch: the running loaders decide, or else its kind."""
     if batch_sizes:
         return tensor.size(0) in batch_sizes
     return tensor.dim() > 1 or not tensor.is_floating_point()
 
 
-def refusal(loss: torch.Tensor, last: Optional[Unshared], num_ranks: int, has_optimizers: bool) -> ScalingError:
+def refusal(loss: torch.Tensor, last: Unshared | None, num_ranks: int, has_optimizers: bool) -> ScalingError:
     """Return the error for a loss to which all ranks would contribute equally."""
     if not has_optimizers:
         return ScalingError(
-            "the script called backward(), but no optimizer of torch.optim has the weights (%s): the script "
-            "changes them by hand, and each rank would use the gradient of only its own samples" % _shapes_of(loss),
+            "the script called backward(), but no optimizer of torch.optim has the weights "
+            f"({_shapes_of(loss)}): the script "
+            "changes them by hand, and each rank would use the gradient of only its own samples",
             "write optimizer = torch.optim.SGD(weights, lr=…) and optimizer.step() in place of w -= lr * "
             "w.grad; or " + _ONE_RANK,
         )
     if last is None:
         return ScalingError(
             "the script called backward(), but called no model: it called forward() directly, or functions "
-            "with the weights (%s); every rank would train on the same samples" % _shapes_of(loss),
+            f"with the weights ({_shapes_of(loss)}); every rank would train on the same samples",
             "write model(x) in place of model.forward(x), and let a torch.nn.Module have the weights; or " + _ONE_RANK,
         )
     return _of_shape(last, num_ranks)
@@ -204,30 +206,30 @@ def _of_shape(last: Unshared, num_ranks: int) -> ScalingError:
     shape = last.shape
     if not shape:
         return ScalingError(
-            "the script called backward(), but called %s without a batch: none of its tensors has a batch "
-            "dimension, so every rank would train on the same samples" % last.model,
+            f"the script called backward(), but called {last.model} without a batch: none of its tensors has a batch "
+            "dimension, so every rank would train on the same samples",
             "call the model with the batch as an argument; or " + _ONE_RANK,
         )
-    told = "the script called %s with a tensor of shape %s" % (last.model, shape)
+    told = f"the script called {last.model} with a tensor of shape {shape}"
     if shape[0] == 1:
         return ScalingError(
-            "the batch has 1 sample, and %d ranks cannot share it: %s" % (num_ranks, told),
-            "use a batch of at least %d samples, in the first dim; or %s" % (num_ranks, _ONE_RANK),
+            f"the batch has 1 sample, and {num_ranks} ranks cannot share it: {told}",
+            f"use a batch of at least {num_ranks} samples, in the first dim; or {_ONE_RANK}",
         )
     if last.batch_sizes and shape[0] not in last.batch_sizes:
         sizes = " or ".join(map(str, sorted(last.batch_sizes)))
         return ScalingError(
-            "%s, but the loader's batches have %s samples: no dim of the tensor is the batch dimension" % (told, sizes),
+            f"{told}, but the loader's batches have {sizes} samples: no dim of the tensor is the batch dimension",
             "put the samples in the first dim of the model's arguments; or " + _ONE_RANK,
         )
     if len(shape) == 1:
         return ScalingError(
-            "%s: this is one sample, and %d ranks cannot share it" % (told, num_ranks),
+            f"{told}: this is one sample, and {num_ranks} ranks cannot share it",
             "use a batch with the samples in the first dim, x.unsqueeze(0) for a single sample; or " + _ONE_RANK,
         )
     return ScalingError(
-        "the batch has %d samples, but %d ranks share it: %s" % (shape[0], num_ranks, told),
-        "use a larger batch, or at most %d ranks: echelon run -n %d …" % (shape[0], shape[0]),
+        f"the batch has {shape[0]} samples, but {num_ranks} ranks share it: {told}",
+        f"use a larger batch, or at most {shape[0]} ranks: echelon run -n {shape[0]} …",
     )
 
 
@@ -235,4 +237,4 @@ def _shapes_of(loss: torch.Tensor) -> str:
     leaves = sorted(leaves_of(loss), key=lambda leaf: -leaf.numel())  # in an order that all ranks and runs share
     shapes = [str(tuple(leaf.shape)) for leaf in leaves]
     more = ", …" if len(shapes) > 3 else ""
-    return "of shape %s%s" % (", ".join(shapes[:3]), more) if shapes else "of no shape"
+    return "of shape {}{}".format(", ".join(shapes[:3]), more) if shapes else "of no shape"

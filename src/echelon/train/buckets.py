@@ -12,8 +12,9 @@ ones. A training that goes on from a checkpoint is to have the same sums as one 
 
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,16 +45,16 @@ class Buckets:
         self._say = say
         self._is_open = not megabytes
         self._current = megabytes or DEFAULT_MEGABYTES
-        self._turns: List[float] = []
-        self._times: List[List[float]] = []
+        self._turns: list[float] = []
+        self._times: list[list[float]] = []
         self._left = _NUM_SKIPPED
 
     @property
-    def limit(self) -> Optional[float]:
+    def limit(self) -> float | None:
         """The size of a bucket for DDP: with None, DDP makes the first bucket small."""
         return None if self._current == DEFAULT_MEGABYTES else self._current
 
-    def begin(self, parameters: List[torch.nn.Parameter]) -> None:
+    def begin(self, parameters: list[torch.nn.Parameter]) -> None:
         """Choose the sizes to try for these gradients, once; small models have none."""
         if not self._is_open or self._turns:
             return
@@ -100,11 +101,11 @@ class Buckets:
         self._current = _choose(seconds)
         taken = {size: sum(both) / 2 * 1e3 for size, both in seconds.items()}
         other_times = ", ".join(
-            "%.3g ms with %g MB" % (one, size) for size, one in taken.items() if size != self._current
+            f"{one:.3g} ms with {size:g} MB" for size, one in taken.items() if size != self._current
         )
         self._say(
-            "gradients travel in buckets of %g MB: backward() then takes %.3g ms, %s (measured in the first %d)"
-            % (self._current, taken[self._current], other_times, sum(map(len, self._times)))
+            f"gradients travel in buckets of {self._current:g} MB: backward() then takes "
+            f"{taken[self._current]:.3g} ms, {other_times} (measured in the first {sum(map(len, self._times))})"
         )
 
 
@@ -113,13 +114,13 @@ def _is_determinism_wanted() -> bool:
     return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
 
 
-def _choose(seconds: Dict[float, Tuple[float, float]]) -> float:
+def _choose(seconds: dict[float, tuple[float, float]]) -> float:
     """Return the fastest of the sizes that beat DDP's own size in both passes."""
     usual = seconds[DEFAULT_MEGABYTES]
     faster = [
         size
         for size, both in seconds.items()
-        if all(one < other * (1 - _LEAST_GAIN) for one, other in zip(both, usual))  # noqa: B905
+        if all(one < other * (1 - _LEAST_GAIN) for one, other in zip(both, usual, strict=False))
     ]
     return min(faster, key=lambda size: sum(seconds[size]), default=DEFAULT_MEGABYTES)
 
@@ -128,7 +129,7 @@ _watch: Any = torch.Tensor.register_post_accumulate_grad_hook
 
 
 @contextmanager
-def noted(parameters: Sequence[nn.Parameter], order: List[int]) -> Iterator[None]:
+def noted(parameters: Sequence[nn.Parameter], order: list[int]) -> Iterator[None]:
     """Add to `order` the places of the parameters as a backward pass finishes their gradients.
 
     >>> layer, order = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), []
@@ -157,7 +158,7 @@ def sort_buckets(ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter
     for one in reversed(parameters):  # backward() goes from the last operation to the first
         total = total + (one * 0).sum().to(total.dtype)
     backward([ddp(total)])
-    for one, gradient in zip(parameters, gradients):  # noqa: B905
+    for one, gradient in zip(parameters, gradients, strict=False):
         one.grad = gradient
 
 
@@ -175,8 +176,8 @@ def described(how: str) -> str:
     if not how:
         return ""
     if not is_of_matrices(how):
-        return "; gradients travel as %s" % how
-    return "; gradients travel as powersgd's factors of rank %s from step %s on" % tuple(how.split(":")[1:])
+        return f"; gradients travel as {how}"
+    return "; gradients travel as powersgd's factors of rank {} from step {} on".format(*tuple(how.split(":")[1:]))
 
 
 def compress(model: DistributedDataParallel, how: str) -> None:

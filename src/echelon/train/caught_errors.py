@@ -2,8 +2,9 @@
 
 import datetime
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -21,7 +22,7 @@ class Raised:
 
     def __init__(self, world: World) -> None:
         self._world = world.processes
-        self._last: Optional[Tuple[int, str]] = None
+        self._last: tuple[int, str] | None = None
 
     @contextmanager
     def noted(self, num_call: int, module: nn.Module) -> Iterator[None]:
@@ -31,7 +32,7 @@ class Raised:
         except Exception as error:
             if dist.is_initialized() and self._world.size > 1:
                 words = "".join(traceback.format_exception_only(type(error), error)).strip().partition("\n")[0]
-                self._last = (num_call, "%s raised %s" % (type(module).__name__, words))
+                self._last = (num_call, f"{type(module).__name__} raised {words}")
                 _store().set(_key(num_call, self._world.rank), "1")
             raise
 
@@ -45,8 +46,9 @@ class Raised:
             _store().wait([_key(num_call, rank) for rank in other_ranks], PATIENCE)
         except RuntimeError as error:
             raise ScalingError(
-                "%s on rank %d, for this rank's samples of a batch, and the script caught the exception; the "
-                "other ranks continued, and would wait for this rank forever" % (words, self._world.rank),
+                f"{words} on rank {self._world.rank}, for this rank's samples of a batch, and the "
+                "script caught the exception; the "
+                "other ranks continued, and would wait for this rank forever",
                 "look for these samples before the script calls the model, where the batch is whole; or start "
                 "one rank: echelon run -n 1 …",
             ) from error
@@ -57,4 +59,4 @@ def _store() -> Any:
 
 
 def _key(num_call: int, rank: int) -> str:
-    return "echelon/raised/%d/%d" % (num_call, rank)
+    return f"echelon/raised/{num_call}/{rank}"

@@ -7,7 +7,8 @@ path again, and with it a guard. Workers of a DataLoader may compute gradients, 
 import os
 import signal
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from ..pytorch import modules as torch_modules
 from . import events, patches
@@ -76,8 +77,8 @@ def meet(pid: int) -> None:
     num_ranks = os.environ.get("WORLD_SIZE", "1")
     tell_here(
         ScalingError(
-            "the script trains in a process that it starts itself; each of the %s ranks would train on all "
-            "samples" % num_ranks,
+            f"the script trains in a process that it starts itself; each of the {num_ranks} ranks would train on all "
+            "samples",
             "call the training in the script's own process: train(…) in place of Process(target=train, "
             "args=(…)); or start one rank: echelon run -n 1 …",
         )

@@ -1,6 +1,7 @@
 """Find out what a script's own collate function makes of samples, by calling it with the first few."""
 
-from typing import TYPE_CHECKING, Any, Callable, FrozenSet, List, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +19,7 @@ _NUMBERED = 5
 Collate = Callable[[Sequence[Any]], Any]
 
 
-def probes(loader: Any, run: "Training") -> List[Tuple[int, Any]]:
+def probes(loader: Any, run: "Training") -> list[tuple[int, Any]]:
     """Return batches that a script's collate function makes of a few samples, each with their number."""
     with run.generators.kept():
         try:
@@ -31,7 +32,7 @@ def probes(loader: Any, run: "Training") -> List[Tuple[int, Any]]:
             return []
 
 
-def makes_rows(probed: List[Tuple[int, Any]]) -> bool:
+def makes_rows(probed: list[tuple[int, Any]]) -> bool:
     """Say whether a collate function makes tensors with a row for each sample; it may pad all rows.
 
     If so, each rank loads whole batches, because a part would be padded to its own longest sample.
@@ -39,7 +40,7 @@ def makes_rows(probed: List[Tuple[int, Any]]) -> bool:
     return bool(probed) and all(batches.has_rows(batch, size) for size, batch in probed)
 
 
-def lists_of_samples(probed: List[Tuple[int, Any]]) -> FrozenSet[lists.Path]:
+def lists_of_samples(probed: list[tuple[int, Any]]) -> frozenset[lists.Path]:
     """Return the paths of the lists that have an entry with tensors for each sample, such as boxes of images.
 
     Then each rank loads whole batches: the script may look at all samples, and a model gets its rank's part of a list.
@@ -70,13 +71,13 @@ def numbering_of(collate: Collate, samples: Sequence[Any]) -> Numbering:
     return numbers
 
 
-def _counted(collate: Collate, samples: Sequence[Any], at: int, whole: List[torch.Tensor]) -> List[Set[int]]:
+def _counted(collate: Collate, samples: Sequence[Any], at: int, whole: list[torch.Tensor]) -> list[set[int]]:
     """Return for each tensor what its numbers may count, if the batch is made in two parts."""
     first, last = _tensors(collate(samples[:at])), _tensors(collate(samples[at:]))
     if not len(first) == len(last) == len(whole):
         return [set() for _ in whole]
     counted = []
-    for tensor, head, tail in zip(whole, first, last):  # noqa: B905
+    for tensor, head, tail in zip(whole, first, last, strict=False):
         if len(tensor) != len(head) + len(tail):
             counted.append({NOT_JOINED})
             continue
@@ -86,7 +87,7 @@ def _counted(collate: Collate, samples: Sequence[Any], at: int, whole: List[torc
     return counted
 
 
-def _difference(whole: torch.Tensor, first: torch.Tensor, last: torch.Tensor) -> Optional[int]:
+def _difference(whole: torch.Tensor, first: torch.Tensor, last: torch.Tensor) -> int | None:
     """Return the number that is added to all elements of the last part in the whole; None without such a number."""
     if whole.is_floating_point() or whole.is_complex() or whole.dtype == torch.bool or whole.is_sparse:
         return None
@@ -99,5 +100,5 @@ def _difference(whole: torch.Tensor, first: torch.Tensor, last: torch.Tensor) ->
     return least if 0 < least == int(added.max()) else None
 
 
-def _tensors(batch: Any) -> List[torch.Tensor]:
+def _tensors(batch: Any) -> list[torch.Tensor]:
     return [tensor for tensor in tensors_of(batch) if tensor.dim()]

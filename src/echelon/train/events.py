@@ -9,13 +9,14 @@ them needs what it began with, also when the call fails, and most others compute
 plainly. They stack, and docs/scale.md has their order.
 """
 
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from . import patches
 
 OPTIMIZERS = "torch.optim.optimizer"
-Listener = Callable[..., Optional[bool]]
+Listener = Callable[..., bool | None]
 
 
 class _Entry(NamedTuple):
@@ -29,8 +30,8 @@ class Event:
 
     def __init__(self, *places: str) -> None:
         self._places = places
-        self._entries: List[_Entry] = []
-        self.listeners: Tuple[Listener, ...] = ()
+        self._entries: list[_Entry] = []
+        self.listeners: tuple[Listener, ...] = ()
 
     def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
         """Call a listener from now on, after those of earlier places; if it returns True, later ones are left out."""
@@ -48,10 +49,10 @@ class Event:
 class _Hooked(Event):
     """An event of optimizers, which PyTorch is made to tell of once somebody listens."""
 
-    def __init__(self, hook: Callable[[Any, Event], List[Any]], *places: str) -> None:
+    def __init__(self, hook: Callable[[Any, Event], list[Any]], *places: str) -> None:
         super().__init__(*places)
         self._hook = hook
-        self._rows: List[Any] = []
+        self._rows: list[Any] = []
 
     def listen(self, place: str, listener: Listener, *, why: str = "") -> None:
         if self._rows and not self._rows[0].is_installed:
@@ -71,7 +72,7 @@ class _Hooked(Event):
                 return
 
 
-def _hook_makers(module: Any, event: Event) -> List[Any]:
+def _hook_makers(module: Any, event: Event) -> list[Any]:
     original = module.Optimizer.__init__
 
     @wraps(original)
@@ -82,7 +83,7 @@ def _hook_makers(module: Any, event: Event) -> List[Any]:
     return [patches.replace(module.Optimizer, "__init__", init, why="")]
 
 
-def _hook_clearing(module: Any, event: Event) -> List[Any]:
+def _hook_clearing(module: Any, event: Event) -> list[Any]:
     from torch import nn
 
     def telling(original: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +94,7 @@ def _hook_clearing(module: Any, event: Event) -> List[Any]:
 
         return zero_grad
 
-    owners: Tuple[Any, ...] = (module.Optimizer, nn.Module)
+    owners: tuple[Any, ...] = (module.Optimizer, nn.Module)
     return [patches.replace(owner, "zero_grad", telling(owner.zero_grad), why="") for owner in owners]
 
 

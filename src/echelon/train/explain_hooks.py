@@ -3,8 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable, List
+from typing import Any
 
 from ..errors import UsageError
 from ..orders.scale import ScaleOptions
@@ -18,7 +19,7 @@ EXPLICIT, MEASURED = "explicit", "measured"
 """Scripts that no options scale: they call echelon.start(), or are only measured."""
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Write a table as JSON: for the options of argv[0], for a script that calls echelon.start(), or for any other."""
     is_scaled = argv[0] != MEASURED
     try:
@@ -33,7 +34,7 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _table(answers: List[Any]) -> Any:
+def _table(answers: list[Any]) -> Any:
     """Return the rows of all ranks, each with its ranks; or the error of one, as {"message", "hint"}."""
     errors = [answer for answer in answers if isinstance(answer, dict)]
     if errors:

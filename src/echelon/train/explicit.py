@@ -1,6 +1,7 @@
 """The explicit form: what a script calls that has a run."""
 
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Type, Union, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional, overload
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .strategies.states import State
     from .strategies.strategy import Strategy
 
-Floats = Union[torch.Tensor, float]
+Floats = torch.Tensor | float
 
 
 class Explicit(Training):
@@ -54,7 +55,7 @@ class Explicit(Training):
 
     @overload
     def parallelize(
-        self, model: nn.Module, strategy: Type[Parallelism], *, loss: Optional[Callable[..., torch.Tensor]] = None
+        self, model: nn.Module, strategy: type[Parallelism], *, loss: Callable[..., torch.Tensor] | None = None
     ) -> "Trained": ...
 
     @overload
@@ -63,28 +64,28 @@ class Explicit(Training):
         model: nn.Module,
         strategy: "Strategy",
         *,
-        loss: Optional[Callable[..., torch.Tensor]] = None,
-        count: Optional[Callable[[Any], int]] = None,
+        loss: Callable[..., torch.Tensor] | None = None,
+        count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
-        plan: Optional[Mapping[str, Any]] = None,
+        plan: Mapping[str, Any] | None = None,
         sample: Any = None,
         state: Optional["State"] = None,
-        initialize: Optional[Callable[[nn.Module], Any]] = None,
+        initialize: Callable[[nn.Module], Any] | None = None,
     ) -> "Parallel": ...
 
     def parallelize(
         self,
         model: nn.Module,
-        strategy: "Union[Strategy, Type[Parallelism]]",
+        strategy: "Strategy | type[Parallelism]",
         *,
-        loss: Optional[Callable[..., torch.Tensor]] = None,
-        count: Optional[Callable[[Any], int]] = None,
+        loss: Callable[..., torch.Tensor] | None = None,
+        count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
-        plan: Optional[Mapping[str, Any]] = None,
+        plan: Mapping[str, Any] | None = None,
         sample: Any = None,
         state: Optional["State"] = None,
-        initialize: Optional[Callable[[nn.Module], Any]] = None,
-    ) -> "Union[Parallel, Trained]":
+        initialize: Callable[[nn.Module], Any] | None = None,
+    ) -> "Parallel | Trained":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 
         `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
@@ -133,7 +134,7 @@ class Explicit(Training):
         """Make the parallelism that the options ask for."""
         return choice.choose(self.setup())
 
-    def use(self, kind: Type[Parallelism]) -> None:
+    def use(self, kind: type[Parallelism]) -> None:
         """Share the training in another way from now on, before anything is trained."""
         self._refuse(kind)
         if type(self.parallelism) is kind:
@@ -158,8 +159,9 @@ class Explicit(Training):
         why_not = "is an object" if isinstance(kind, Parallelism) else choice.reason_against(kind)
         if why_not:
             raise StrategyError(
-                "run.parallelize() takes a strategy or a class of parallelism, but got %r, which %s"
-                % (getattr(kind, "__name__", kind), why_not),
+                "run.parallelize() takes a strategy or a class of parallelism, but got {!r}, which {}".format(
+                    getattr(kind, "__name__", kind), why_not
+                ),
                 hint="run.parallelize(model, echelon.Strategy(…)), or run.parallelize(model, echelon.Replicated)",
             )
         if self.has_begun or self.world.is_exact:

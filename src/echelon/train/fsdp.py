@@ -4,8 +4,9 @@ A model's weights become DTensors, and every rank keeps a part. A script saves a
 """
 
 import warnings
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,8 +27,8 @@ class ShardedModels:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.roots: List[nn.Module] = []
-        self._trained: Dict[int, bool] = {}
+        self.roots: list[nn.Module] = []
+        self._trained: dict[int, bool] = {}
         self.replaced = ReplacedParameters()
 
     def refuse_thawed(self) -> None:
@@ -36,8 +37,9 @@ class ShardedModels:
             for name, parameter in root.named_parameters():
                 if self._trained.get(id(parameter), parameter.requires_grad) != parameter.requires_grad:
                     raise ScalingError(
-                        "%s.%s was %s after echelon sharded the model, and fully_shard does not notice"
-                        % (type(root).__name__, name, "unfrozen" if parameter.requires_grad else "frozen"),
+                        "{}.{} was {} after echelon sharded the model, and fully_shard does not notice".format(
+                            type(root).__name__, name, "unfrozen" if parameter.requires_grad else "frozen"
+                        ),
                         "echelon run --scale data …, which notices; or freeze before the first step",
                     )
 
@@ -64,7 +66,7 @@ class ShardedModels:
         if not roots:
             return
         mesh = init_device_mesh(self._world.device.type, (self._world.processes.size,))
-        parts: Dict[int, nn.Parameter] = {}
+        parts: dict[int, nn.Parameter] = {}
         for root in roots:
             parts.update(_shard(root, mesh))
         self.replaced.note((one, parts[id(one)]) for one in plain if id(one) in parts)
@@ -83,12 +85,12 @@ def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
 
     if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
         raise ScalingError(
-            "--scale fsdp shards weights with fully_shard, which PyTorch %s cannot do on a CPU" % version,
+            f"--scale fsdp shards weights with fully_shard, which PyTorch {version} cannot do on a CPU",
             "use PyTorch 2.13; or echelon run --scale data …, which keeps all weights on every rank",
         )
 
 
-def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
+def roots_of(parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
     """Return the outermost modules with these weights, in the order of the weights, which is equal on all ranks."""
     order = {id(parameter): place for place, parameter in enumerate(parameters)}
     candidates = {}
@@ -102,7 +104,7 @@ def roots_of(parameters: Sequence[nn.Parameter]) -> List[nn.Module]:
     return [module for _, module in ranked]
 
 
-def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
+def _shard(root: nn.Module, mesh: Any) -> dict[int, nn.Parameter]:
     """Shard one model, its repeated blocks first; return the new weights by the ids of the old weights."""
     from torch.distributed.fsdp import fully_shard
 
@@ -111,8 +113,8 @@ def _shard(root: nn.Module, mesh: Any) -> Dict[int, nn.Parameter]:
         fully_shard(block, mesh=mesh)
     if isinstance(root, (nn.ModuleList, nn.ModuleDict)):
         raise ScalingError(
-            "--scale fsdp needs models that the script calls, but a %s holds weights that the script trains"
-            % type(root).__name__,
+            f"--scale fsdp needs models that the script calls, but a {type(root).__name__} holds weights "
+            "that the script trains",
             "put these weights into an nn.Module with a forward(), or use --scale data",
         )
     fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
@@ -139,7 +141,7 @@ def _let_be_called(root: Any, name: str) -> None:
     setattr(root, name, call)
 
 
-def _blocks(root: nn.Module) -> List[nn.Module]:
+def _blocks(root: nn.Module) -> list[nn.Module]:
     """Return the repeated blocks: modules in a ModuleList, the innermost first, that share no weights with others."""
     lists = [module for module in root.modules() if isinstance(module, nn.ModuleList)]
     blocks = [block for each in lists for block in each if next(block.parameters(), None) is not None]
@@ -153,14 +155,14 @@ def _blocks(root: nn.Module) -> List[nn.Module]:
 
 def _tied(root: nn.Module) -> "set[int]":
     """Return the ids of weights that several modules share, which stay with the root."""
-    seen: Dict[int, int] = {}
+    seen: dict[int, int] = {}
     for module in root.modules():
         for parameter in module.parameters(recurse=False):
             seen[id(parameter)] = seen.get(id(parameter), 0) + 1
     return {key for key, count in seen.items() if count > 1}
 
 
-def give_parts(optimizer: torch.optim.Optimizer, parts: Dict[int, nn.Parameter]) -> None:
+def give_parts(optimizer: torch.optim.Optimizer, parts: dict[int, nn.Parameter]) -> None:
     """Replace the weights of an optimizer, and their states, with their parts."""
     for group in optimizer.param_groups:
         group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
@@ -199,7 +201,7 @@ def install() -> None:
 def _hook_modules() -> None:
     original, load_original = nn.Module.state_dict, nn.Module.load_state_dict
 
-    outer: List[nn.Module] = []
+    outer: list[nn.Module] = []
 
     def get(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         outer.append(self)

@@ -13,9 +13,10 @@ script's own autograd function, nor reach the gradients of other tensors.
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ class LateHooks:
     """The hooks that scripts have registered on weights."""
 
     def __init__(self) -> None:
-        self._hooks: Dict[str, Dict[int, Tuple[nn.Parameter, Dict[int, Any]]]] = {kind: {} for kind in _KINDS}
+        self._hooks: dict[str, dict[int, tuple[nn.Parameter, dict[int, Any]]]] = {kind: {} for kind in _KINDS}
 
     def install(self) -> None:
         """Collect the hooks that scripts register from now on."""
@@ -53,14 +54,14 @@ class LateHooks:
             is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
                 return original(tensor, hook)
-            hooks: Dict[int, Any] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
+            hooks: dict[int, Any] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
             handle = RemovableHandle(hooks)
             hooks[handle.id] = hook
             return handle
 
         return register
 
-    def _of(self, kind: str) -> List[Tuple[nn.Parameter, List[Any]]]:
+    def _of(self, kind: str) -> list[tuple[nn.Parameter, list[Any]]]:
         return [(weight, list(hooks.values())) for weight, hooks in self._hooks[kind].values() if hooks]
 
     @contextmanager
@@ -93,7 +94,7 @@ class LateHooks:
         return _changed(gradient, list(hooks.values()))
 
 
-def _changed(gradient: Any, hooks: List[Any]) -> Any:
+def _changed(gradient: Any, hooks: list[Any]) -> Any:
     if gradient is None or not hooks:
         return gradient
     result = whole(gradient)
@@ -156,14 +157,14 @@ class GradientObservers:
         """Note that an observer exists."""
         self.are_there = True
 
-    def look(self, loss: torch.Tensor, parameters: List[nn.Parameter]) -> None:
+    def look(self, loss: torch.Tensor, parameters: list[nn.Parameter]) -> None:
         """Note if this loss gives gradients to tensors other than the parameters."""
         known = {id(one) for one in parameters}
         if any(id(one) not in known for one in leaves_of(loss)):
             self.note()
 
 
-def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Parameter]) -> None:
+def multiply_all(loss: torch.Tensor, factor: float, parameters: list[nn.Parameter]) -> None:
     """Multiply every gradient that the backward() of this loss has made; parameters had no gradient before."""
     known = {id(one) for one in parameters}
     for leaf in leaves_of(loss):
@@ -171,17 +172,17 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: List[nn.Paramete
         if id(leaf) not in known and gradient is not None and internals.version(gradient):  # it was added to another
             raise ScalingError(
                 "a batch has targets that do not count (-100), but no batch before had them; its gradients "
-                "were added to those of a tensor of shape %s that no optimizer changes" % (tuple(leaf.shape),),
+                f"were added to those of a tensor of shape {tuple(leaf.shape)} that no optimizer changes",
                 "include targets that do not count in the first batch too, or start one rank: echelon run -n 1 …",
             )
         if gradient is not None:
             gradient.mul_(factor)
 
 
-def leaves_of(loss: torch.Tensor) -> List[torch.Tensor]:
+def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that get a gradient from a loss, found in its graph."""
-    leaves: List[torch.Tensor] = []
-    seen: Set[Any] = set()
+    leaves: list[torch.Tensor] = []
+    seen: set[Any] = set()
     waiting = [loss.grad_fn]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,8 @@
 """The automatic form: PyTorch's functions call a Run, so that a script for one device needs no change."""
 
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, List
+from typing import Any
 
 import torch
 from torch import nn
@@ -53,7 +54,7 @@ def install(run: Run) -> None:
 def _hook_backward(run: Run) -> None:
     """Let loss.backward() and torch.autograd.backward() compute the whole batch's gradients; one may call the other."""
     original, engine = torch.Tensor.backward, torch.autograd.backward
-    within: List[bool] = []
+    within: list[bool] = []
 
     def enter(loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
         within.append(True)
@@ -93,7 +94,7 @@ def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
     """Return one loss with the gradients of several tensors, each with its weights."""
     several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     factors = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
-    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, factors)]  # noqa: B905
+    terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, factors, strict=False)]
     loss = terms[0]
     for term in terms[1:]:
         loss = loss + term

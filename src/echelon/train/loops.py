@@ -2,8 +2,10 @@
 
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Deque, Dict, FrozenSet, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -34,8 +36,8 @@ class ShardedSampler:
         run: "Training",
         *,
         is_whole: bool,
-        of_lists: FrozenSet[lists.Path] = frozenset(),
-        numbers: Optional[Numbering] = None,
+        of_lists: frozenset[lists.Path] = frozenset(),
+        numbers: Numbering | None = None,
     ) -> None:
         self.base = base
         self.run = run
@@ -44,23 +46,23 @@ class ShardedSampler:
         """Where a whole batch has lists with an entry for each sample."""
         self.numbers = numbers or {}
         """What the numbers of a rank's own batch count, of which the whole batch has others."""
-        self.rows: Deque[Tuple[int, ...]] = deque()
-        self.indices: Deque[List[Any]] = deque()
+        self.rows: deque[tuple[int, ...]] = deque()
+        self.indices: deque[list[Any]] = deque()
         """The indices of all ranks' samples in the batches that wait in `rows`."""
         self.key = 0
         """The key of the pass, with --exact."""
         self.first_worker = 0
         """The worker that loads the first batch; those before it get a sample that nobody gets from them."""
-        self._ahead: Deque[List[Any]] = deque()
-        self._batches: Iterator[List[Any]] = iter(())
-        self._indices: Optional[Iterator[Any]] = None
-        self._latest: List[Any] = []
+        self._ahead: deque[list[Any]] = deque()
+        self._batches: Iterator[list[Any]] = iter(())
+        self._indices: Iterator[Any] | None = None
+        self._latest: list[Any] = []
         self._num_drawn = 0
 
     def __len__(self) -> int:
         return -(-len(self.base) // self.run.batches_per_step)
 
-    def __iter__(self) -> Iterator[List[Any]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         self.rows.clear()
         self.indices.clear()
         self._ahead.clear()
@@ -68,13 +70,13 @@ class ShardedSampler:
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
         return chain(self._passed_over(), self._each())
 
-    def _passed_over(self) -> Iterator[List[Any]]:
+    def _passed_over(self) -> Iterator[list[Any]]:
         num_workers, self.first_worker = self.first_worker, 0
         self.draw_ahead()
         for _ in range(num_workers):
             yield [(0, self._latest[:1])] if self.run.world.is_exact else self._latest[:1]
 
-    def _each(self) -> Iterator[List[Any]]:
+    def _each(self) -> Iterator[list[Any]]:
         while True:
             self.draw_ahead()
             if not self._ahead:
@@ -97,7 +99,7 @@ class ShardedSampler:
         for _ in range(num_taken):
             self._draw()
 
-    def _draw_all(self) -> Iterator[List[Any]]:
+    def _draw_all(self) -> Iterator[list[Any]]:
         if self._indices is None:
             self.leave_out_taken()
         world, key = self.run.world, self.key
@@ -107,7 +109,7 @@ class ShardedSampler:
             self.indices.append(batch)
             yield self._of_exact(batch, rows, key + self._num_drawn) if world.is_exact else self._own(batch, rows)
 
-    def _draw(self) -> Optional[List[Any]]:
+    def _draw(self) -> list[Any] | None:
         """Return the indices of the next batch of all ranks; None at the end."""
         run = self.run
         with run.generators.in_common():  # a sampler may draw with each batch
@@ -123,10 +125,10 @@ class ShardedSampler:
         self._latest = batch
         return batch
 
-    def _own(self, batch: List[Any], rows: Tuple[int, ...]) -> List[Any]:
+    def _own(self, batch: list[Any], rows: tuple[int, ...]) -> list[Any]:
         return batch if self.is_whole else batches.of_indices(batch, self.run.world.rank, rows)
 
-    def _of_exact(self, batch: List[Any], rows: Tuple[int, ...], key: int) -> List[Any]:
+    def _of_exact(self, batch: list[Any], rows: tuple[int, ...], key: int) -> list[Any]:
         """Return the shards that this process loads, each with its seed."""
         if self.is_whole:
             return [(key_of(key, -1), batch)]
@@ -139,13 +141,13 @@ def small_batch(size: int, world: World) -> ScalingError:
     num_ranks = world.size
     if world.is_exact:
         return ScalingError(
-            "the script's batch has %d sample%s, and --exact %d cuts it into %d shards"
-            % (size, "" if size == 1 else "s", num_ranks, num_ranks),
-            "use a larger batch, or fewer shards: echelon run --exact %d …" % (1 << (size.bit_length() - 1)),
+            f"the script's batch has {size} sample{'' if size == 1 else 's'}, and --exact {num_ranks} cuts "
+            f"it into {num_ranks} shards",
+            f"use a larger batch, or fewer shards: echelon run --exact {1 << (size.bit_length() - 1)} …",
         )
     return ScalingError(
-        "the script's batch has %d sample%s, but %d ranks share it" % (size, "" if size == 1 else "s", num_ranks),
-        "use a larger batch, or at most %d ranks: echelon run -n %d …" % (size, size),
+        f"the script's batch has {size} sample{'' if size == 1 else 's'}, but {num_ranks} ranks share it",
+        f"use a larger batch, or at most {size} ranks: echelon run -n {size} …",
     )
 
 
@@ -163,7 +165,7 @@ class _SeededWorker:
             self._init(worker)
 
 
-def _length_of(loader: Any) -> Optional[int]:
+def _length_of(loader: Any) -> int | None:
     try:
         return len(loader)
     except TypeError:
@@ -180,7 +182,7 @@ class Loop:
         self._num_batches = 0
         self._length = _length_of(loader)
         self._refuse_small_batches(loader)
-        self._sampler: Optional[ShardedSampler] = None
+        self._sampler: ShardedSampler | None = None
         self._has_own_collate = getattr(loader, "collate_fn", default_collate) is not default_collate
         self._loader = loader
         run.first_step.note_workers(getattr(loader, "num_workers", 0))
@@ -251,7 +253,7 @@ class Loop:
             raise
         return self._shared(batch)
 
-    def _generators(self, is_whole: bool) -> ContextManager[Any]:
+    def _generators(self, is_whole: bool) -> AbstractContextManager[Any]:
         """Return the context in which a batch is loaded: the common generators, or this rank's own."""
         generators = self.run.generators
         if self._sampler is not None and self.run.world.is_exact:
@@ -300,7 +302,7 @@ class Loop:
         return lists.length(batch, of_lists) if of_lists else batches.length_of(batch)
 
     @property
-    def sampler(self) -> Optional[ShardedSampler]:
+    def sampler(self) -> ShardedSampler | None:
         """The sampler that deals the samples out; None for a stream."""
         return self._sampler
 
@@ -312,14 +314,14 @@ class Loop:
         self.close()
 
 
-def _refuse_dropped(batch: Any, rows: Tuple[int, ...], sampler: ShardedSampler) -> None:
+def _refuse_dropped(batch: Any, rows: tuple[int, ...], sampler: ShardedSampler) -> None:
     """Refuse a collate function that leaves samples out: the shards of an exact run have fixed samples."""
     is_listed = sampler.run.world.is_exact and sampler.is_whole
     size, num_samples = batches.length_of(batch[0]) if is_listed else 0, sum(rows)
     if size and size != num_samples:
         raise ScalingError(
-            "with --exact the collate function returns %d of %d samples, but each shard has its own samples"
-            % (size, num_samples),
+            f"with --exact the collate function returns {size} of {num_samples} samples, but each shard has "
+            "its own samples",
             "let the dataset leave these samples out, or run without --exact",
         )
 
@@ -368,7 +370,7 @@ class ShardedLoader:
         """The script's own loader."""
         return self._loader
 
-    def behind(self, change: Callable[[Any], Any], more: Dict[str, Any]) -> "ShardedLoader":
+    def behind(self, change: Callable[[Any], Any], more: dict[str, Any]) -> "ShardedLoader":
         """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
         indices = change(self._loader.batch_sampler)
         return ShardedLoader(batches.twin_of(self._loader, batch_sampler=indices, **more), self._run)

@@ -3,31 +3,32 @@
 import gc
 import hashlib
 import weakref
-from typing import Any, Dict, Iterable, List, Tuple
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
 from .global_tensors.tensors import map_tensors
 
-Place = Tuple[Any, ...]
+Place = tuple[Any, ...]
 OF_OPTIMIZERS = "parameters_of_optimizers"
 """In the names of the weights of echelon's own module, which has them in the order of the optimizers."""
 
 
-def living() -> List[nn.Module]:
+def living() -> list[nn.Module]:
     """Return every module in memory; `isinstance` could wake a proxy of a dead object."""
     return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
 
 
-def places() -> Dict[int, Place]:
+def places() -> dict[int, Place]:
     """Return the place of each weight, by its id: a description of its outermost module, and its number in there.
 
     The weights of two modules with one description have the same places.
     """
     every = living()
     inner = {id(child) for module in every for child in module.children()}
-    place_of: Dict[int, Place] = {}
+    place_of: dict[int, Place] = {}
     for module in (one for one in every if id(one) not in inner):
         named = dict(module.named_parameters())
         if any(OF_OPTIMIZERS in name for name in named):
@@ -40,7 +41,7 @@ def places() -> Dict[int, Place]:
     return place_of
 
 
-def marks(weights: Iterable[nn.Parameter]) -> List[str]:
+def marks(weights: Iterable[nn.Parameter]) -> list[str]:
     """Return a mark of each weight's place, which another process understands."""
     known = places()
     return [hashlib.sha256(repr(known.get(id(one), ())).encode()).hexdigest() for one in weights]
@@ -62,9 +63,9 @@ class ReplacedParameters:
     """Remembers the new weight for each old weight, as long as an old weight is referenced."""
 
     def __init__(self) -> None:
-        self._known: "Dict[int, Tuple[weakref.ref[nn.Parameter], nn.Parameter]]" = {}
+        self._known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
 
-    def note(self, pairs: Iterable[Tuple[nn.Parameter, nn.Parameter]]) -> None:
+    def note(self, pairs: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
         """Take note of old weights, each with its new one."""
         self._known.update({id(old): (weakref.ref(old), new) for old, new in pairs})
 

@@ -6,8 +6,9 @@ DTensor derives placements for each operation, and the first operation of each k
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any
 
 import torch
 from torch import optim
@@ -24,10 +25,10 @@ ELEMENTWISE = (
 _NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 
 
-def why_needs_whole(kind: Any) -> Optional[str]:
+def why_needs_whole(kind: Any) -> str | None:
     """Return why an optimizer needs more than a part of each weight; None if a part suffices."""
     names = [name for name in _names(kind) if name in _NEED_WHOLE]
-    return "%s computes with %s" % (names[0], _NEED_WHOLE[names[0]]) if names else None
+    return f"{names[0]} computes with {_NEED_WHOLE[names[0]]}" if names else None
 
 
 def needs_all_weights(kind: Any) -> bool:
@@ -35,24 +36,22 @@ def needs_all_weights(kind: Any) -> bool:
     return "LBFGS" in _names(kind)
 
 
-def _names(kind: Any) -> List[str]:
+def _names(kind: Any) -> list[str]:
     """Return the names of a class and its bases, because other libraries have an Adafactor too."""
     return [base.__name__ for base in getattr(kind, "__mro__", ())]
 
 
-def why_bits_differ(kind: Any, *, is_fused: bool) -> Optional[str]:
+def why_bits_differ(kind: Any, *, is_fused: bool) -> str | None:
     """Return why the bits of a step may depend on the partition of weights; None if they do not."""
     name = getattr(kind, "__name__", kind)
     if kind not in ELEMENTWISE:
         known = ", ".join(sorted(one.__name__ for one in ELEMENTWISE))
         return (
-            "%s may mix the elements of a weight; an exact run that shards weights needs an optimizer that "
-            "computes each element by itself: %s" % (name, known)
+            f"{name} may mix the elements of a weight; an exact run that shards weights needs an optimizer that "
+            f"computes each element by itself: {known}"
         )
     if is_fused:  # seen with SGD, momentum and decay on a CPU
-        return (
-            "%s(fused=True) rounds the last elements of a shard differently, and this exact run shards weights" % name
-        )
+        return f"{name}(fused=True) rounds the last elements of a shard differently, and this exact run shards weights"
     return None
 
 
@@ -101,7 +100,7 @@ def _of_kind(kind: Any, at_once: bool) -> Any:
     return own.__new__(own)
 
 
-def _place_gradients(groups: Iterable[Dict[str, Any]]) -> None:
+def _place_gradients(groups: Iterable[dict[str, Any]]) -> None:
     """Give each gradient the placements of its weight; this completes partial sums."""
     for weight in (one for group in groups for one in group["params"]):
         if isinstance(weight.grad, DTensor) and weight.grad.placements != weight.placements:
@@ -109,7 +108,7 @@ def _place_gradients(groups: Iterable[Dict[str, Any]]) -> None:
 
 
 @contextmanager
-def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
+def _at_once(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
     """Let one call change a whole group if the user chose nothing else; the saved settings stay unchanged."""
     free = [one for one in groups if one.get("foreach", False) is None and not _forbids_it(one)]
     for group in free:
@@ -121,7 +120,7 @@ def _at_once(groups: Iterable[Dict[str, Any]]) -> Iterator[None]:
             group["foreach"] = None
 
 
-def _forbids_it(group: Dict[str, Any]) -> bool:
+def _forbids_it(group: dict[str, Any]) -> bool:
     return bool(group.get("fused") or group["differentiable"] or isinstance(group["lr"], torch.Tensor))
 
 
@@ -134,19 +133,19 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
     if not parts:
         yield
         return
-    own: Dict[Any, Any] = defaultdict(dict)
+    own: dict[Any, Any] = defaultdict(dict)
     for key, values in states.items():
         own[parts.get(key, key)] = _parts_of(values) if key in parts else values
     for weight, part in parts.items():
         part.grad = _part(weight.grad)
-    for group, group_weights in zip(groups, weights):  # noqa: B905
+    for group, group_weights in zip(groups, weights, strict=False):
         group["params"] = [parts.get(one, one) for one in group_weights]
     optimizer.state = own
     try:
         yield
     finally:
         optimizer.state = states
-        for group, group_weights in zip(groups, weights):  # noqa: B905
+        for group, group_weights in zip(groups, weights, strict=False):
             group["params"] = group_weights
         for weight, part in parts.items():
             part.grad = None
@@ -159,11 +158,11 @@ def _part(value: Any) -> Any:
     return distributed.local_part(value) if isinstance(value, DTensor) else value
 
 
-def _parts_of(values: Dict[str, Any]) -> Dict[str, Any]:
+def _parts_of(values: dict[str, Any]) -> dict[str, Any]:
     return {name: _part(value) for name, value in values.items()}
 
 
-def _keep(states: Dict[str, Any], new: Dict[str, Any], weight: Any) -> None:
+def _keep(states: dict[str, Any], new: dict[str, Any], weight: Any) -> None:
     """Store the new states of one weight; a state with the shape of the weight gets its placements."""
     for name, value in new.items():
         if value is not _part(states.get(name)):

@@ -7,10 +7,11 @@ what was there before, in any order. `echelon run --explain-hooks` prints the ta
 import importlib.machinery
 import inspect
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, NamedTuple
 
 Do = Callable[[], Any]
 OnImport = Callable[[Any], None]
@@ -69,16 +70,16 @@ class Patch(_Entry):
         self._below = _present(owner, attribute)
         self.original: Any = None
         """The value before the patch in modules that import the name."""
-        self.holders: List[Tuple[Dict[str, Any], str]] = []
+        self.holders: list[tuple[dict[str, Any], str]] = []
 
     def row(self) -> Row:
         """Return the row for a person, and look up the name only now."""
-        self._name = self._name or "%s.%s" % (_name_of(self.owner), self.attribute)
+        self._name = self._name or f"{_name_of(self.owner)}.{self.attribute}"
         return super().row()
 
-    def toggles(self) -> Tuple[Do, Do]:
+    def toggles(self) -> tuple[Do, Do]:
         """Return functions that remove the patch with those above it, and put back what was there; pairs may nest."""
-        removed: List[Any] = []
+        removed: list[Any] = []
 
         def leave() -> None:
             removed.append(_present(self.owner, self.attribute))
@@ -120,7 +121,7 @@ class Hook(_Entry):
             self._remove()
 
 
-_table: List[Any] = []
+_table: list[Any] = []
 
 
 def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Patch:
@@ -153,12 +154,10 @@ def set_aside(patches: Iterable[Patch]) -> Iterator[None]:
         yield
 
 
-def hook(
-    register: Callable[[Any], Any], function: Any, *, why: str, name: str = "", remove: Optional[Do] = None
-) -> Hook:
+def hook(register: Callable[[Any], Any], function: Any, *, why: str, name: str = "", remove: Do | None = None) -> Hook:
     """Register a function with PyTorch or Python; the returned handle or `remove` removes it."""
     handle = register(function)
-    entry = Hook(name or "%s.%s" % (register.__module__, register.__qualname__), remove or handle.remove, why)
+    entry = Hook(name or f"{register.__module__}.{register.__qualname__}", remove or handle.remove, why)
     _table.append(entry)
     return entry
 
@@ -168,7 +167,7 @@ def is_replaced(owner: Any, attribute: str) -> bool:
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
 
-def rows() -> List[Row]:
+def rows() -> list[Row]:
     """Return the table in the order of installation; at the end, patches that wait for the import of a library."""
     return [entry.row() for entry in _table] + [one.row for waiting in _finder.waiting.values() for one in waiting]
 
@@ -215,8 +214,8 @@ def _name_of(owner: Any) -> str:
     for end in range(1, len(parts)):
         module = ".".join(parts[:end])
         if _namespace_of(sys.modules.get(module)).get(kind.__qualname__) is kind:
-            return "%s.%s" % (module, kind.__qualname__)
-    return "%s.%s" % (kind.__module__.replace("_echelon", "echelon", 1), kind.__qualname__)
+            return f"{module}.{kind.__qualname__}"
+    return "{}.{}".format(kind.__module__.replace("_echelon", "echelon", 1), kind.__qualname__)
 
 
 def _caller() -> str:
@@ -228,9 +227,9 @@ def _caller() -> str:
     return name[len(_ROOM) :] if name.startswith(_ROOM) else name
 
 
-_namespaces: List[Dict[str, Any]] = []
+_namespaces: list[dict[str, Any]] = []
 """The namespaces of modules that look_through() has seen."""
-_held: List[Set[int]] = []
+_held: list[set[int]] = []
 """The ids of the values in each of these namespaces."""
 
 
@@ -241,7 +240,7 @@ def look_through() -> None:
     all other work before a script begins. So the warm process looks once, before it forks the ranks.
     """
     ours = __name__.partition(".")[0]  # the whole package: a rank removes the warm process's modules from sys.modules
-    fresh: List[Dict[str, Any]] = []
+    fresh: list[dict[str, Any]] = []
     for name, module in reversed(sys.modules.items()):  # the latest first
         namespace = _namespace_of(module)
         if _namespaces and namespace is _namespaces[-1]:
@@ -253,7 +252,7 @@ def look_through() -> None:
         _held.append(set(map(id, namespace.values())))
 
 
-def _namespace_of(module: Any) -> Dict[str, Any]:
+def _namespace_of(module: Any) -> dict[str, Any]:
     """Return a module's namespace, without loading a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
@@ -265,7 +264,7 @@ class Hooks:
     """Patches of functions that other modules import by name, and of libraries that the script may import."""
 
     def __init__(self) -> None:
-        self.patches: List[Patch] = []
+        self.patches: list[Patch] = []
 
     def when_imported(self, name: str, act: OnImport, *, why: str, attribute: str = "…") -> None:
         """Call a function with a module now, or after its import."""
@@ -273,7 +272,7 @@ class Hooks:
         if module is not None:
             act(module)
         else:
-            _finder.wait(name, _Waiting(act, Row("%s.%s" % (name, attribute), _caller(), _on_import(name), why)))
+            _finder.wait(name, _Waiting(act, Row(f"{name}.{attribute}", _caller(), _on_import(name), why)))
 
     def replace(self, name: str, attribute: str, wrap: Callable[[Any], Any], *, why: str) -> None:
         """Replace a function, or Class.method, of a module that is imported now or later, if the module has it."""
@@ -308,7 +307,7 @@ class Hooks:
                 _replace_in(_namespaces[place], replaced)
 
 
-def _replace_in(namespace: Dict[str, Any], patches: Dict[int, Patch]) -> None:
+def _replace_in(namespace: dict[str, Any], patches: dict[int, Patch]) -> None:
     for key, value in list(namespace.items()):
         if id(value) in patches and callable(value):
             patch = patches[id(value)]
@@ -331,7 +330,7 @@ class _Waiting(NamedTuple):
 
 
 def _on_import(name: str) -> str:
-    return "when %s is imported" % name
+    return f"when {name} is imported"
 
 
 def _when() -> str:
@@ -342,8 +341,8 @@ class _Finder:
     """Finds no module itself; calls functions with modules after their import by other finders' loaders."""
 
     def __init__(self) -> None:
-        self.waiting: Dict[str, List[_Waiting]] = {}
-        self.completing: List[str] = []
+        self.waiting: dict[str, list[_Waiting]] = {}
+        self.completing: list[str] = []
         """The modules whose functions are running now."""
 
     def wait(self, name: str, waiting: _Waiting) -> None:
@@ -352,7 +351,7 @@ class _Finder:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of another finder, whose loader then calls the waiting functions."""
         if name not in self.waiting:
             return None

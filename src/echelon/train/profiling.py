@@ -3,7 +3,8 @@
 import atexit
 import os
 import sys
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from ..orders import profile
 from ..pytorch import targets
@@ -26,7 +27,7 @@ def begin(environ: Mapping[str, str]) -> None:
     def install(_: Any) -> None:
         gone = targets.changes("profile")
         if gone:
-            sys.stderr.write("echelon: %s; this rank is not profiled\n" % targets.describe(gone))
+            sys.stderr.write(f"echelon: {targets.describe(gone)}; this rank is not profiled\n")
             return
         events.after_step.listen("profile", recording.after_step, why=WHY)
 
@@ -77,7 +78,7 @@ class Recording:
         from torch.profiler import record_function
 
         self._end_step()
-        self._step = record_function("ProfilerStep#%d" % (self._num_steps + 1))
+        self._step = record_function(f"ProfilerStep#{self._num_steps + 1}")
         self._step.__enter__()
 
     def _end_step(self) -> None:
@@ -97,5 +98,5 @@ class Recording:
             os.chmod(part, 0o600)
             os.replace(part, self._path)
         except (OSError, RuntimeError) as error:  # a full disk ends no training
-            sys.stderr.write("echelon: warning: the profile could not be written: %s\n" % error)
+            sys.stderr.write(f"echelon: warning: the profile could not be written: {error}\n")
         self._profiler = None

@@ -1,7 +1,8 @@
 """One training on several ranks: the loaders, the gradients and the random numbers of a script, tied together."""
 
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist

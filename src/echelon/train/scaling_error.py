@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from types import FrameType, TracebackType
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 from ..node.frames import OF_RANK_0, own_line
 from ..orders.scale import DTENSOR
 from . import patches
 
 REFUSED_EXIT_CODE = 2
-_untold: "List[ScalingError]" = []
+_untold: "list[ScalingError]" = []
 """Refusals that were not printed yet."""
 _OWN = ("echelon", "_echelon")
 _INSIDE = (*_OWN, "torch")
@@ -37,7 +37,7 @@ class ScalingError(BaseException):
     is_told_briefly = True
 
     def __init__(self, reason: str, way_out: str, *, factor: float = 0.0) -> None:
-        super().__init__("%s\n  way out: %s" % (reason, way_out))
+        super().__init__(f"{reason}\n  way out: {way_out}")
         self.factor = factor
         """The factor by which a gradient is a multiple of the right one; 0 if it is no multiple."""
         _untold.append(self)
@@ -61,7 +61,7 @@ def tell_briefly(how: str = "data") -> None:
     """
     original, of_threads, pid = sys.excepthook, threading.excepthook, os.getpid()
 
-    def excepthook(kind: Any, error: BaseException, trace: Optional[TracebackType]) -> None:
+    def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
         if getattr(error, "is_told_briefly", False):
             _tell(error, _place_of(trace))
             return
@@ -92,9 +92,9 @@ def tell_briefly(how: str = "data") -> None:
     atexit.register(end)
 
 
-_of_library: List[BaseException] = []
-_of_rank_0: List[BaseException] = []
-_told: List[BaseException] = []
+_of_library: list[BaseException] = []
+_of_rank_0: list[BaseException] = []
+_told: list[BaseException] = []
 _CALLED = re.compile(r"(?:(?<=[^\w.])|^)([A-Za-z_]\w*)\(")
 """A call of a plain name."""
 _HELD = re.compile(r"self\.(_original|_inner|_loss)\(|\S*__torch_function__\(")
@@ -160,12 +160,12 @@ def tell_owner(error: BaseException) -> None:
         sys.stderr.write(own_line())
 
 
-def leave_out_own_frames(error: Optional[BaseException]) -> None:
+def leave_out_own_frames(error: BaseException | None) -> None:
     """Let the traceback of an error of script or library be that of one device, without the frames of echelon."""
-    seen: List[BaseException] = []
+    seen: list[BaseException] = []
     while error is not None and error not in seen:  # `raise error from error` is legal
         seen.append(error)
-        frames: List[TracebackType] = []
+        frames: list[TracebackType] = []
         trace = error.__traceback__
         while trace is not None:
             frames.append(trace)
@@ -184,7 +184,7 @@ def tell_at(refusal: ScalingError, place: str = "") -> None:
 
 def tell_here(refusal: ScalingError) -> None:
     """Print a refusal with the script's present line."""
-    frame: Optional[FrameType] = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and (_is_inside(frame) or _is_installed(frame)):
         frame = frame.f_back
     _tell(refusal, "" if frame is None else _line_of(frame, frame.f_lineno))
@@ -193,7 +193,7 @@ def tell_here(refusal: ScalingError) -> None:
 def _tell(error: BaseException, place: str) -> None:
     _untold.clear()
     file = sys.__stderr__ or sys.stderr  # torch.distributed replaces stderr to prefix lines with the rank
-    file.write("echelon.%s: %s\n%s" % (type(error).__name__, error, place))
+    file.write(f"echelon.{type(error).__name__}: {error}\n{place}")
     file.flush()
 
 
@@ -228,9 +228,9 @@ def _is_installed(frame: FrameType) -> bool:
     return any(name in frame.f_code.co_filename for name in ("site-packages", "dist-packages"))
 
 
-def _place_of(trace: Optional[TracebackType]) -> str:
+def _place_of(trace: TracebackType | None) -> str:
     """Return the innermost line of the script; if there is none, the innermost line of a package."""
-    place: Optional[Tuple[FrameType, int]] = None
+    place: tuple[FrameType, int] | None = None
     is_own = False
     while trace is not None:
         frame = trace.tb_frame
@@ -250,4 +250,4 @@ def _line_of(frame: FrameType, number: int) -> str:
     except FileNotFoundError:  # the working directory was removed
         short = path
     line = linecache.getline(path, number).strip()
-    return "  at %s:%d: %s\n" % (path if short.startswith("..") else short, number, line)
+    return f"  at {path if short.startswith('..') else short}:{number}: {line}\n"

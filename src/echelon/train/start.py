@@ -1,7 +1,7 @@
 """Start echelon: `echelon.start()` in a script, or hooks before an unchanged script."""
 
 import os
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from .wire import world as worlds
 if TYPE_CHECKING:
     from .replay.continuing import Continuing
 
-_run: Optional[Run] = None
+_run: Run | None = None
 
 
 def start(exact: int = 0) -> Run:
@@ -39,7 +39,7 @@ def start(exact: int = 0) -> Run:
     return _run
 
 
-def current() -> Optional[Run]:
+def current() -> Run | None:
     """Return this process's run; None before start()."""
     return _run
 
@@ -93,7 +93,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
         child_training.watch_starts(archive, _run.guarded_pid)
 
 
-def _saving(options: ScaleOptions, world: worlds.World) -> "Optional[Continuing]":
+def _saving(options: ScaleOptions, world: worlds.World) -> "Continuing | None":
     """Return what saves the training, or continues it; it sets the seed of the run that it continues."""
     order = checkpoint.read(os.environ)
     if order is None:

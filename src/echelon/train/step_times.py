@@ -4,8 +4,9 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import wraps
-from typing import Any, List, Mapping
+from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
@@ -33,7 +34,7 @@ class StepTimes:
         self._pid = os.getpid()
         self._step = 0
         self._last = self._written = time.perf_counter()
-        self._lines: List[str] = []
+        self._lines: list[str] = []
 
     def stepped(self, *_: Any) -> None:
         """Note that an optimizer has made a step."""

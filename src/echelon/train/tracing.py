@@ -1,8 +1,9 @@
 """Show the model of one device to tools that call it: traces, exports, counters of FLOPs."""
 
 import sys
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -50,7 +51,7 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
                 patches.replace(module, function, looking(original, function), why=why)
 
 
-def one_frame_up(kwargs: Dict[str, Any]) -> Dict[str, Any]:
+def one_frame_up(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return arguments for torch.jit.script when another function calls it.
 
     torch.jit.script looks up the names in a class or function in the frame of its caller.

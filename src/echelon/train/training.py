@@ -3,7 +3,8 @@
 import os
 import sys
 import weakref
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Protocol, Set, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 
@@ -45,7 +46,7 @@ class WorkersDraws(Protocol):
     def begin(self) -> None:
         """Note that new workers begin now."""
 
-    def around(self, changes: Dict[str, Any]) -> Dict[str, Any]:
+    def around(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Return changed parts of a loader, with which its workers tell what they draw."""
         raise NotImplementedError
 
@@ -59,7 +60,7 @@ class Training:
     world: World
     options: ScaleOptions
     files: Files
-    record: Optional[Record]
+    record: Record | None
     parallelism: Parallelism
     generators: Generators
     draws: Draws
@@ -82,15 +83,15 @@ class Training:
     """How many of the script's batches make one of all ranks, and of the oracle."""
     has_begun: bool
     """Whether something was trained."""
-    resumed_pass: Tuple[int, int] = (0, 0)
+    resumed_pass: tuple[int, int] = (0, 0)
     """The number of batches that the next pass over a loader leaves out, and its key; a checkpoint had them."""
 
-    workers_draws: "Optional[Mapping[Any, WorkersDraws]]" = None
+    workers_draws: "Mapping[Any, WorkersDraws] | None" = None
     """What the workers of loaders draw, by loader; None where no checkpoint keeps it."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._loops: List[OpenLoop] = []
+        self._loops: list[OpenLoop] = []
         self._last_fraction = 1.0
 
     def begin_training(self) -> None:
@@ -122,7 +123,7 @@ class Training:
         """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
 
-    def take_resumed_pass(self) -> Tuple[int, int]:
+    def take_resumed_pass(self) -> tuple[int, int]:
         """Return `resumed_pass`, once."""
         taken, self.resumed_pass = self.resumed_pass, (0, 0)
         return taken
@@ -142,11 +143,11 @@ class Training:
     def say(self, text: str) -> None:
         """Talk to the person, on the standard error of rank 0."""
         if self.is_main:
-            sys.stderr.write("echelon: %s\n" % text)
+            sys.stderr.write(f"echelon: {text}\n")
             sys.stderr.flush()
 
     @property
-    def loop(self) -> Optional[OpenLoop]:
+    def loop(self) -> OpenLoop | None:
         """The innermost training loop that goes on now."""
         return self._loops[-1] if self._loops else None
 
@@ -161,7 +162,7 @@ class Training:
             self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
             self._loops.remove(loop)
 
-    def batch_sizes(self) -> Set[int]:
+    def batch_sizes(self) -> set[int]:
         """Return how many samples the batches have that are at hand."""
         return {loop.num_rows for loop in self._loops if loop.num_rows}
 

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -37,7 +38,7 @@ class MemorySaver(Saver):
 
     def __init__(
         self,
-        folder: Optional[str],
+        folder: str | None,
         rank: int,
         num_ranks: int,
         new_group: Callable[[], Any],
@@ -56,7 +57,7 @@ class MemorySaver(Saver):
         self._new_group = new_group
         self._transfer_group: Any = None
         self._nodes = Nodes([self._path])
-        self._fitting: List[int] = []
+        self._fitting: list[int] = []
         self._mistake = ""
         self._read_next = 0.0
         self._bytes = 0
@@ -71,7 +72,7 @@ class MemorySaver(Saver):
 
     def _tell_all(
         self, step: int, tensors: Mapping[str, torch.Tensor], documents: Mapping[str, bytes]
-    ) -> List[Dict[str, Any]]:
+    ) -> list[dict[str, Any]]:
         began = time.monotonic()
         told = super()._tell_all(step, tensors, documents)
         self._waited_seconds = time.monotonic() - began
@@ -83,7 +84,7 @@ class MemorySaver(Saver):
             told[0]["mistake"] = self._meet(nodes)
         return told
 
-    def _words(self, step: int) -> Dict[str, Any]:
+    def _words(self, step: int) -> dict[str, Any]:
         return {
             "mistake": self._mistake if self._path else "its node has no folder in memory",
             "node": self._path,
@@ -98,7 +99,7 @@ class MemorySaver(Saver):
             self._bytes = bytes_left(self._path, self._available_bytes())
         return self._bytes
 
-    def _meet(self, nodes: List[str]) -> str:
+    def _meet(self, nodes: list[str]) -> str:
         """Form the group in which shares travel, once; return why it cannot be formed, equally on all ranks."""
         if len(nodes) == 1 or self._transfer_group is not None:
             return ""
@@ -112,7 +113,7 @@ class MemorySaver(Saver):
             mistake = next((one for one in mistakes if one), "")
         return mistake
 
-    def _why_not(self, share: shards.Share, told: List[Dict[str, Any]]) -> str:
+    def _why_not(self, share: shards.Share, told: list[dict[str, Any]]) -> str:
         if share.num_bytes == self._fitting:
             return ""
         self._fitting = share.num_bytes
@@ -123,12 +124,12 @@ class MemorySaver(Saver):
             needed = copies + _NUM_HELD * sum(share.num_bytes[rank] for rank in [*beside, *kept])
             available = min(told[rank]["available"] for rank in beside)
             if needed > available * SHARE_OF_AVAILABLE:
-                return "%s has %.1f GiB of memory available, and states in it would need %.1f GiB" % (
+                return "{} has {:.1f} GiB of memory available, and states in it would need {:.1f} GiB".format(
                     told[leader]["host"], available / 2**30, needed / 2**30,
                 )  # fmt: skip
         return ""
 
-    def _fits(self, share: shards.Share, hosts: List[str]) -> bool:  # noqa: ARG002
+    def _fits(self, share: shards.Share, hosts: list[str]) -> bool:  # noqa: ARG002
         return True
 
     def _refuse(self, step: int, why: str, draft: str) -> None:
@@ -138,9 +139,9 @@ class MemorySaver(Saver):
         if self._is_on and not self._is_busy(why):
             self._is_on = False
             if self._rank == 0:
-                self._say("keeps no states in the memory of nodes from step %d on: %s" % (step, why))
+                self._say(f"keeps no states in the memory of nodes from step {step} on: {why}")
 
-    def _finish(self, save: Save, written: Optional[WrittenFile], mistake: str) -> None:
+    def _finish(self, save: Save, written: WrittenFile | None, mistake: str) -> None:
         """Write this rank's share, and the one that it keeps; the first rank of the node publishes them."""
         if written is not None:
             mistake = mistake or "the share was written in parts"
@@ -156,10 +157,10 @@ class MemorySaver(Saver):
     def _draft_path(self, save: Save) -> str:
         return os.path.join(self._path, save.name)
 
-    def _write(self, save: Save, mistake: str) -> Dict[str, WrittenFile]:
+    def _write(self, save: Save, mistake: str) -> dict[str, WrittenFile]:
         """Return what this rank has written; a rank that cannot write lets no other rank wait for it."""
-        files: Dict[str, WrittenFile] = {}
-        error: Optional[Exception] = CheckpointError(mistake) if mistake else None
+        files: dict[str, WrittenFile] = {}
+        error: Exception | None = CheckpointError(mistake) if mistake else None
         try:
             draft = self._folder.join(save.name)
             if error is None:
@@ -175,10 +176,10 @@ class MemorySaver(Saver):
             raise error
         return files
 
-    def _documents(self, save: Save) -> List[Tuple[str, bytes]]:
+    def _documents(self, save: Save) -> list[tuple[str, bytes]]:
         return [*save.documents.items(), (tensors_file.NAME, save.share.document)] if self._rank == 0 else []
 
-    def _close(self, save: Save, files: Dict[str, WrittenFile]) -> None:
+    def _close(self, save: Save, files: dict[str, WrittenFile]) -> None:
         folder = self._draft_path(save)
         if self._rank != self._nodes.leader_of(self._rank):
             _report(folder, self._rank, files, "")
@@ -211,22 +212,22 @@ def _report(folder: str, rank: int, files: Mapping[str, WrittenFile], mistake: s
         pass  # the first rank has given this save up
 
 
-def _files_of(folder: str, rank: int) -> Dict[str, WrittenFile]:
+def _files_of(folder: str, rank: int) -> dict[str, WrittenFile]:
     """Return what a rank of this node has written, when it says so."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not os.path.exists(_report_path(folder, rank)):
         if time.monotonic() > deadline:
-            raise CheckpointError("rank %d has not written within %d s" % (rank, PATIENCE_SECONDS))
+            raise CheckpointError(f"rank {rank} has not written within {PATIENCE_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
     with open(_report_path(folder, rank), encoding="utf-8") as file:
         told = json.load(file)
     if told["mistake"]:
-        raise CheckpointError("rank %d: %s" % (rank, told["mistake"]))
+        raise CheckpointError(f"rank {rank}: {told['mistake']}")
     return {name: WrittenFile(*one) for name, one in told["files"].items()}
 
 
 def _report_path(folder: str, rank: int) -> str:
-    return os.path.join(folder, "rank-%d.written" % rank)
+    return os.path.join(folder, f"rank-{rank}.written")
 
 
 class Nodes:
@@ -239,7 +240,7 @@ class Nodes:
 
     def __init__(self, node_of_ranks: Sequence[str]) -> None:
         self._node_of_ranks = list(node_of_ranks)
-        self._ranks: Dict[str, List[int]] = {}
+        self._ranks: dict[str, list[int]] = {}
         for rank, node in enumerate(node_of_ranks):
             self._ranks.setdefault(node, []).append(rank)
         self._names = list(self._ranks)
@@ -250,11 +251,11 @@ class Nodes:
         return len(self._names) > 1
 
     @property
-    def leaders(self) -> List[int]:
+    def leaders(self) -> list[int]:
         """Return the first rank of each node."""
         return [ranks[0] for ranks in self._ranks.values()]
 
-    def ranks_beside(self, rank: int) -> List[int]:
+    def ranks_beside(self, rank: int) -> list[int]:
         """Return the ranks of a rank's node."""
         return self._ranks[self._node_of_ranks[rank]]
 
@@ -269,7 +270,7 @@ class Nodes:
         others = self._ranks[self._names[(number + 1) % len(self._names)]]
         return others[place % len(others)]
 
-    def kept_by(self, rank: int) -> List[int]:
+    def kept_by(self, rank: int) -> list[int]:
         """Return the ranks whose shares a rank keeps for their node."""
         number = self._names.index(self._node_of_ranks[rank])
         return [other for other in self._ranks[self._names[number - 1]] if self.keeper_of(other) == rank]

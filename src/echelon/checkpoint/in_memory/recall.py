@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .. import exchange, host_memory, tensors_file
 from ..errors import CheckpointError
@@ -22,8 +23,8 @@ class _Held(NamedTuple):
     save: str
     step: int
     num_ranks: int
-    about: Dict[str, Any]
-    files: Dict[str, WrittenFile]
+    about: dict[str, Any]
+    files: dict[str, WrittenFile]
 
 
 class _Inventory(NamedTuple):
@@ -31,7 +32,7 @@ class _Inventory(NamedTuple):
 
     available: int
     step_on_disk: int
-    held: List[_Held]
+    held: list[_Held]
 
 
 class _Whole(NamedTuple):
@@ -39,19 +40,19 @@ class _Whole(NamedTuple):
 
     held: _Held
     """Of one node."""
-    places: Dict[str, List[int]]
+    places: dict[str, list[int]]
     """By file: the nodes that hold it, as places in the list of leaders."""
-    files: Dict[str, WrittenFile]
+    files: dict[str, WrittenFile]
 
 
 def newest(
     folder: str,
     step_on_disk: int,
     attempt: int,
-    new_group: Callable[[List[int]], Any],
+    new_group: Callable[[list[int]], Any],
     say: Callable[[str], None],
     num_ranks: int = 0,
-) -> Optional[Checkpoint]:
+) -> Checkpoint | None:
     """Return the newest state in memory if it is newer than `step_on_disk`; all ranks call it, and get the same step.
 
     `folder` is that of this rank's node, empty if it has none; afterwards it has this state alone, whole. `attempt` is
@@ -72,13 +73,13 @@ def newest(
             mistake = _spread(folder, whole, nodes.leaders, attempt, new_group)
         if not mistake:
             return Store(folder, _NUM_KEPT).latest()[0]
-        say("the state of step %d in the memory of nodes cannot be used: %s" % (whole.held.step, mistake))
+        say(f"the state of step {whole.held.step} in the memory of nodes cannot be used: {mistake}")
     if rank in nodes.leaders:
         _keep_only(folder, -1)  # the training goes another way to these steps
     return None
 
 
-def _spread(folder: str, whole: _Whole, leaders: List[int], attempt: int, new_group: Callable[[List[int]], Any]) -> str:
+def _spread(folder: str, whole: _Whole, leaders: list[int], attempt: int, new_group: Callable[[list[int]], Any]) -> str:
     """Let each node hold the whole state; return why one of them cannot, equally on all ranks, or nothing."""
     mistake = ""
     try:
@@ -91,7 +92,7 @@ def _spread(folder: str, whole: _Whole, leaders: List[int], attempt: int, new_gr
     return next((text.decode() for text in exchange.gather(mistake.encode()) if text), "")
 
 
-def _held(folder: str) -> List[_Held]:
+def _held(folder: str) -> list[_Held]:
     """Return what this node holds; nothing if its folder cannot be read."""
     try:
         entries = Store(folder, _NUM_KEPT).entries(deep=True) if folder else []
@@ -110,35 +111,35 @@ def _decoded(content: bytes) -> _Inventory:
     return _Inventory(available, step_on_disk, [part._replace(files=_files(part.files)) for part in parts])
 
 
-def _files(rows: Mapping[str, Any]) -> Dict[str, WrittenFile]:
+def _files(rows: Mapping[str, Any]) -> dict[str, WrittenFile]:
     return {name: WrittenFile(*fields) for name, fields in rows.items()}
 
 
-def _newest_whole(inventories: Sequence[Sequence[_Held]], num_ranks: int) -> Optional[_Whole]:
+def _newest_whole(inventories: Sequence[Sequence[_Held]], num_ranks: int) -> _Whole | None:
     """Return the newest state whose files are all on some node; if `num_ranks` is given, only one of so many ranks.
 
     A node that was away may have a state of a later step from an attempt before: the training went another way since.
     """
-    saves: Dict[str, List[Tuple[int, _Held]]] = {}
+    saves: dict[str, list[tuple[int, _Held]]] = {}
     for place, inventory in enumerate(inventories):
         for held in inventory:
             saves.setdefault(held.save, []).append((place, held))
     for parts in sorted(saves.values(), key=lambda one: max(_order(held) for _, held in one), reverse=True):
         if num_ranks and parts[0][1].num_ranks != num_ranks:
             continue
-        places: Dict[str, List[int]] = {}
-        files: Dict[str, WrittenFile] = {}
+        places: dict[str, list[int]] = {}
+        files: dict[str, WrittenFile] = {}
         for place, held in parts:
             for name, written in held.files.items():
                 places.setdefault(name, []).append(place)
                 files[name] = written
-        needed = ["rank-%d.safetensors" % rank for rank in range(parts[0][1].num_ranks)]
+        needed = [f"rank-{rank}.safetensors" for rank in range(parts[0][1].num_ranks)]
         if all(name in files for name in [*needed, tensors_file.NAME]):
             return _Whole(parts[0][1], places, files)
     return None
 
 
-def _order(held: _Held) -> Tuple[int, int, str]:
+def _order(held: _Held) -> tuple[int, int, str]:
     return int(held.about.get(ATTEMPT, 0)), held.step, held.save
 
 
@@ -147,9 +148,8 @@ def _why_not(whole: _Whole, inventories: Sequence[_Inventory]) -> str:
     for place, inventory in enumerate(inventories):
         missing = sum(one.num_bytes for name, one in whole.files.items() if place not in whole.places[name])
         if missing > inventory.available * SHARE_OF_AVAILABLE:
-            return "a node lacks %.1f GiB of it, and has %.1f GiB of memory available" % (
-                missing / 2**30, inventory.available / 2**30,
-            )  # fmt: skip
+            return (f"a node lacks {missing / 2**30:.1f} GiB of it, and has {inventory.available / 2**30:.1f} GiB "
+            "of memory available")  # fmt: skip
     return ""
 
 
@@ -161,8 +161,8 @@ def _complete(folder: str, whole: _Whole, group: Any, place: int, attempt: int) 
     """
     own = [name for name, places in whole.places.items() if place in places]
     store = Store(folder, _NUM_KEPT)
-    mistakes: List[CheckpointError] = []
-    draft: Optional[Draft] = None
+    mistakes: list[CheckpointError] = []
+    draft: Draft | None = None
     try:
         draft = store.begin(whole.held.step)
         for name in own:

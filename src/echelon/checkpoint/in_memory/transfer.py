@@ -3,7 +3,8 @@
 import json
 import mmap
 import os
-from typing import Any, Dict, Iterator, List, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -12,10 +13,10 @@ from ..manifest import WrittenFile
 
 _LENGTH_BYTES = 8
 _PART_BYTES = 256 << 20
-Files = Dict[str, WrittenFile]
+Files = dict[str, WrittenFile]
 
 
-def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: List[int], group: Any) -> Files:
+def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: list[int], group: Any) -> Files:
     """Send this rank's files to `keeper`, and write those of the ranks `kept` into the same folder; return these.
 
     All ranks of the group call it, in any thread: no rank waits before it has sent. A rank that has nothing sends
@@ -27,7 +28,7 @@ def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: Li
     views = [view for name in files for view in _views(os.path.join(folder, name), files[name].num_bytes)]
     sent += [_send(view, keeper, group) for view in views]
     received: Files = {}
-    mistakes: List[CheckpointError] = []
+    mistakes: list[CheckpointError] = []
     for rank in kept:
         theirs = _receive_head(rank, group)
         for name, written in theirs.items():
@@ -42,7 +43,7 @@ def pass_on(files: Mapping[str, WrittenFile], folder: str, keeper: int, kept: Li
 
 
 def broadcast(
-    path: str, written: WrittenFile, source: int, group: Any, mistakes: List[CheckpointError], *, is_kept: bool
+    path: str, written: WrittenFile, source: int, group: Any, mistakes: list[CheckpointError], *, is_kept: bool
 ) -> None:
     """Send the file of the rank `source` of a group to all others; those with `is_kept` write it at `path`.
 
@@ -68,7 +69,7 @@ def _receive_head(rank: int, group: Any) -> Files:
     files = {name: WrittenFile(*fields) for name, fields in json.loads(bytes(head.tolist())).items()}
     for name in files:
         if os.path.basename(name) != name or name in ("", ".", ".."):
-            raise CheckpointError("rank %d sends a file with the name %r" % (rank, name))
+            raise CheckpointError(f"rank {rank} sends a file with the name {name!r}")
     return files
 
 
@@ -80,7 +81,7 @@ def _tensor(content: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def _new_views(folder: str, name: str, num_bytes: int, mistakes: List[CheckpointError]) -> Iterator[torch.Tensor]:
+def _new_views(folder: str, name: str, num_bytes: int, mistakes: list[CheckpointError]) -> Iterator[torch.Tensor]:
     """Yield the parts of a new file; those of memory that is thrown away if there can be no such file."""
     path = os.path.join(folder, name)
     try:
@@ -97,12 +98,12 @@ def _new_views(folder: str, name: str, num_bytes: int, mistakes: List[Checkpoint
     return _views(path, num_bytes)
 
 
-def _old_views(path: str, num_bytes: int, mistakes: List[CheckpointError]) -> Iterator[torch.Tensor]:
+def _old_views(path: str, num_bytes: int, mistakes: list[CheckpointError]) -> Iterator[torch.Tensor]:
     """Yield the parts of a file that is there; memory of any content if it cannot be read."""
     try:
         return iter(list(_views(path, num_bytes)))
     except (OSError, ValueError) as error:
-        mistakes.append(CheckpointError("%s cannot be read: %s" % (path, error)))
+        mistakes.append(CheckpointError(f"{path} cannot be read: {error}"))
         return _scratch(num_bytes)
 
 

@@ -1,6 +1,7 @@
 """Decide whether two results are equal up to rounding, and describe the difference where they are not."""
 
-from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,12 +23,12 @@ class Difference(NamedTuple):
     how: str
 
 
-def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
+def difference_of(ours: Any, theirs: Any) -> Difference | None:
     """Return the first output that differs from that of the whole batch; None if all are equal up to rounding."""
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
-        return Difference("they are %d" % len(both[0]), "and not %d" % len(both[1]))
-    for (name, own), (_, expected) in zip(*both):  # noqa: B905
+        return Difference(f"they are {len(both[0])}", f"and not {len(both[1])}")
+    for (name, own), (_, expected) in zip(*both, strict=False):
         how = _how_tensors(own, expected) if isinstance(own, torch.Tensor) else _how_numbers(own, expected)
         if how:
             return Difference(name, how)
@@ -36,12 +37,12 @@ def difference_of(ours: Any, theirs: Any) -> Optional[Difference]:
 
 def difference_of_gradients(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], names: Sequence[str]
-) -> Optional[Difference]:
+) -> Difference | None:
     """Return the weight whose gradient differs most; None if rounding of the whole gradient explains the difference.
 
     A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
     """
-    squares = [distance(one, other) ** 2 for one, other in zip(ours, theirs)]  # noqa: B905
+    squares = [distance(one, other) ** 2 for one, other in zip(ours, theirs, strict=False)]
     scale = sum(float(doubles(other).pow(2).sum()) for other in theirs) ** 0.5
     tolerance = max((_tolerance(one.dtype, OF_GRADIENTS) for one in theirs), default=0.0)
     total = sum(squares) ** 0.5
@@ -50,8 +51,8 @@ def difference_of_gradients(
     place = squares.index(max(squares))
     return Difference(
         names[place],
-        "differ from those of the whole batch by %.2g of the norm of the whole gradient"
-        % (total / scale if scale else 1.0),
+        f"differ from those of the whole batch by {total / scale if scale else 1.0:.2g} of the norm of the "
+        "whole gradient",
     )
 
 
@@ -60,33 +61,32 @@ def differs(own: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(_how_tensors(own, expected))
 
 
-def _leaves(value: Any, name: str) -> Iterator[Tuple[str, Any]]:
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (torch.Tensor, bool, int, float)):
         yield name, value
     elif isinstance(value, (tuple, list)):
         for place, entry in enumerate(value):
-            yield from _leaves(entry, "%s[%d]" % (name, place))
+            yield from _leaves(entry, f"{name}[{place}]")
     elif isinstance(value, dict):
         for key, entry in value.items():
-            yield from _leaves(entry, "%s[%r]" % (name, key))
+            yield from _leaves(entry, f"{name}[{key!r}]")
     else:
         for tensor in tensors_of(value):
-            yield "a tensor of %s" % name, tensor
+            yield f"a tensor of {name}", tensor
 
 
 def _how_numbers(own: Any, expected: Any) -> str:
     if isinstance(expected, torch.Tensor) or abs(own - expected) <= OF_OUTPUTS[torch.float32] * abs(expected):
         return ""
-    return "is %.6g for the rows of rank 0, but %.6g for the whole batch" % (own, expected)
+    return f"is {own:.6g} for the rows of rank 0, but {expected:.6g} for the whole batch"
 
 
 def _how_tensors(own: torch.Tensor, expected: Any) -> str:
     if not isinstance(expected, torch.Tensor):
         return ""
     if own.shape != expected.shape:
-        return "has the shape %s for the rows of the ranks, but %s for the whole batch" % (
-            list(own.shape),
-            list(expected.shape),
+        return (
+            f"has the shape {list(own.shape)} for the rows of the ranks, but {list(expected.shape)} for the whole batch"
         )
     if not own.numel() or own.layout != torch.strided or own.is_quantized:
         return ""

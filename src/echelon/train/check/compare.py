@@ -3,7 +3,8 @@
 import math
 import os
 import weakref
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ class Bound(NamedTuple):
     """The norm of the whole model's gradient."""
 
 
-def norm_of(gradients: Iterable[Optional[torch.Tensor]]) -> float:
+def norm_of(gradients: Iterable[torch.Tensor | None]) -> float:
     """Return the norm of a whole model's gradient."""
     return math.sqrt(sum(float(_finite(gradient).norm()) ** 2 for gradient in gradients if gradient is not None))
 
@@ -53,9 +54,7 @@ def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool
     return Bound(relative, min(NUM_ROUNDINGS * epsilon, relative / 100) * norm, norm)
 
 
-def difference(
-    parameter: nn.Parameter, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor], bound: Bound
-) -> float:
+def difference(parameter: nn.Parameter, ours: torch.Tensor | None, theirs: torch.Tensor | None, bound: Bound) -> float:
     """Return the relative difference of a gradient; raise ScalingError where it is more than rounding."""
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
@@ -73,11 +72,11 @@ def difference(
         return absolute / bound.norm if bound.norm else 0.0
     factor = multiple(ours, theirs, tolerance=1e-2)
     if factor:
-        raise _wrong(parameter, "it is %.4g times as large" % factor, factor)
-    raise _wrong(parameter, "it differs by %.2g" % relative)
+        raise _wrong(parameter, f"it is {factor:.4g} times as large", factor)
+    raise _wrong(parameter, f"it differs by {relative:.2g}")
 
 
-Buffers = Dict[str, Tuple[str, torch.Tensor]]
+Buffers = dict[str, tuple[str, torch.Tensor]]
 
 
 class Known:
@@ -98,12 +97,12 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
     options of its own, and a module without parameters computes with the whole batch.
     """
     living = modules.living()
-    places = {id(module): "known %d" % id(module) for module in living if module in known}
+    places = {id(module): f"known {id(module)}" for module in living if module in known}
     for number, root in enumerate(fsdp.roots_of(parameters)):
         for path, module in root.named_modules():
-            places.setdefault(id(module), "model %d %s" % (number, path))
+            places.setdefault(id(module), f"model {number} {path}")
     return {
-        "%s.%s" % (places[id(module)], name): ("%s.%s" % (type(module).__name__, name), buffer)
+        f"{places[id(module)]}.{name}": (f"{type(module).__name__}.{name}", buffer)
         for module in living
         if id(module) in places and not isinstance(module, internals.NormLayer)
         for name, buffer in module.named_buffers(recurse=False)
@@ -111,7 +110,7 @@ def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
     }
 
 
-def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: bool) -> None:
+def compare_buffers(ours: Buffers, theirs: dict[str, torch.Tensor], *, is_half: bool) -> None:
     """Refuse a model whose buffer differs from that of the whole batch, because later steps depend on it."""
     for key, (name, own_buffer) in ours.items():
         whole_buffer = theirs.get(key)
@@ -124,8 +123,8 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
             is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
         if not is_same:
             raise ScalingError(
-                "the first step differs from one device: the model changes its buffer %s with the samples that "
-                "it gets, and each rank gets different samples" % name,
+                f"the first step differs from one device: the model changes its buffer {name} with the samples that "
+                "it gets, and each rank gets different samples",
                 "change the buffer outside the model, where the batch is whole, or start one rank: echelon run -n 1 …",
             )
 
@@ -133,8 +132,9 @@ def compare_buffers(ours: Buffers, theirs: Dict[str, torch.Tensor], *, is_half: 
 def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> ScalingError:
     cause = meaning(factor, int(os.environ.get("WORLD_SIZE", "1")))
     return ScalingError(
-        "the first step differs from one device: the gradient of %s is not the gradient of the whole batch: "
-        "%s; %s" % (_name(parameter), how, cause),
+        f"the first step differs from one device: the gradient of {_name(parameter)} is not the gradient of "
+        "the whole batch: "
+        f"{how}; {cause}",
         "let the loss be the mean over the batch that the loader gives, or start one rank: echelon run -n 1 …",
         factor=factor,
     )
@@ -143,16 +143,16 @@ def _wrong(parameter: nn.Parameter, how: str, factor: float = 0.0) -> ScalingErr
 def _name(parameter: nn.Parameter) -> str:
     """Return the longest of a parameter's names, which is its name in the outermost module."""
     names = [
-        "%s.%s" % (type(module).__name__, name)
+        f"{type(module).__name__}.{name}"
         for module in modules.living()
         if not isinstance(module, nn.ParameterList)
         for name, one in module.named_parameters()
         if one is parameter and modules.OF_OPTIMIZERS not in name  # not our own wrapper
     ]
-    return max(names, key=lambda name: name.count("."), default="a parameter of shape %s" % (tuple(parameter.shape),))
+    return max(names, key=lambda name: name.count("."), default=f"a parameter of shape {tuple(parameter.shape)}")
 
 
-def name_of_infinite(parameter: nn.Parameter, gradient: Optional[torch.Tensor]) -> str:
+def name_of_infinite(parameter: nn.Parameter, gradient: torch.Tensor | None) -> str:
     """Return the name of a parameter whose gradient is infinite or not a number somewhere; empty if it is finite."""
     if gradient is None or not _is_strided(gradient) or bool(gradient.isfinite().all()):
         return ""
@@ -170,5 +170,5 @@ def _is_strided(*gradients: torch.Tensor) -> bool:
     return all(gradient.layout == torch.strided for gradient in gradients)
 
 
-def _is_zero(gradient: Optional[torch.Tensor]) -> bool:
+def _is_zero(gradient: torch.Tensor | None) -> bool:
     return gradient is None or not bool(gradient.any())

@@ -7,12 +7,12 @@ def meaning(factor: float, num_ranks: int) -> str:
     """Return the likeliest cause of a factor; 0 means that the gradient is no multiple."""
     if abs(factor * num_ranks - 1) < 0.02:
         return (
-            "that is 1/%d, one over the number of ranks: the loss is a sum over the batch, or the script "
-            "divides it by a constant batch size" % num_ranks
+            f"that is 1/{num_ranks}, one over the number of ranks: the loss is a sum over the batch, or the script "
+            "divides it by a constant batch size"
         )
     if abs(factor - num_ranks) < 0.02 * num_ranks:
         return (
-            "that is the number of ranks, %d: the script sums gradients over the ranks instead of taking their mean"
-            % num_ranks
+            f"that is the number of ranks, {num_ranks}: the script sums gradients over the ranks instead of "
+            "taking their mean"
         )
     return UNKNOWN

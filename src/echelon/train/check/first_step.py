@@ -8,7 +8,8 @@ ever used by both. It runs until every optimizer has stepped once, for ten steps
 import atexit
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Protocol, Set
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -58,15 +59,15 @@ class FirstStep:
         self._is_main = is_main
         self._say = say
         self._oracle = Oracle()
-        self._reports: Dict[int, Any] = {}
+        self._reports: dict[int, Any] = {}
         self._is_sent = False
         self._why_not = ""
         self._known = compare.Known()
         self._switch_on: Callable[[], None] = lambda: None
         self._num_workers = 0
         self._num_steps = 0
-        self._stepped: Set[int] = set()
-        self._seen: Set[int] = set()
+        self._stepped: set[int] = set()
+        self._seen: set[int] = set()
         """The ids of the parameters whose gradients were compared."""
         self._num_compared = 0
         self._num_left = 0
@@ -86,7 +87,7 @@ class FirstStep:
         """Whether a continued run must have the same first step; models that draw are then not compared."""
         self.num_samples = 0
         """The largest number of samples that all ranks together had in one call of a model."""
-        self.guesses: Set[str] = set()
+        self.guesses: set[str] = set()
         """The random draws inside of models for which the rows of the batch are uncertain."""
         self.is_half = False
         """Whether an operation ran under autocast."""
@@ -188,7 +189,7 @@ class FirstStep:
         if not remaining or self._num_steps == MOST_STEPS:
             self._finish()
 
-    def _report(self, place: int, parameters: List[nn.Parameter], *, was_drawn: bool) -> None:
+    def _report(self, place: int, parameters: list[nn.Parameter], *, was_drawn: bool) -> None:
         gradients = [None if one.grad is None else one.grad.detach().cpu() for one in parameters]
         buffers = {key: one.detach().cpu() for key, (_, one) in compare.buffers(parameters, self._known).items()}
         why_not = DRAWS if was_drawn else self._why_of_batch_norm()
@@ -205,7 +206,7 @@ class FirstStep:
         if message is not None:
             self._reports[message["place"]] = message
 
-    def _compare(self, place: int, parameters: List[nn.Parameter]) -> None:
+    def _compare(self, place: int, parameters: list[nn.Parameter]) -> None:
         wholes = each_whole(one.grad for one in parameters if one.grad is not None)
         gradients = [None if one.grad is None else next(wholes) for one in parameters]
         if not self._is_main or self._why_not:
@@ -225,12 +226,12 @@ class FirstStep:
                 self.cancel("")
                 raise
             refusal.withdraw()
-            guess = "the model draws %s, and echelon cannot tell which rows of the batch get them" % min(
-                self.guesses, default=""
+            guess = "the model draws {}, and echelon cannot tell which rows of the batch get them".format(
+                min(self.guesses, default="")
             )
             self._why_not = guess if self.guesses else WORKERS_DRAW
 
-    def _compare_with(self, report: Any, parameters: List[nn.Parameter], gradients: List[Any]) -> None:
+    def _compare_with(self, report: Any, parameters: list[nn.Parameter], gradients: list[Any]) -> None:
         slack = 1.0 if self._num_steps == 1 else compare.LATER
         norm = compare.norm_of(report["gradients"])
         for place, theirs in enumerate(_in_order_of(modules.marks(parameters), report)):
@@ -256,21 +257,21 @@ class FirstStep:
         num_compared, num_all = self._num_compared, len(self._stepped) + self._num_left
         if not num_compared:
             return _NOT_COMPARED % self._why_not
-        equal = "equals that of one device to %.0e (%.1f s)" % (self._worst, self._seconds)
+        equal = f"equals that of one device to {self._worst:.0e} ({self._seconds:.1f} s)"
         if self._infinite:
-            equal = "not compared in full: the gradient of %s is not finite, on one device either" % self._infinite
+            equal = f"not compared in full: the gradient of {self._infinite} is not finite, on one device either"
         if num_all == 1:
             return equal
         if num_compared == num_all:
-            return "%s, for each of %d optimizers" % (equal, num_all)
-        why = self._why_not or "the optimizer did not step in the first %d steps" % self._num_steps
-        return "%s, for %d of %d optimizers; echelon did not compare the rest: %s" % (equal, num_compared, num_all, why)
+            return f"{equal}, for each of {num_all} optimizers"
+        why = self._why_not or f"the optimizer did not step in the first {self._num_steps} steps"
+        return f"{equal}, for {num_compared} of {num_all} optimizers; echelon did not compare the rest: {why}"
 
 
-def _in_order_of(marks: List[str], report: Any) -> List[Any]:
+def _in_order_of(marks: list[str], report: Any) -> list[Any]:
     """Return the gradients of a report in the order of these weights: a set has another one in each process."""
-    known = dict(zip(report["marks"], report["gradients"]))  # noqa: B905
+    known = dict(zip(report["marks"], report["gradients"], strict=False))
     if len(known) == len(marks) and set(known) == set(marks):
         return [known[mark] for mark in marks]
-    gradients: List[Any] = report["gradients"]
+    gradients: list[Any] = report["gradients"]
     return gradients

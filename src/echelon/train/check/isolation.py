@@ -4,9 +4,10 @@ import io
 import itertools
 import sys
 from collections import OrderedDict, deque
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import wraps
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ class Copies:
         self._modules = [one for one in module.modules() if not isinstance(one, torch.jit.ScriptModule)]
         self.is_spread = any(is_sharded(one) for one in module.parameters())
         self.names = {id(one): name for name, one in module.named_parameters()}
-        self.weights: Dict[int, torch.Tensor] = {}
+        self.weights: dict[int, torch.Tensor] = {}
         """The copies by the id of the weights, in the model's order."""
 
     @contextmanager
@@ -41,7 +42,7 @@ class Copies:
 
     @torch.no_grad()
     def _put_copies(self) -> None:
-        copies: Dict[int, torch.Tensor] = {}
+        copies: dict[int, torch.Tensor] = {}
         for module in self._modules:
             for name, weight in internals.weights(module).items() if not self.is_spread else ():
                 if weight is not None:
@@ -78,7 +79,7 @@ def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def uncompiled(is_compiled: bool) -> ContextManager[Any]:
+def uncompiled(is_compiled: bool) -> AbstractContextManager[Any]:
     """Return a context in which compiled code is computed by Python."""
     return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
 
@@ -184,7 +185,7 @@ class Kept:
         spaces = {type(one).__module__: vars(sys.modules[type(one).__module__]) for one in modules if _is_own(one)}
         self._attributes = [(one, dict(vars(one))) for one in modules]
         self._names = [(space, dict(space)) for space in spaces.values()]
-        self._contents: Dict[int, Tuple[Any, Any]] = {}
+        self._contents: dict[int, tuple[Any, Any]] = {}
         for _, values in (*self._attributes, *self._names):
             for value in values.values():
                 self._keep(value)
@@ -222,7 +223,7 @@ def _is_own(value: Any) -> bool:
     return path is not None and lines.is_file_of_script(path)
 
 
-def _base(value: Any) -> Optional[type]:
+def _base(value: Any) -> type | None:
     return next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
 
 
@@ -232,7 +233,7 @@ def _content(value: Any) -> Any:
     return kind.copy(value)
 
 
-def _entries(content: Any) -> List[int]:
+def _entries(content: Any) -> list[int]:
     """Return the identities of the entries, in their order."""
     flat = itertools.chain.from_iterable(content.items()) if isinstance(content, dict) else content
     return [id(entry) for entry in flat]

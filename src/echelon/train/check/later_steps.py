@@ -6,7 +6,8 @@ for it. The measured cost decides how often a step is signed. A few steps are co
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Set
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -50,7 +51,7 @@ class Exchange(NamedTuple):
     """The signatures of a step whose exchange has begun."""
 
     step: int
-    notes: List[Note]
+    notes: list[Note]
     numbers: torch.Tensor
     work: Any
 
@@ -62,14 +63,14 @@ class LaterSteps:
         self._pace = Pace(run.world, run.say)
         self._run = run
         self._is_wanted = True
-        self._notes: List[Note] = []
-        self._under_way: Deque[Exchange] = deque()
+        self._notes: list[Note] = []
+        self._under_way: deque[Exchange] = deque()
         self._next = 1
         self._between = 1
         self._seconds = 0.0  # that this step's signatures have cost
-        self._began: Optional[float] = None
+        self._began: float | None = None
         self._last_step = 0
-        self._read: Deque[List[float]] = deque(maxlen=5)
+        self._read: deque[list[float]] = deque(maxlen=5)
         self._num_read = 0
         self.spots = Spots(run, self._pace)
 
@@ -99,11 +100,11 @@ class LaterSteps:
     def _signs(self) -> bool:
         return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
 
-    def _at_batch(self, _: Any, indices: List[Any]) -> None:
+    def _at_batch(self, _: Any, indices: list[Any]) -> None:
         """Note the samples of a batch."""
         if self._signs:
             began = time.perf_counter()
-            self._note("the samples of a batch: %d" % len(indices), signature.of_indices(indices))
+            self._note(f"the samples of a batch: {len(indices)}", signature.of_indices(indices))
             self._seconds += time.perf_counter() - began
 
     def _at_stream(self, batch: Any) -> None:
@@ -111,11 +112,11 @@ class LaterSteps:
         if self._signs:
             began = time.perf_counter()
             tensors = tensors_of(batch)
-            self._note("a batch of a stream: %s" % signature.text_of_shapes(batch), signature.of_tensors(tensors))
+            self._note(f"a batch of a stream: {signature.text_of_shapes(batch)}", signature.of_tensors(tensors))
             self._seconds += time.perf_counter() - began
 
     def _at_call(
-        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: list[Any], leads: list[list[Sharded]]
     ) -> None:
         """Note a model call before it is computed, and compare its results at once if the step is a spot."""
         if not self.is_on:
@@ -127,12 +128,12 @@ class LaterSteps:
             self._compare_now()
             self.spots.at_call(original, module, inputs, every, leads)
 
-    def _note_call(self, module: nn.Module, inputs: Any, rows_of_ranks: Set[int]) -> None:
+    def _note_call(self, module: nn.Module, inputs: Any, rows_of_ranks: set[int]) -> None:
         """Note the shapes of the shared arguments, and the elements of the arguments that every rank has whole."""
         began = time.perf_counter()
         shared = [one for one in tensors_of(inputs) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]
         signed = signature.of_tensors(shared)
-        self._note("%s(%s)" % (type(module).__name__, signature.text_of_shapes(shared)), signed)
+        self._note(f"{type(module).__name__}({signature.text_of_shapes(shared)})", signed)
         self._seconds += time.perf_counter() - began
 
     def _compare_now(self) -> None:
@@ -175,12 +176,12 @@ class LaterSteps:
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
         settings = [number for group in optimizer.param_groups for number in _numbers_of(group)]
-        self._note(type(optimizer).__name__, signature.of_text(" ".join("%.6g" % number for number in settings)))
+        self._note(type(optimizer).__name__, signature.of_text(" ".join(f"{number:.6g}" for number in settings)))
 
     def _note_weights(self, weights: Sequence[torch.Tensor]) -> None:
         """Note weights, which are whole on every rank unless they are sharded."""
         for weight in weights:
-            self._note("the weights %s" % list(weight.shape), signature.of_tensors([weight.detach()]))
+            self._note(f"the weights {list(weight.shape)}", signature.of_tensors([weight.detach()]))
 
     def _send(self, step: int) -> None:
         """Begin to exchange the signatures of a step and their cost."""
@@ -198,7 +199,7 @@ class LaterSteps:
         """Read the oldest exchange, refuse a difference, and decide equally on all ranks which step is signed next."""
         exchange = self._under_way.popleft()
         exchange.work.wait()
-        most: List[float] = exchange.numbers.tolist()
+        most: list[float] = exchange.numbers.tolist()
         if not signature.are_equal(most[:5]):
             self._refuse(exchange.step, exchange.notes)
         self._num_read += 1
@@ -208,39 +209,39 @@ class LaterSteps:
             passed = -sorted(one[1] for one in self._read)[len(self._read) // 2]
             self._between = min(MOST_BETWEEN, max(1, -int(-cost // (SHARE * max(passed, 1e-6)))))
 
-    def _refuse(self, step: int, notes: List[Note]) -> None:
+    def _refuse(self, step: int, notes: list[Note]) -> None:
         """Gather the notes of all ranks, and refuse the first that differs between two ranks."""
         mine = [(note.place, note.what, [float(number) for number in note.signature]) for note in notes]
         told = _told(messages.gather(mine))
-        raise ScalingError("step %d differs from one device: %s" % (step, told), WAY_OUT)
+        raise ScalingError(f"step {step} differs from one device: {told}", WAY_OUT)
 
 
-def _total(notes: List[Note]) -> Signature:
+def _total(notes: list[Note]) -> Signature:
     total = signature.NOTHING
     for number, note in enumerate(notes, 1):
         total = signature.added(total, note.signature, number)
     return total
 
 
-def _is_whole(tensor: torch.Tensor, rows_of_ranks: Set[int]) -> bool:
+def _is_whole(tensor: torch.Tensor, rows_of_ranks: set[int]) -> bool:
     """Say whether all ranks must have the same tensor; one with as many rows as a rank may be a part of a batch."""
     dims = tensor.shape[: 2 if tensor.dim() > 2 else 1]
     return not isinstance(tensor, nn.Parameter) and tensor.grad_fn is None and rows_of_ranks.isdisjoint(dims)
 
 
-def _numbers_of(group: Any) -> List[float]:
+def _numbers_of(group: Any) -> list[float]:
     return [float(value) for name, value in sorted(group.items()) if name != "params" and type(value) in (int, float)]
 
 
-def _told(every: List[Any]) -> str:
+def _told(every: list[Any]) -> str:
     """Name the first difference between rank 0 and another rank; rank 0 has the numbers of one device."""
     for place in range(max(len(notes) for notes in every)):
         of_ranks = [notes[place] if place < len(notes) else ("no line", "nothing more", [0.0] * 3) for notes in every]
         for rank, (line, label, numbers) in enumerate(of_ranks):
             first_line, first_label, first_numbers = of_ranks[0]
             if label != first_label:
-                return "%s: rank 0 has %s, but rank %d has %s (%s)" % (first_line, first_label, rank, label, line)
+                return f"{first_line}: rank 0 has {first_label}, but rank {rank} has {label} ({line})"
             (exact, total, _), (first_exact, first_total, size) = numbers, first_numbers
             if exact != first_exact or abs(total - first_total) > signature.TOLERANCE * size:
-                return "%s: ranks 0 and %d have different values of %s" % (first_line, rank, label)
+                return f"{first_line}: ranks 0 and {rank} have different values of {label}"
     return "the ranks' signatures differ by rounding"

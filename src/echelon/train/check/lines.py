@@ -26,8 +26,8 @@ class Line(NamedTuple):
         try:
             short = os.path.relpath(self.path)
         except FileNotFoundError:  # the working directory was removed
-            return "%s:%d" % self
-        return "%s:%d" % (self.path if short.startswith("..") else short, self.number)
+            return f"{self.path}:{self.number}"
+        return f"{self.path if short.startswith('..') else short}:{self.number}"
 
 
 def of_script() -> Line:

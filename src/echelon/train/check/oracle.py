@@ -10,7 +10,8 @@ import struct
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ class Oracle:
         """Let the oracle clean up before it ends."""
         self._before_it_ends = act
 
-    def report(self, message: Dict[str, Any]) -> None:
+    def report(self, message: dict[str, Any]) -> None:
         """Send a report to rank 0."""
         content = io.BytesIO()
         torch.save(message, content)
@@ -90,14 +91,14 @@ class Oracle:
         self.report({"end": why_not})
         os._exit(0)
 
-    def hear(self, *, patience_seconds: float) -> Optional[Dict[str, Any]]:
+    def hear(self, *, patience_seconds: float) -> dict[str, Any] | None:
         """Return the oracle's next message; None if it has ended, or sent nothing within that time."""
         with self._hearing:
             if not self._pid:
                 return None
             content = self._read(time.monotonic() + patience_seconds)
             self.seconds = time.monotonic() - self._began
-            message: Dict[str, Any] = {"end": ""}
+            message: dict[str, Any] = {"end": ""}
             if content is None:
                 self.why_not = TOO_SLOW % round(self.seconds)
             elif not content:
@@ -137,12 +138,12 @@ class Oracle:
         os.close(self._pipe)
         return KILLED % os.WTERMSIG(status) if os.WIFSIGNALED(status) else NO_STEP
 
-    def _read(self, deadline: float) -> Optional[bytes]:
+    def _read(self, deadline: float) -> bytes | None:
         """Return one message; None if the time is over, empty bytes if the pipe was closed."""
         head = self._read_bytes(_LENGTH.size, deadline)
         return self._read_bytes(_LENGTH.unpack(head)[0], deadline) if head else head
 
-    def _read_bytes(self, size: int, deadline: float) -> Optional[bytes]:
+    def _read_bytes(self, size: int, deadline: float) -> bytes | None:
         # the announced number of bytes, because workers of the oracle's loaders keep the pipe open for seconds
         content = bytearray()
         while len(content) < size:
@@ -159,7 +160,7 @@ def _told(error: BaseException) -> str:
     """Return why there is no comparison, from the error that ended the script on one device."""
     if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
         return TOO_LARGE
-    return "in the process for one device %s fails with %s: %s" % (
+    return "in the process for one device {} fails with {}: {}".format(
         "echelon" if is_own_mistake(error) else "the script",
         type(error).__name__,
         str(error).partition("\n")[0],

@@ -8,8 +8,9 @@ import os
 import socket
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import NamedTuple
 
 import torch
 
@@ -56,12 +57,12 @@ class Pace:
         self._is_open = not world.is_exact
         self._last = 0.0
         self._last_computed = 0.0
-        self._parts: Dict[str, Taken] = {}
-        self._phases: List[Dict[str, Taken]] = []
-        self._steps: List[float] = []
+        self._parts: dict[str, Taken] = {}
+        self._phases: list[dict[str, Taken]] = []
+        self._steps: list[float] = []
         self._optimizer = 0
         self._step_began = (0.0, 0.0)
-        self._begun: List[Tuple[float, float]] = []
+        self._begun: list[tuple[float, float]] = []
         """When the parts began that go on now."""
         self._is_phased = False
         self._spot = Times()
@@ -112,7 +113,8 @@ class Pace:
             self._add("optimizer", self._step_began)
 
     def _take(self, step: int, *, was_spot: bool) -> None:
-        passed, computed = (one - other for one, other in zip(self._now(), (self._last, self._last_computed)))  # noqa: B905
+        last = (self._last, self._last_computed)
+        passed, computed = (now - before for now, before in zip(self._now(), last, strict=True))
         if step == FIRST or was_spot:
             return
         if self._is_phased:
@@ -133,16 +135,13 @@ class Pace:
         if not self._spot.whole or took <= LEAST_LOSS * alone or quick <= alone:
             return
         own, exchange = _milliseconds(self._spot.own), _milliseconds(self._spot.exchange)
-        reason = self._reason or "a rank computes its part in %s, and the ranks exchange gradients in %s" % (
-            own,
-            exchange,
-        )
+        reason = self._reason or f"a rank computes its part in {own}, and the ranks exchange gradients in {exchange}"
         self._say(
-            "note: a step of %d ranks takes %s, and one rank alone would take about %s: %s (way out: %s)"
-            % (num_ranks, _milliseconds(took), _milliseconds(alone), reason, WAYS_OUT)
+            f"note: a step of {num_ranks} ranks takes {_milliseconds(took)}, and one rank alone would take "
+            f"about {_milliseconds(alone)}: {reason} (way out: {WAYS_OUT})"
         )
 
-    def _besides(self, parts: Dict[str, Taken]) -> float:
+    def _besides(self, parts: dict[str, Taken]) -> float:
         """Return an upper bound of one device's time outside of the model: one device has the rows of all ranks."""
         nothing, num_ranks = Taken(0.0, 0.0), self._world.size
         model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
@@ -152,32 +151,32 @@ class Pace:
         by_hooks = max(0.0, model.computed - self._spot.own) if is_cpu else 0.0  # a spot leaves the script's hooks out
         return optimizer.passed + passed + (num_ranks - 1) * max(0.0, computed) + num_ranks * by_hooks
 
-    def _now(self) -> Tuple[float, float]:
+    def _now(self) -> tuple[float, float]:
         if self._is_phased:
             devices.synchronize(self._world.device)
         return time.perf_counter(), time.thread_time()
 
-    def _add(self, name: str, began: Tuple[float, float]) -> None:
-        passed, computed = (one - other for one, other in zip(self._now(), began))  # noqa: B905
+    def _add(self, name: str, began: tuple[float, float]) -> None:
+        passed, computed = (one - other for one, other in zip(self._now(), began, strict=False))
         before = self._parts.get(name, Taken(0.0, 0.0))
         self._parts[name] = Taken(before.passed + passed, before.computed + computed)
 
 
-def _place() -> Tuple[str, Tuple[int, ...]]:
+def _place() -> tuple[str, tuple[int, ...]]:
     """Return the node of this rank, and its cores."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return socket.gethostname(), tuple(sorted(cores))
 
 
-def crowded(places: List[Tuple[str, Tuple[int, ...]]]) -> str:
+def crowded(places: list[tuple[str, tuple[int, ...]]]) -> str:
     """Say whether a node has more ranks than cores."""
     for node in sorted({name for name, _ in places}):
         ranks = [cores for name, cores in places if name == node]
         cores = {core for each in ranks for core in each}
         if len(ranks) > len(cores):
-            return "%d ranks share %d core%s" % (len(ranks), len(cores), "" if len(cores) == 1 else "s")
+            return f"{len(ranks)} ranks share {len(cores)} core{'' if len(cores) == 1 else 's'}"
     return ""
 
 
 def _milliseconds(seconds: float) -> str:
-    return "%.3g ms" % (seconds * 1e3)
+    return f"{seconds * 1e3:.3g} ms"

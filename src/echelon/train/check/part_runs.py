@@ -10,8 +10,9 @@ import random
 import sys
 import warnings
 import zlib
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Protocol, Set, Tuple
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -58,9 +59,9 @@ class Computed(NamedTuple):
 
     outputs: Any
     """Its outputs, detached."""
-    buffers: Dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
     """The buffers that it changed."""
-    states: List[int]
+    states: list[int]
     """Checksums of the states of all generators after it."""
 
 
@@ -70,10 +71,10 @@ class PartRuns:
     def __init__(self, run: Tried, original: Callable[..., Any], module: nn.Module) -> None:
         self._run, self._original, self._module = run, original, module
         self._copies = Copies(module)
-        self._inputs: List[Tuple[Any, Sharded]] = []
-        self._generators: List[Any] = []
+        self._inputs: list[tuple[Any, Sharded]] = []
+        self._generators: list[Any] = []
         self.sizes = Sizes(1, 1)
-        self.need_gradients: Set[int] = set()
+        self.need_gradients: set[int] = set()
         """The places of the outputs that have a gradient."""
 
     @property
@@ -81,7 +82,7 @@ class PartRuns:
         """Whether a weight is divided among ranks, so that one rank cannot compute alone."""
         return self._copies.is_spread
 
-    def take(self, value: Tuple[Any, Any], lead: Sharded, first: Optional[torch.Tensor]) -> None:
+    def take(self, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> None:
         """Take the arguments of a call; other ranks may have parts of them, so all ranks must call this."""
         entries = Entries(self._module, lead, first)
         own = entries.enter(*map_tensors(value, detached))
@@ -96,7 +97,7 @@ class PartRuns:
         ]
         self._generators = _of_script(self._module)
 
-    def compute(self, place: int, mode: Optional[ContextManager[Any]] = None) -> Computed:
+    def compute(self, place: int, mode: AbstractContextManager[Any] | None = None) -> Computed:
         """Compute all rows (0) or one of the parts (1, 2)."""
         value, lead = self._inputs[place]
         args, kwargs = map_tensors(value, fresh)
@@ -127,7 +128,7 @@ class PartRuns:
             }
         return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states)
 
-    def states(self) -> List[int]:
+    def states(self) -> list[int]:
         """Return checksums of the states of all generators."""
         return [self._run.generators.digest(), *states_of(self._generators)]
 
@@ -155,7 +156,7 @@ def _doubled_lead(lead: Sharded) -> Sharded:
     return Sharded(torch.cat([first, first], lead.dim_of_rows), world, (2,), lead.dim_of_rows)
 
 
-def _of_script(module: nn.Module) -> List[Any]:
+def _of_script(module: nn.Module) -> list[Any]:
     """Return the generators that the script has made; those of torch only where the script or a module names them."""
     named = vars(sys.modules.get("__main__", sys)).values()
     held = [one for part in module.modules() for one in vars(part).values()]
@@ -165,7 +166,7 @@ def _of_script(module: nn.Module) -> List[Any]:
     return list({id(one): one for one in generators if not isinstance(one, random.SystemRandom)}.values())
 
 
-def states_of(generators: List[Any]) -> List[int]:
+def states_of(generators: list[Any]) -> list[int]:
     return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
 
 
@@ -174,19 +175,19 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def _put_back(generators: List[Any]) -> Iterator[None]:
+def _put_back(generators: list[Any]) -> Iterator[None]:
     states = [own_generators.state_of(one) for one in generators]
     try:
         yield
     finally:
-        for one, state in zip(generators, states):  # noqa: B905
+        for one, state in zip(generators, states, strict=False):
             own_generators.put_state(one, state)
 
 
-def _buffers(module: nn.Module) -> Dict[str, torch.Tensor]:
+def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return a model's buffers by name, but for running statistics, which have options of their own."""
     return {
-        "%s.%s" % (type(part).__name__, name): one
+        f"{type(part).__name__}.{name}": one
         for part in module.modules()
         if not isinstance(part, internals.NormLayer)
         for name, one in part.named_buffers(recurse=False)
@@ -210,7 +211,7 @@ class Sizes(NamedTuple):
         return self.first + self.rest
 
 
-def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> Optional[Set[str]]:
+def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> set[str] | None:
     """Return all ways in which a result may follow from those of the parts; None where nothing can be said."""
     if not all(isinstance(one, torch.Tensor) for one in (whole, first, rest)):
         are_single = all(not isinstance(one, torch.Tensor) or one.numel() == 1 for one in (whole, first, rest))
@@ -223,7 +224,7 @@ def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> Optional[Set[str]]:
     if dims:
         dim, ratio = dims[0]
         parts = torch.split(whole, [ratio * sizes.first, ratio * sizes.rest], dim)
-        is_same = all(_are_equal(*_common(one, part)) for one, part in zip((first, rest), parts))  # noqa: B905
+        is_same = all(_are_equal(*_common(one, part)) for one, part in zip((first, rest), parts, strict=False))
         return {ROWS} if is_same else set()
     if whole.shape == first.shape == rest.shape:
         return _of_same_shape(whole, first, rest, sizes)
@@ -232,17 +233,17 @@ def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> Optional[Set[str]]:
     return None
 
 
-def dims_of_rows(three: List[torch.Tensor], sizes: Sizes) -> List[Tuple[int, int]]:
+def dims_of_rows(three: list[torch.Tensor], sizes: Sizes) -> list[tuple[int, int]]:
     """Return the dims that are as long as the rows, or a multiple, and this multiple."""
     dims = []
-    for dim, (both, first, rest) in enumerate(zip(*(one.shape for one in three))):  # noqa: B905
+    for dim, (both, first, rest) in enumerate(zip(*(one.shape for one in three), strict=False)):
         ratio = both // sizes.all_rows
         if ratio and (both, first, rest) == (ratio * sizes.all_rows, ratio * sizes.first, ratio * sizes.rest):
             dims.append((dim, ratio))
     return dims
 
 
-def _of_same_shape(whole: torch.Tensor, first: torch.Tensor, rest: torch.Tensor, sizes: Sizes) -> Set[str]:
+def _of_same_shape(whole: torch.Tensor, first: torch.Tensor, rest: torch.Tensor, sizes: Sizes) -> set[str]:
     if whole.numel() == 1 and not whole.is_complex():
         return _of_numbers(float(whole), float(first), float(rest), sizes, is_half=_is_half(whole))
     ways = {SAME} if _are_equal(first, whole) and _are_equal(rest, whole) else set()
@@ -256,7 +257,7 @@ def _of_same_shape(whole: torch.Tensor, first: torch.Tensor, rest: torch.Tensor,
     return ways
 
 
-def _of_numbers(whole: float, first: float, rest: float, sizes: Sizes, *, is_half: bool = False) -> Set[str]:
+def _of_numbers(whole: float, first: float, rest: float, sizes: Sizes, *, is_half: bool = False) -> set[str]:
     if not all(map(math.isfinite, (whole, first, rest))):
         return {SAME, MEAN}  # nothing contradicts a loss that is a mean
     candidates = {SUM: first + rest, MEAN: (first * sizes.first + rest * sizes.rest) / sizes.all_rows}
@@ -275,8 +276,8 @@ def _are_equal(own: torch.Tensor, expected: torch.Tensor) -> bool:
     return own.shape == expected.shape and not differs(own, expected)
 
 
-def _common(own: torch.Tensor, other: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+def _common(own: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Cut two tensors to what they share: a part may be padded to its own longest sample."""
-    for dim, (size, other_size) in enumerate(zip(own.shape, other.shape)):  # noqa: B905
+    for dim, (size, other_size) in enumerate(zip(own.shape, other.shape, strict=False)):
         own, other = (one.narrow(dim, 0, min(size, other_size)) for one in (own, other))
     return own, other

@@ -7,9 +7,10 @@ forward() turns out to be a part of the script's loop, and is called as such.
 
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -40,7 +41,7 @@ class Verdict(NamedTuple):
 
     kind: str = ""
     reason: str = ""
-    fits: Optional[Dict[int, Set[str]]] = None
+    fits: dict[int, set[str]] | None = None
     """The ways in which each number among the outputs follows from parts of the batch."""
 
     layer: str = ""
@@ -57,9 +58,9 @@ class RowTrials:
 
     def __init__(self, run: Tried) -> None:
         self._run = run
-        self._counts: "weakref.WeakKeyDictionary[nn.Module, Dict[Any, int]]" = weakref.WeakKeyDictionary()
-        self._verified: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
-        self._now: Optional[PartRuns] = None
+        self._counts: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
+        self._verified: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._now: PartRuns | None = None
 
     @property
     def is_open(self) -> bool:
@@ -77,8 +78,8 @@ class RowTrials:
             raise TrainsItselfError
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, value: Tuple[Any, Any], lead: Sharded,
-        first: Optional[torch.Tensor], doubt: Optional[arguments.Doubt],
+        self, original: Callable[..., Any], module: nn.Module, value: tuple[Any, Any], lead: Sharded,
+        first: torch.Tensor | None, doubt: arguments.Doubt | None,
     ) -> Verdict:  # fmt: skip
         """Try a call that is about to be computed; raise ScalingError, on all ranks, if it mixes rows.
 
@@ -102,7 +103,7 @@ class RowTrials:
         self._tell_unknown(module, unknown.reason, doubt)
         return Verdict(UNKNOWN)
 
-    def _tell_unknown(self, module: nn.Module, reason: str, doubt: Optional[arguments.Doubt]) -> None:
+    def _tell_unknown(self, module: nn.Module, reason: str, doubt: arguments.Doubt | None) -> None:
         """Refuse a model that no trial could verify, where there is a doubt; else say so if nothing else compares."""
         if not reason or module in self._verified:
             return
@@ -111,18 +112,18 @@ class RowTrials:
         if not self._run.options.checks_first_step:
             self._run.say(_UNTRIED % (type(module).__name__, reason))
 
-    def _of_all(self, mine: Verdict) -> List[Verdict]:
+    def _of_all(self, mine: Verdict) -> list[Verdict]:
         told = messages.gather([mine.kind, mine.reason, mine.layer])
         return [Verdict(kind, reason, layer=layer) for kind, reason, layer in told]
 
-    def _is_due(self, module: nn.Module, value: Tuple[Any, Any]) -> bool:
+    def _is_due(self, module: nn.Module, value: tuple[Any, Any]) -> bool:
         counts = self._counts.setdefault(module, {})
         key = (module.training, torch.is_grad_enabled(), _signature(value))
         counts[key] = counts.get(key, 0) + 1
         can = not torch.is_inference_mode_enabled() and not any(_is_elsewhere(one) for one in module.parameters())
         return counts[key] in DUE and can and self._now is None
 
-    def _try(self, runs: PartRuns, value: Tuple[Any, Any], lead: Sharded, first: Optional[torch.Tensor]) -> Verdict:
+    def _try(self, runs: PartRuns, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> Verdict:
         self._now = runs
         self._run.draws.num_otherwise = 0
         try:
@@ -137,10 +138,10 @@ class RowTrials:
         finally:
             self._now = None
 
-    def _computed(self, runs: PartRuns) -> Union[Verdict, List[Computed]]:
+    def _computed(self, runs: PartRuns) -> Verdict | list[Computed]:
         """Return the results for all rows and for two parts; a verdict where there are none."""
         sites = self._run.draws.sites
-        heard: List[Any] = []
+        heard: list[Any] = []
         results = self._results(runs, heard)
         if isinstance(results, Verdict) or not any(heard):
             return results
@@ -149,10 +150,10 @@ class RowTrials:
             return Verdict(REFUSED, _DRAWS % str(unruly.line))
         return self._results(runs, [])
 
-    def _results(self, runs: PartRuns, heard: List[Any]) -> Union[Verdict, List[Computed]]:
+    def _results(self, runs: PartRuns, heard: list[Any]) -> Verdict | list[Computed]:
         """Compute all rows and both parts, and hear what they draw."""
         sites = self._run.draws.sites
-        results: List[Computed] = []
+        results: list[Computed] = []
         try:
             for place in range(3):
                 sites.listen()
@@ -164,7 +165,7 @@ class RowTrials:
             sites.heard()
         return results
 
-    def _judge(self, runs: PartRuns, results: List[Computed]) -> Verdict:
+    def _judge(self, runs: PartRuns, results: list[Computed]) -> Verdict:
         """Compare the results of a call with those of its two parts."""
         if self._run.draws.num_otherwise:
             return Verdict(UNKNOWN)  # each rank draws for itself, and a line says so
@@ -179,8 +180,8 @@ class RowTrials:
         every = [leaves_of(one.outputs) for one in results]
         if len(set(map(len, every))) > 1:
             return Verdict(UNKNOWN)
-        numbers: Dict[int, Set[str]] = {}
-        for place, three in enumerate(zip(*every)):  # noqa: B905
+        numbers: dict[int, set[str]] = {}
+        for place, three in enumerate(zip(*every, strict=False)):
             possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
             if possible is not None and not _is_fine(possible, three[0], needs_gradient=place in runs.need_gradients):
                 return self._mixes(runs, whole)
@@ -191,7 +192,7 @@ class RowTrials:
     def _mixes(self, runs: PartRuns, before: Computed) -> Verdict:
         """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""
         again = runs.compute(0)
-        both = zip(leaves_of(before.outputs), leaves_of(again.outputs))  # noqa: B905
+        both = zip(leaves_of(before.outputs), leaves_of(again.outputs), strict=False)
         tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
         if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
             return Verdict(UNKNOWN, "it gives other numbers each time")
@@ -212,14 +213,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
 
 
-def _refusal(module: nn.Module, verdict: Verdict, tensors: List[torch.Tensor], num_rows: int) -> arguments.Doubt:
+def _refusal(module: nn.Module, verdict: Verdict, tensors: list[torch.Tensor], num_rows: int) -> arguments.Doubt:
     if verdict.layer and tensors:
         return arguments.of_layer(module, tuple(tensors[0].shape), num_rows, verdict.layer)
     graph = arguments.of_graph(module, tensors, num_rows) if tensors else None
-    return graph or ("%s %s" % (type(module).__name__, verdict.reason), WAY_OUT)
+    return graph or (f"{type(module).__name__} {verdict.reason}", WAY_OUT)
 
 
-def _is_fine(possible: Set[str], output: Any, *, needs_gradient: bool) -> bool:
+def _is_fine(possible: set[str], output: Any, *, needs_gradient: bool) -> bool:
     """Say whether ranks can put an output together from their parts."""
     if isinstance(output, torch.Tensor) and output.numel() > 1:
         wanted = {ROWS, SAME, MEAN} if output.is_floating_point() or output.is_complex() else {ROWS, SAME}
@@ -227,7 +228,7 @@ def _is_fine(possible: Set[str], output: Any, *, needs_gradient: bool) -> bool:
     return bool(possible) or not needs_gradient  # `returned_numbers` looks at a number that nothing is trained with
 
 
-def _changed_buffer(results: List[Computed]) -> str:
+def _changed_buffer(results: list[Computed]) -> str:
     whole, *parts = (one.buffers for one in results)
     for name, buffer in whole.items():
         others = [part.get(name) for part in parts]
@@ -260,7 +261,7 @@ _UNSET = "empty"
 class _Operation(NamedTuple):
     name: str
     line: lines.Line
-    results: List[torch.Tensor]
+    results: list[torch.Tensor]
     has_inputs: bool
     layer: str
     """The layer that expects time in the first dim, and computes this; empty for none."""
@@ -279,7 +280,7 @@ class _Recorder(internals.DispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: List[_Operation] = []
+        self.operations: list[_Operation] = []
         self._num_numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -302,11 +303,11 @@ def first_of(runs: PartRuns) -> Mixing:
         runs.compute(place, recorder)
         every.append(recorder.operations)
     pairs = ""
-    for three in zip(*every):  # noqa: B905
+    for three in zip(*every, strict=False):
         name, line, layer = three[0].name, three[0].line, three[0].layer
         if len({one.name for one in three}) > 1 or len({len(one.results) for one in three}) > 1:
             return Mixing(pairs or _told(name, line, "it takes another way for another batch"), layer)
-        for results in zip(*(one.results for one in three)):  # noqa: B905
+        for results in zip(*(one.results for one in three), strict=False):
             if not pairs and len(dims_of_rows(list(results), runs.sizes)) > 1 and three[0].has_inputs:
                 pairs = _told(name, line, "it computes a number for each pair of samples")
             if _mixes(three[0], results, runs):
@@ -328,7 +329,7 @@ def _time_first() -> str:
     return ""
 
 
-def _mixes(operation: _Operation, results: Tuple[torch.Tensor, ...], runs: PartRuns) -> bool:
+def _mixes(operation: _Operation, results: tuple[torch.Tensor, ...], runs: PartRuns) -> bool:
     if not operation.has_inputs or operation.name.startswith((_UNSET, "new_" + _UNSET)):
         return False
     if not results[0].is_floating_point():
@@ -337,7 +338,7 @@ def _mixes(operation: _Operation, results: Tuple[torch.Tensor, ...], runs: PartR
 
 
 def _told(name: str, line: lines.Line, how: str) -> str:
-    return "mixes the samples of its batch in %s(), at %s: %s, and each rank has only its own samples" % (
+    return "mixes the samples of its batch in {}(), at {}: {}, and each rank has only its own samples".format(
         name.strip("_"), line, how,
     )  # fmt: skip
 
@@ -358,7 +359,7 @@ class _Watch(AbstractContextManager[None]):
 
     def __init__(self, runs: PartRuns) -> None:
         self._runs = runs
-        self._states: List[int] = []
+        self._states: list[int] = []
         self._last = ""
         self._before: Any = None
         self.line = ""

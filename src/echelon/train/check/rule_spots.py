@@ -1,6 +1,7 @@
 """At a spot, compare the results of rules, which compute with parts, with results from whole tensors."""
 
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ class RuleSpots:
     def __init__(self, generators: Generators) -> None:
         self._generators = generators
         self._original: Callable[..., Any] = rules.apply
-        self._patch: Optional[patches.Patch] = None
+        self._patch: patches.Patch | None = None
         self._left = 0
         self._is_busy = False
         self.difference = ""
@@ -69,7 +70,6 @@ class RuleSpots:
             return result
         difference = difference_of(plain(result), whole)
         if difference is not None and not self.difference:
-            self.difference = "%s: %s of the ranks' rows differs from the whole batch: %s %s" % (
-                lines.of_script(), name, difference.what, difference.how,
-            )  # fmt: skip
+            self.difference = (f"{lines.of_script()}: {name} of the ranks' rows differs from the whole batch: "
+            f"{difference.what} {difference.how}")  # fmt: skip
         return result

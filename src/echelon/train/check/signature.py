@@ -1,8 +1,9 @@
 """Signatures: a few numbers that represent a rank's values. Two ranks with equal signatures have equal batches."""
 
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -84,7 +85,7 @@ def numbers(signature: Signature, device: torch.device) -> torch.Tensor:
     return torch.stack([exact, -exact, total, -total, size])
 
 
-def are_equal(most: List[float]) -> bool:
+def are_equal(most: list[float]) -> bool:
     """Say from the maxima over ranks whether all ranks had the same `numbers`."""
     exact, least_exact, total, least_total, size = most
     return exact == -least_exact and total + least_total <= TOLERANCE * size
@@ -92,14 +93,16 @@ def are_equal(most: List[float]) -> bool:
 
 def text_of_shapes(value: Any) -> str:
     """Return the shapes of all tensors in a value, without the dims of shared tensors that ranks may have padded."""
-    return ", ".join("%s %s" % (_text_of_shape(one), str(one.dtype)[6:]) for one in tensors_of(value))
+    return ", ".join(f"{_text_of_shape(one)} {str(one.dtype)[6:]}" for one in tensors_of(value))
 
 
 def _text_of_shape(tensor: torch.Tensor) -> str:
     first = tensor.parts[0] if isinstance(tensor, Pieces) else tensor
     if not isinstance(first, Sharded):
         return str(list(tensor.shape))
-    return "[%s]" % ", ".join(str(sum(first.rows)) if dim == first.dim_of_rows else "…" for dim in range(first.dim()))
+    return "[{}]".format(
+        ", ".join(str(sum(first.rows)) if dim == first.dim_of_rows else "…" for dim in range(first.dim()))
+    )
 
 
 def _of_tensor(tensor: torch.Tensor) -> Signature:

@@ -7,8 +7,9 @@ equal gradients of the outputs. Both computations are without dropout and withou
 
 import random
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Iterator, List, Optional, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -62,7 +63,7 @@ class Spots:
         return self._step == step and not torch.is_inference_mode_enabled()
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: List[Any], leads: List[List[Sharded]]
+        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: list[Any], leads: list[list[Sharded]]
     ) -> None:
         """Compare a model call before it runs, if this step is a spot."""
         self._num_calls += 1
@@ -78,7 +79,7 @@ class Spots:
             refusal.withdraw()
             difference, self._times.is_complete = "", False
         if difference and not self._difference:
-            self._difference = "%s: %s" % (lines.of_script(), difference)
+            self._difference = f"{lines.of_script()}: {difference}"
 
     def before_step(self, step: int) -> bool:
         """End a spot with rank 0's verdict for all ranks, and begin the next; return whether this step was a spot."""
@@ -103,7 +104,7 @@ class Spots:
         dist.broadcast(is_bad, 0)
         if bool(is_bad):
             raise ScalingError(
-                "step %d differs from one device: %s" % (step, messages.broadcast(difference, 0)),
+                f"step {step} differs from one device: {messages.broadcast(difference, 0)}",
                 "compare samples with each other outside the model, where the batch is whole, or start one "
                 "rank: echelon run -n 1 …",
             )
@@ -131,7 +132,7 @@ class _Call:
         self._is_main = run.world.processes.rank == 0
         self._was_drawn = False
 
-    def compare(self, inputs: Any, every: List[Any], leads: List[List[Sharded]], seed: int) -> str:
+    def compare(self, inputs: Any, every: list[Any], leads: list[list[Sharded]], seed: int) -> str:
         """Return the difference on rank 0; an empty text where nothing differs or nothing can be compared."""
         if not self._agree(is_fine=_fits(inputs)):
             return self._left_out()
@@ -169,13 +170,13 @@ class _Call:
         self._wait()
         setattr(self._times, name, getattr(self._times, name) + time.perf_counter() - began)
 
-    def _parts(self, every: List[Any], leads: List[List[Sharded]]) -> Optional[List[Any]]:
+    def _parts(self, every: list[Any], leads: list[list[Sharded]]) -> list[Any] | None:
         """Return the model's outputs, and its copies of weights, for the rows of this rank or of each of its shards."""
         run = self._run
         before = run.calls.has_rows, run.calls.fraction
         results = []
         try:
-            for (args, kwargs), rows in zip(every, leads):  # noqa: B905
+            for (args, kwargs), rows in zip(every, leads, strict=False):
                 run.calls.note_rows(rows[0])
                 entered = Entries(self._module, rows[0]).enter(*map_tensors((args, kwargs), detached))
                 results.append(self._compute(map_tensors(entered, fresh), rows[0]))
@@ -185,7 +186,7 @@ class _Call:
             run.calls.has_rows, run.calls.fraction = before
         return results
 
-    def _compute(self, inputs: Any, lead: Optional[Sharded] = None) -> Any:
+    def _compute(self, inputs: Any, lead: Sharded | None = None) -> Any:
         """Return the outputs of a call, and the copies of weights that it was computed with."""
         args, kwargs = inputs
         is_whole = self._run.options.syncs_batch_norm
@@ -207,42 +208,42 @@ class _Call:
         dist.all_reduce(flag, op=dist.ReduceOp.MIN)
         return bool(flag)
 
-    def _own_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: List[Any]) -> Any:
+    def _own_gradients(self, outputs: Any, wanted: list[torch.Tensor], copies: list[Any]) -> Any:
         """Return the gradients of the weights from this rank's part of the outputs; None where there are none."""
         if not copies or not copies[0]:
             return None
-        sums: List[Any] = [None] * len(copies)
-        for output, weights in zip(_views_of(outputs), wanted):  # noqa: B905
+        sums: list[Any] = [None] * len(copies)
+        for output, weights in zip(_views_of(outputs), wanted, strict=False):
             for place, part in enumerate(getattr(output, "parts", [output])):
                 value = _weighted(part, weights)
                 if value.requires_grad:
                     sums[place] = value if sums[place] is None else sums[place] + value
         total = None
-        for value, weights_of_part in zip(sums, copies):  # noqa: B905
+        for value, weights_of_part in zip(sums, copies, strict=False):
             with self._run.calls.once_more():
                 gradients = _gradients(value, weights_of_part)
             if total is None or gradients is None:
                 total = gradients
             else:
-                total = [one + other for one, other in zip(total, gradients)]  # noqa: B905
+                total = [one + other for one, other in zip(total, gradients, strict=False)]
         return total if self._agree(is_fine=total is not None) else None
 
     def _total(self, gradients: Any) -> Any:
         """Return the sum of gradients over ranks, with one message for each dtype, as in a step."""
         if gradients is None:
             return None
-        by_dtype: "dict[torch.dtype, List[torch.Tensor]]" = {}
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for gradient in gradients:
             by_dtype.setdefault(gradient.dtype, []).append(gradient)
         for tensors in by_dtype.values():
             joined = torch.cat([one.reshape(-1) for one in tensors])
             dist.all_reduce(joined)
             sizes = [one.numel() for one in tensors]
-            for gradient, total in zip(tensors, torch.split(joined, sizes)):  # noqa: B905
+            for gradient, total in zip(tensors, torch.split(joined, sizes), strict=False):
                 gradient.copy_(total.view_as(gradient))
         return gradients
 
-    def _compare_whole(self, inputs: Any, values: Any, wanted: List[torch.Tensor], own: Any) -> str:
+    def _compare_whole(self, inputs: Any, values: Any, wanted: list[torch.Tensor], own: Any) -> str:
         """Compute the whole batch and compare it; if that fails, for lack of memory for example, compare nothing."""
         try:
             with self._timed("whole"), self._as_one_device(), self._without_others():
@@ -268,19 +269,19 @@ class _Call:
         return (
             ""
             if mismatch is None
-            else "the rows of all ranks together give another gradient of %s.%s than the whole batch: they %s"
-            % (name, mismatch.what, mismatch.how)
+            else f"the rows of all ranks together give another gradient of {name}.{mismatch.what} than the whole "
+            f"batch: they {mismatch.how}"
         )
 
-    def _whole_gradients(self, outputs: Any, wanted: List[torch.Tensor], copies: Any) -> Optional[List[torch.Tensor]]:
+    def _whole_gradients(self, outputs: Any, wanted: list[torch.Tensor], copies: Any) -> list[torch.Tensor] | None:
         total: Any = None
-        for output, weights in zip(model_outputs.distinct(outputs), wanted):  # noqa: B905
+        for output, weights in zip(model_outputs.distinct(outputs), wanted, strict=False):
             if output.requires_grad:
                 value = _summed(output, weights)
                 total = value if total is None else total + value
         return _gradients(total, copies)
 
-    def _without_others(self) -> ContextManager[None]:
+    def _without_others(self) -> AbstractContextManager[None]:
         """Allow no wait for other ranks while rank 0 computes alone."""
         return nullcontext() if self._copies.is_spread else alone("the comparison of a step")
 
@@ -301,9 +302,8 @@ class _Call:
 
 
 def _of_outputs(difference: Difference, name: str) -> str:
-    return "%s gives other numbers for the whole batch than for the rows of each rank: %s %s" % (
-        name, difference.what, difference.how,
-    )  # fmt: skip
+    return (f"{name} gives other numbers for the whole batch than for the rows of each rank: {difference.what} "
+    f"{difference.how}")  # fmt: skip
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -321,13 +321,13 @@ def _fits(value: Any) -> bool:
     return True
 
 
-def _views_of(outputs: Any) -> List[torch.Tensor]:
+def _views_of(outputs: Any) -> list[torch.Tensor]:
     """Return the distinct output tensors of a model, in the order of `outputs.distinct`."""
     distinct = {id(one): one for one in tensors_of(outputs) if not isinstance(one, nn.Parameter)}
     return list(distinct.values())
 
 
-def _weights_of_outputs(outputs: Any, seed: int) -> List[torch.Tensor]:
+def _weights_of_outputs(outputs: Any, seed: int) -> list[torch.Tensor]:
     """Return gradients for the outputs, drawn with a seed: equal on all ranks."""
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -350,7 +350,7 @@ def _summed(output: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return ((output.real if output.is_complex() else output) * weights).sum()
 
 
-def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]]:
+def _gradients(value: Any, copies: Sequence[Any]) -> list[torch.Tensor] | None:
     """Return the gradients of the copies of weights; None where none is needed, or PyTorch cannot compute them."""
     wanted = [copy for _, copy in copies if copy.requires_grad]
     if value is None or not value.requires_grad or not wanted:
@@ -359,10 +359,10 @@ def _gradients(value: Any, copies: Sequence[Any]) -> Optional[List[torch.Tensor]
         gradients = torch.autograd.grad(value, wanted, allow_unused=True)
     except RuntimeError:
         return None  # reentrant checkpoints, say
-    return [_dense(one, weight) for one, weight in zip(gradients, wanted)]  # noqa: B905
+    return [_dense(one, weight) for one, weight in zip(gradients, wanted, strict=False)]
 
 
-def _dense(gradient: Optional[torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+def _dense(gradient: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
     if gradient is None:
         return torch.zeros_like(weight)
     return gradient.to_dense() if gradient.is_sparse else gradient

@@ -2,9 +2,10 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from ...checkpoint import exchange
 from ...checkpoint import manifest as manifests
@@ -24,9 +25,9 @@ _NOT_USED, _ELSEWHERE = "%s is not used: %s", "another rank found a file whose c
 class OnDisk(NamedTuple):
     """What a folder of checkpoints has."""
 
-    newest: Optional[Checkpoint]
+    newest: Checkpoint | None
     """The newest whole checkpoint."""
-    findings: List[str]
+    findings: list[str]
     """A sentence for each that is not used."""
     folder: str
     num_damaged: int
@@ -36,7 +37,7 @@ class OnDisk(NamedTuple):
         """Raise ScalingError if there are checkpoints and none is whole: the training would begin anew."""
         if self.newest is None and self.num_damaged:
             raise ScalingError(
-                "none of the %d checkpoints in %s is whole" % (self.num_damaged, self.folder),
+                f"none of the {self.num_damaged} checkpoints in {self.folder} is whole",
                 "echelon checkpoint verify says what is wrong; or begin in another run directory",
             )
 
@@ -44,13 +45,13 @@ class OnDisk(NamedTuple):
 def newest_on_disk(store: Store, rank: int, num_ranks: int, any_rank: AnyRank) -> OnDisk:
     """Find the newest whole checkpoint; ranks share its files, and read them with their checksums."""
     entries = store.newest_first()
-    findings: List[Tuple[Entry, str]] = []
+    findings: list[tuple[Entry, str]] = []
     place = 0
-    while any_rank("is there a checkpoint %d" % place, is_so=place < len(entries)):
+    while any_rank(f"is there a checkpoint {place}", is_so=place < len(entries)):
         entry = entries[place] if place < len(entries) else None
         altered = "" if entry is None else _altered(entry, rank, num_ranks)
         is_damaged = entry is None or bool(entry.finding or altered)
-        if not any_rank("is checkpoint %d altered" % place, is_so=is_damaged) and entry and entry.manifest:
+        if not any_rank(f"is checkpoint {place} altered", is_so=is_damaged) and entry and entry.manifest:
             told = [text for one, text in findings if one.manifest is not None or one.step > entry.step]
             return OnDisk(Checkpoint(entry.path, entry.manifest), told, store.folder, place)
         if entry is not None:
@@ -82,8 +83,8 @@ def refuse_other_steps(step: int) -> None:
     steps = [int(content) for content in exchange.gather(b"%d" % step)]
     if len(set(steps)) > 1:
         raise ScalingError(
-            "rank 0 has found the checkpoint of step %d, and another rank that of step %d"
-            % (steps[0], next(other for other in steps if other != steps[0])),
+            f"rank 0 has found the checkpoint of step {steps[0]}, and another rank that of step "
+            f"{next(other for other in steps if other != steps[0])}",
             "start the run again when the file system shows all ranks the same files",
         )
 
@@ -97,7 +98,7 @@ def new_saver(rank: int, num_ranks: int, say: Callable[[str], None]) -> memory_s
     return memory_saver.MemorySaver(folder, rank, num_ranks, _new_group, say, attempt=_attempt())
 
 
-def newest_in_memory(on_disk: Optional[Checkpoint], *, have_met: bool, num_ranks: int = 0) -> Optional[Checkpoint]:
+def newest_in_memory(on_disk: Checkpoint | None, *, have_met: bool, num_ranks: int = 0) -> Checkpoint | None:
     """Return the newest state of an earlier attempt of this run: in memory, or on the disk; all ranks call it.
 
     Ranks that have not met yet meet for this alone, and only if a node holds a state. With `num_ranks`, only states of
@@ -117,7 +118,7 @@ def newest_in_memory(on_disk: Optional[Checkpoint], *, have_met: bool, num_ranks
         with meeting:
             return recall.newest(folder, step, _attempt(), _new_group, _say, num_ranks) or on_disk
     except RuntimeError as error:  # the same on all ranks, for each of them needs the others
-        _say("the states in the memory of nodes cannot be used: %s" % str(error).partition("\n")[0])
+        _say("the states in the memory of nodes cannot be used: {}".format(str(error).partition("\n")[0]))
         return on_disk
 
 
@@ -130,10 +131,10 @@ def _attempt() -> int:
     return int(os.environ.get(ATTEMPT, "0"))
 
 
-def _new_group(ranks: Optional[List[int]] = None) -> Any:
+def _new_group(ranks: list[int] | None = None) -> Any:
     return groups.new(ranks, backend="gloo", timeout=_TIMEOUT)
 
 
 def _say(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write("echelon: note: %s\n" % text)
+        sys.stderr.write(f"echelon: note: {text}\n")

@@ -4,7 +4,8 @@ A weight has its name in the model as it was written, also in DDP, and a state o
 weight. A DTensor is saved in shards; any other tensor must be equal on all ranks that have it.
 """
 
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,10 +30,10 @@ class Objects:
     """What the script has named: modules, optimizers, strategies, and other objects with a state."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
-        self._modules: Dict[str, nn.Module] = {}
-        self.optimizers: Dict[str, torch.optim.Optimizer] = {}
-        self._others: Dict[str, Any] = {}
-        self.streams: List[Generators] = []
+        self._modules: dict[str, nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._others: dict[str, Any] = {}
+        self.streams: list[Generators] = []
         """The random numbers that strategies draw for this rank alone."""
         for name, value in named.items():
             self._add(name, value)
@@ -48,75 +49,74 @@ class Objects:
         elif isinstance(value, torch.optim.Optimizer):
             if hasattr(value, "consolidate_state_dict"):
                 raise ScalingError(
-                    "%s spreads its states over ranks by itself (%s), and a checkpoint cannot cut them anew"
-                    % (name, type(value).__name__),
+                    f"{name} spreads its states over ranks by itself ({type(value).__name__}), and a "
+                    "checkpoint cannot cut them anew",
                     "use fully_shard(), which spreads weights, gradients and states",
                 )
             self.optimizers[name] = value
         elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             self._others[name] = value
         else:
-            raise ScalingError("%s is a %s, which has no state to save" % (name, type(value).__name__), _LEAD)
+            raise ScalingError(f"{name} is a {type(value).__name__}, which has no state to save", _LEAD)
 
     def _add_parallel(self, name: str, trained: Parallel) -> None:
         for number, part in enumerate(trained.parts):
-            self._modules[name if len(trained.parts) == 1 else "%s\n%d" % (name, number)] = part
+            self._modules[name if len(trained.parts) == 1 else f"{name}\n{number}"] = part
         self._add(name + ".optimizer", trained.optimizer)
         self._others[name + ".loss_scale"] = trained.loss_scale
         self.streams.append(trained.generators)
 
-    def _names_of_parameters(self) -> Iterator[Tuple[int, str]]:
+    def _names_of_parameters(self) -> Iterator[tuple[int, str]]:
         for name, module in self._modules.items():
             if any(type(one).__name__ == "FullyShardedDataParallel" for one in module.modules()):
                 raise ScalingError(
-                    "%s is in FullyShardedDataParallel, whose weights are no DTensors" % _plain(name),
+                    f"{_plain(name)} is in FullyShardedDataParallel, whose weights are no DTensors",
                     "use torch.distributed.fsdp.fully_shard(), which replaces it",
                 )
             for path, parameter in module.named_parameters():
-                yield id(parameter), "%s/%s" % (_plain(name), blocks.plain_name(path))
+                yield id(parameter), f"{_plain(name)}/{blocks.plain_name(path)}"
 
     def _refuse_foreign(self, name: str, optimizer: torch.optim.Optimizer) -> None:
         for parameter in _parameters(optimizer):
             if id(parameter) not in self._names:
                 raise ScalingError(
-                    "%s trains a weight of shape %s that no model of the checkpoint has"
-                    % (name, tuple(parameter.shape)),
-                    "name its model too: echelon.checkpoints(model=model, %s=%s)" % (name, name),
+                    f"{name} trains a weight of shape {tuple(parameter.shape)} that no model of the checkpoint has",
+                    f"name its model too: echelon.checkpoints(model=model, {name}={name})",
                 )
 
     # Tensors
 
-    def weights(self) -> Dict[str, torch.Tensor]:
+    def weights(self) -> dict[str, torch.Tensor]:
         """Return the parameters and the kept buffers; a tensor that several share has its first name."""
-        named: Dict[str, torch.Tensor] = {}
+        named: dict[str, torch.Tensor] = {}
         seen = set()
         for name, module in self._modules.items():
             for path, tensor in module.state_dict(keep_vars=True).items():
                 if not isinstance(tensor, torch.Tensor):
                     raise ScalingError(
-                        "%s has %s, which is a %s and no tensor" % (_plain(name), path, type(tensor).__name__),
+                        f"{_plain(name)} has {path}, which is a {type(tensor).__name__} and no tensor",
                         "name the part that has it too, if it has state_dict() and load_state_dict(), or save it",
                     )
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    _add(named, "%s/%s" % (_plain(name), blocks.plain_name(path)), tensor.detach())
+                    _add(named, f"{_plain(name)}/{blocks.plain_name(path)}", tensor.detach())
         return named
 
-    def states(self) -> Dict[str, torch.Tensor]:
+    def states(self) -> dict[str, torch.Tensor]:
         return {
-            "%s/%s/%s" % (name, self._names[id(parameter)], key): value
+            f"{name}/{self._names[id(parameter)]}/{key}": value
             for name, optimizer in self.optimizers.items()
             for parameter in _parameters(optimizer)
             for key, value in optimizer.state.get(parameter, {}).items()
             if isinstance(value, torch.Tensor)
         }
 
-    def make_states(self, saved: Mapping[str, Tuple[Tuple[int, ...], torch.dtype]]) -> Dict[str, torch.Tensor]:
+    def make_states(self, saved: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, torch.Tensor]:
         """Give optimizers empty states like the saved ones, whose shapes and dtypes these are; return the tensors."""
-        made: Dict[str, torch.Tensor] = {}
+        made: dict[str, torch.Tensor] = {}
         for name, optimizer in self.optimizers.items():
             for parameter in _parameters(optimizer):
-                prefix = "%s/%s/" % (name, self._names[id(parameter)])
+                prefix = f"{name}/{self._names[id(parameter)]}/"
                 kept = {key[len(prefix) :]: one for key, one in saved.items() if key.startswith(prefix)}
                 for key, (shape, dtype) in kept.items():
                     before = optimizer.state[parameter].get(key)
@@ -127,7 +127,7 @@ class Objects:
 
     # Plain values
 
-    def settings(self) -> Dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return the settings of each group of each optimizer, such as learning rates, and states that are numbers."""
         return {
             name: {
@@ -135,7 +135,7 @@ class Objects:
                     {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
                 ],
                 _SAVED_STATES: {
-                    "%s/%s" % (self._names[id(parameter)], key): _plain_state(name, key, value)
+                    f"{self._names[id(parameter)]}/{key}": _plain_state(name, key, value)
                     for parameter in _parameters(optimizer)
                     for key, value in optimizer.state.get(parameter, {}).items()
                     if not isinstance(value, torch.Tensor)
@@ -150,11 +150,10 @@ class Objects:
             groups = saved[name]["groups"]
             if len(groups) != len(optimizer.param_groups):
                 raise ScalingError(
-                    "%s has %d groups of weights, and %d in the checkpoint"
-                    % (name, len(optimizer.param_groups), len(groups)),
+                    f"{name} has {len(optimizer.param_groups)} groups of weights, and {len(groups)} in the checkpoint",
                     "make the optimizer as before, or begin in another run directory",
                 )
-            for group, kept in zip(optimizer.param_groups, groups):  # noqa: B905
+            for group, kept in zip(optimizer.param_groups, groups, strict=False):
                 _update(group, kept)
             for parameter in _parameters(optimizer):
                 prefix = self._names[id(parameter)] + "/"
@@ -162,7 +161,7 @@ class Objects:
                     if key.startswith(prefix):
                         optimizer.state[parameter][key[len(prefix) :]] = value
 
-    def others(self, rank: int) -> Dict[str, torch.Tensor]:
+    def others(self, rank: int) -> dict[str, torch.Tensor]:
         """Return the states of other objects, such as schedulers and scalers, as bytes of this rank."""
         return {_PLAIN % (name, rank): as_bytes(value.state_dict()) for name, value in self._others.items()}
 
@@ -171,25 +170,25 @@ class Objects:
         for name, value in self._others.items():
             mine = kept.get(_PLAIN % (name, rank))
             if mine is None:
-                every = [one for key, one in kept.items() if key.startswith(OWN + "object/%s/" % name)]
+                every = [one for key, one in kept.items() if key.startswith(OWN + f"object/{name}/")]
                 if not every or any(not torch.equal(one, every[0]) for one in every):
                     raise ScalingError(
-                        "%s had another state on each rank, and rank %d was not there" % (name, rank),
-                        "start as many ranks as before, or save %s by itself" % name,
+                        f"{name} had another state on each rank, and rank {rank} was not there",
+                        f"start as many ranks as before, or save {name} by itself",
                     )
                 mine = every[0]
             value.load_state_dict(from_bytes(mine))
 
     # What must be equal
 
-    def compare_ranks(self) -> Set[str]:
+    def compare_ranks(self) -> set[str]:
         """Refuse weights and states that are no DTensors and differ between ranks: one would be saved for all.
 
         Buffers may differ: DDP itself takes those of rank 0. Return the names of buffers that an earlier rank saves.
         All ranks must call this.
         """
         buffers = {
-            "%s/%s" % (_plain(name), blocks.plain_name(path))
+            f"{_plain(name)}/{blocks.plain_name(path)}"
             for name, module in self._modules.items()
             for path, _ in module.named_buffers()
         }
@@ -198,20 +197,20 @@ class Objects:
             for name, tensor in {**self.weights(), **self.states()}.items()
             if not is_dtensor(tensor)
         }
-        every: List[Dict[str, int]] = messages.gather(mine)
+        every: list[dict[str, int]] = messages.gather(mine)
         for rank, theirs in enumerate(every):
             for name, digest in theirs.items():
                 first = next(number for number, one in enumerate(every) if name in one)
                 if every[first][name] != digest:
                     raise ScalingError(
-                        "%s is not the same on ranks %d and %d, so one tensor cannot stand for all of them"
-                        % (name, first, rank),
+                        f"{name} is not the same on ranks {first} and {rank}, so one tensor cannot stand "
+                        "for all of them",
                         "a checkpoint has DTensors, as of fully_shard(), and weights that are equal on all ranks",
                     )
         before = every[: exchange.rank()]
         return {name for name in buffers if name in mine and any(name in one for one in before)}
 
-    def has_gradients_left(self, stepped: Set[int]) -> bool:
+    def has_gradients_left(self, stepped: set[int]) -> bool:
         """Say whether an optimizer that is not among the stepped ones (by id) still adds up gradients.
 
         Without optimizers, and where none has gradients, a step is over.
@@ -226,9 +225,9 @@ class Objects:
         )
 
 
-def _add(named: Dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
+def _add(named: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> None:
     if name in named:
-        raise ScalingError("two weights have the name %s" % name, "give the modules other names")
+        raise ScalingError(f"two weights have the name {name}", "give the modules other names")
     named[name] = tensor
 
 
@@ -237,13 +236,12 @@ def _plain_state(optimizer: str, key: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise ScalingError(
-        "%s keeps %s as a %s, and a checkpoint has tensors and numbers of optimizers"
-        % (optimizer, key, type(value).__name__),
+        f"{optimizer} keeps {key} as a {type(value).__name__}, and a checkpoint has tensors and numbers of optimizers",
         "save its state_dict() by yourself",
     )
 
 
-def _update(group: Dict[str, Any], kept: Dict[str, Any]) -> None:
+def _update(group: dict[str, Any], kept: dict[str, Any]) -> None:
     """Set the settings of a group; a tensor stays the same tensor, because a captured graph reads it."""
     for key, value in kept.items():
         if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
@@ -256,7 +254,7 @@ def _plain(name: str) -> str:
     return name.partition("\n")[0]
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -273,7 +271,7 @@ def _digest(tensor: torch.Tensor) -> int:
 
 
 def empty_state(
-    key: str, shape: Tuple[int, ...], dtype: torch.dtype, parameter: torch.Tensor, optimizer: torch.optim.Optimizer
+    key: str, shape: tuple[int, ...], dtype: torch.dtype, parameter: torch.Tensor, optimizer: torch.optim.Optimizer
 ) -> torch.Tensor:
     """Return a tensor as an optimizer makes it: like its weight; the count of steps may be on the host."""
     if key == "step" and not shape:

@@ -1,8 +1,9 @@
 """The place of a training in its data: the epoch, and the batches of this epoch that are done."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, Dict, Iterator, Optional
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -23,13 +24,13 @@ class Position:
         self.samples_per_batch = 0
         """Of all ranks among which a sampler divides them; 0: the loader does not say."""
 
-    def facts(self) -> Dict[str, int]:
+    def facts(self) -> dict[str, int]:
         """Return the position as JSON."""
         return {
             "epoch": self.epoch, "batches": self.batches, "samples_per_batch": self.samples_per_batch,
         }  # fmt: skip
 
-    def go_on(self, facts: Dict[str, int]) -> None:
+    def go_on(self, facts: dict[str, int]) -> None:
         """Take the position of a checkpoint."""
         self.epoch, self.batches = facts["epoch"], facts["batches"]
         self.samples_per_batch = facts["samples_per_batch"]
@@ -44,16 +45,18 @@ class Position:
         done = self.batches * before
         if not (is_known and before and now) or done % now:
             raise ScalingError(
-                "the checkpoint is after %d batches of %s on %d ranks, and the loader's batches of %s on %d ranks have "
-                "no such place" % (self.batches, _samples(before), was_ranks, _samples(now), num_ranks),
-                "start %d ranks with the batch size of before; or use a DistributedSampler, and batches of which %d "
-                "samples are a multiple" % (was_ranks, done),
+                f"the checkpoint is after {self.batches} batches of {_samples(before)} on "
+                f"{was_ranks} ranks, and the loader's batches of {_samples(now)} on {num_ranks} ranks have "
+                "no such place",
+                f"start {was_ranks} ranks with the batch size of before; or use a DistributedSampler, "
+                f"and batches of which {done} "
+                "samples are a multiple",
             )
         self.batches = done // now
 
 
 def _samples(number: int) -> str:
-    return "%d samples" % number if number else "an unknown size"
+    return f"{number} samples" if number else "an unknown size"
 
 
 def loader_of(loader: Any) -> Any:
@@ -89,7 +92,7 @@ def _is_divided(loader: Any) -> bool:
 def samples_per_batch(loader: Any) -> int:
     """Return the samples of a batch of all ranks among which a DistributedSampler divides them; 0: unknown."""
     inner = loader_of(loader)
-    size: Optional[int] = getattr(inner, "batch_size", None)
+    size: int | None = getattr(inner, "batch_size", None)
     sampler = getattr(inner, "sampler", None)
     return (size or 0) * (sampler.num_replicas if isinstance(sampler, DistributedSampler) else 1)
 

@@ -1,7 +1,8 @@
 """The random numbers of a rank: those of torch, numpy and Python, and the streams that echelon draws for a rank."""
 
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -32,7 +33,7 @@ def from_bytes(content: torch.Tensor) -> Any:
     return plain_data.decode(content.numpy().tobytes())
 
 
-Saved = Tuple[int, Dict[int, Any]]
+Saved = tuple[int, dict[int, Any]]
 """The number of workers, and the states of each."""
 
 _OTHERS = (
@@ -46,12 +47,12 @@ class Workers:
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self._say = say
-        self._known: "weakref.WeakKeyDictionary[Any, Tuple[WorkersDraws, Any]]" = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, tuple[WorkersDraws, Any]] = weakref.WeakKeyDictionary()
         """By loader: what its workers have drawn, and a copy of it whose workers tell this."""
-        self._draws: Optional[WorkersDraws] = None
+        self._draws: WorkersDraws | None = None
         """Those of the loader of this epoch."""
         self._lives_on = False
-        self._resumed: Optional[Saved] = None
+        self._resumed: Saved | None = None
 
     def states(self, *, is_in_middle: bool) -> Saved:
         """Return the states for a checkpoint; workers that end with their epoch have none at its end."""
@@ -63,7 +64,7 @@ class Workers:
         """Let the next workers go on from the states of a checkpoint; say so if they cannot."""
         self._resumed = saved if are_ranks_as_before else (0, saved[1])
 
-    def begin(self, loader: Any, num_taken: int) -> Tuple[Any, int]:
+    def begin(self, loader: Any, num_taken: int) -> tuple[Any, int]:
         """Return the loader to read in place of this one, and how many workers load a sample that nobody gets.
 
         `num_taken` are the batches of the epoch that the loop has got before.
@@ -126,10 +127,10 @@ NOW, OF_EPOCH = OWN + "random/rank-%d", OWN + "random of the epoch/rank-%d"
 class RandomNumbers:
     """What is saved of them: the states at the begin of the epoch, which a shuffle follows, and those of now."""
 
-    def __init__(self, streams: List[Generators], keys: Optional[Keys]) -> None:
+    def __init__(self, streams: list[Generators], keys: Keys | None) -> None:
         self._streams, self._keys = streams, keys
         self._of_epoch: Any = {"global": generators.portable_state(), "loader": []}
-        self._of_loader: List[Any] = []
+        self._of_loader: list[Any] = []
         """The generators from which the loader draws, besides the global ones."""
         self._resumed: Any = None
 
@@ -144,7 +145,7 @@ class RandomNumbers:
         num_workers, states = self._resumed.get("workers", (0, {})) if self.is_resumed else (0, {})
         return num_workers, states
 
-    def tensors(self, rank: int, workers: Saved) -> Dict[str, torch.Tensor]:
+    def tensors(self, rank: int, workers: Saved) -> dict[str, torch.Tensor]:
         """Return the states as bytes."""
         now = {
             "global": generators.portable_state(),
@@ -191,7 +192,7 @@ class RandomNumbers:
     def put(self) -> None:
         """Set the states of the checkpoint; a loop over a loader does so once more."""
         states = self._resumed
-        for stream, state in zip(self._streams, states["streams"]):  # noqa: B905
+        for stream, state in zip(self._streams, states["streams"], strict=False):
             if state is not None:
                 stream.put_own_state(state)
         if self._keys is not None and states["keys"] is not None:
@@ -199,17 +200,17 @@ class RandomNumbers:
         generators.put_portable_state(states["global"])
 
 
-def _put(found: List[Any], states: List[Any]) -> None:
-    for one, state in zip(found, states):  # noqa: B905
+def _put(found: list[Any], states: list[Any]) -> None:
+    for one, state in zip(found, states, strict=False):
         put_state(one, state)
 
 
-def _common(every: List[List[Any]]) -> List[Any]:
+def _common(every: list[list[Any]]) -> list[Any]:
     """Return each state in which all ranks were equal, and in place of others this rank's own."""
     own = generators.portable_state()
     return [
-        states[0] if all(_is_same(states[0], one) for one in states) else mine
-        for mine, *states in zip(own, *every)  # noqa: B905
+        states[0] if all(_is_same(states[0], state) for state in states) else mine
+        for mine, *states in zip(own, *every, strict=False)
     ]
 
 

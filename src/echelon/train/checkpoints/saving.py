@@ -3,7 +3,8 @@
 import atexit
 import os
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ FACTS = "facts.bin"
 KIND = "named"
 RUN_DIRECTORY = "ECHELON_RUN_DIR"
 _AGAIN = "begin in another run directory"
-_taken: Set[str] = set()
+_taken: set[str] = set()
 """The folders of the checkpoints of this process: a second training in one folder would continue the first."""
 
 
@@ -37,10 +38,10 @@ class Checkpoints:
     """
 
     def __init__(
-        self, every: str, named: Dict[str, Any], streams: Sequence[Generators] = (), keys: Optional[Keys] = None
+        self, every: str, named: dict[str, Any], streams: Sequence[Generators] = (), keys: Keys | None = None
     ) -> None:
         tell_briefly()
-        self.values: Dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         """Plain values of the script: numbers, text, lists, dicts and tensors."""
         self.step_number = 0
         """The number of steps that are done."""
@@ -54,9 +55,9 @@ class Checkpoints:
         self._random = RandomNumbers([*self._objects.streams, *streams], keys)
         self._workers = Workers(self._say)
         self._was_ranks = self._num_ranks
-        self._stepped: Set[int] = set()
+        self._stepped: set[int] = set()
         """The optimizers that have stepped since the last step of the training."""
-        self._left_out: Optional[Set[str]] = None
+        self._left_out: set[str] | None = None
         """The buffers that a rank before this one saves; None: not known yet."""
         self._may_loop = self._has_epochs = False
         _refuse_second_training(self._order.folder)
@@ -158,14 +159,14 @@ class Checkpoints:
         }  # fmt: skip
         return saver.State(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
 
-    def _encoded(self, facts: Dict[str, Any]) -> bytes:
+    def _encoded(self, facts: dict[str, Any]) -> bytes:
         for name, value in self.values.items():
             try:
                 plain_data.encode(value)
             except ScalingError as error:
                 error.withdraw()
                 raise ScalingError(
-                    "checkpoint.values[%r] is a %s, which cannot be saved" % (name, type(value).__name__),
+                    f"checkpoint.values[{name!r}] is a {type(value).__name__}, which cannot be saved",
                     "keep numbers, text, lists, dicts and tensors in checkpoint.values",
                 ) from None
         return plain_data.encode(facts)
@@ -178,16 +179,16 @@ class Checkpoints:
 
     def _say(self, text: str) -> None:
         if self._rank == 0:
-            sys.stderr.write("echelon: %s\n" % text)
+            sys.stderr.write(f"echelon: {text}\n")
 
     # Continuing
 
-    def _find(self) -> Optional[store.Checkpoint]:
+    def _find(self) -> store.Checkpoint | None:
         """Return the newest whole checkpoint; all ranks must find the same."""
         disk = store.Store(self._order.folder, self._order.keep)
         on_disk = newest_on_disk(disk, self._rank, self._num_ranks, any_rank)
         for finding in on_disk.findings:
-            self._say("note: %s" % finding)
+            self._say(f"note: {finding}")
         newest = newest_in_memory(on_disk.newest, have_met=True, num_ranks=self._num_ranks)
         self._is_on_disk = newest is on_disk.newest
         if newest is None:
@@ -198,14 +199,15 @@ class Checkpoints:
     def _go_on(self, checkpoint: store.Checkpoint) -> None:
         """Take the state of a checkpoint; refuse one that another training wrote."""
         if checkpoint.manifest.about.get("kind") != KIND:
-            raise ScalingError("%s was not written by echelon.checkpoints()" % checkpoint.path, _AGAIN)
+            raise ScalingError(f"{checkpoint.path} was not written by echelon.checkpoints()", _AGAIN)
         with open(os.path.join(checkpoint.path, FACTS), "rb") as file:
             facts = plain_data.decode(file.read())
         saved = tensors_file.read(checkpoint.path)
         if set(facts["settings"]) != set(self._objects.optimizers):
             raise ScalingError(
-                "the checkpoint has the optimizers %s, and the script names %s"
-                % (", ".join(facts["settings"]) or "none", ", ".join(self._objects.optimizers) or "none"),
+                "the checkpoint has the optimizers {}, and the script names {}".format(
+                    ", ".join(facts["settings"]) or "none", ", ".join(self._objects.optimizers) or "none"
+                ),
                 _AGAIN,
             )
         own = {name: torch.empty(one.shape, dtype=torch.uint8) for name, one in saved.items() if _is_own(name)}
@@ -223,13 +225,14 @@ class Checkpoints:
         self._random.take(own, self._rank, self._was_ranks)
         if self._num_ranks > self._was_ranks:
             self._say(
-                "note: the checkpoint has the random numbers of %d ranks; further ranks begin anew with those that "
-                "differ between ranks, such as dropout" % self._was_ranks
+                f"note: the checkpoint has the random numbers of {self._was_ranks} ranks; further "
+                "ranks begin anew with those that "
+                "differ between ranks, such as dropout"
             )
         self._workers.go_on(self._random.of_workers, are_ranks_as_before=self._num_ranks == self._was_ranks)
         self._random.put()
         self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
-        self._say("continues after step %d, from %s" % (self.step_number, place_in_words(on_disk=self._is_on_disk)))
+        self._say(f"continues after step {self.step_number}, from {place_in_words(on_disk=self._is_on_disk)}")
 
     def _begin_epoch(self, loader: Any) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""
@@ -257,7 +260,7 @@ def _ordered(every: str) -> orders_checkpoint.CheckpointOrder:
         return order
     interval = orders_checkpoint.interval(every)
     if interval is None:
-        raise ScalingError("every=%r is no interval" % every, 'every="10m", "2h", "90s" or "200steps"')
+        raise ScalingError(f"every={every!r} is no interval", 'every="10m", "2h", "90s" or "200steps"')
     folder = os.path.join(os.environ.get(RUN_DIRECTORY, os.curdir), orders_checkpoint.SUBFOLDER)
     return orders_checkpoint.CheckpointOrder(os.path.abspath(folder), steps=interval[0], seconds=interval[1])
 
@@ -275,7 +278,7 @@ def _is_own(name: str) -> bool:
     return name.startswith(OWN)
 
 
-def _refuse_left(left: List[str]) -> None:
+def _refuse_left(left: list[str]) -> None:
     names = [name for name in left if not _is_own(name)]
     if names:
-        raise ScalingError("the checkpoint has %s, and the script has not" % ", ".join(sorted(names)[:5]), _AGAIN)
+        raise ScalingError("the checkpoint has {}, and the script has not".format(", ".join(sorted(names)[:5])), _AGAIN)

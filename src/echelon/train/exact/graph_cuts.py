@@ -6,7 +6,8 @@ similarities of all samples. Its gradient is passed on to the rows of each shard
 wholes and the shards, one shard at a time. So its bits do not depend on the processes that compute the shards.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +18,7 @@ from . import tree
 
 class _Cut(NamedTuple):
     whole: torch.Tensor
-    leaves: List[torch.Tensor]
+    leaves: list[torch.Tensor]
     """One leaf for each shard of this process."""
     step: int
 
@@ -35,9 +36,9 @@ class GraphCuts:
     """The cuts and joins that backward passes may have to go through."""
 
     def __init__(self) -> None:
-        self._cuts: Dict[int, _Cut] = {}
-        self._joins: List[_Join] = []
-        self._made: Dict[int, int] = {}
+        self._cuts: dict[int, _Cut] = {}
+        self._joins: list[_Join] = []
+        self._made: dict[int, int] = {}
         self._step = 0
 
     def cut(self, whole: torch.Tensor, shard: int) -> torch.Tensor:
@@ -115,8 +116,8 @@ class GraphCuts:
         self._into_cuts(cuts, sums[len(weights.likes) :], weights)
         return sums[-1] if values else None
 
-    def _into_cuts(self, cuts: Dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
-        reached = {number: gradient for number, gradient in zip(cuts, gradients) if gradient is not None}  # noqa: B905
+    def _into_cuts(self, cuts: dict[int, _Cut], gradients: Sequence[Any], weights: Any) -> None:
+        reached = {number: gradient for number, gradient in zip(cuts, gradients, strict=False) if gradient is not None}
         for number in reached:
             del self._cuts[number]
             for leaf in cuts[number].leaves:

@@ -5,7 +5,8 @@ since the weights last changed. So a run that resumes from a checkpoint, on any 
 """
 
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,12 +38,12 @@ class Keys:
         self._number += 1
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
 
-    def place(self) -> Tuple[int, int]:
+    def place(self) -> tuple[int, int]:
         """Return the fingerprint and the number of keys taken since the weights last changed."""
         is_now = self._step == self._parallelism.num_steps
         return (self._fingerprint, self._number) if is_now else (0, 0)
 
-    def go_on(self, place: Tuple[int, int]) -> None:
+    def go_on(self, place: tuple[int, int]) -> None:
         """Continue from a place of an earlier process."""
         if place[1]:
             self._step = self._parallelism.num_steps
@@ -66,16 +67,16 @@ def check(num_shards: int, num_ranks: int) -> None:
     if not is_number or num_shards < 2 or num_shards & (num_shards - 1):
         nearest = 1 << max(1, num_shards.bit_length() - 1) if is_number and num_shards > 0 else 8
         raise ScalingError(
-            "exact is %r: a binary tree adds up the virtual shards, so their number must be a power of two, at "
-            "least 2" % (num_shards,),
-            "echelon.start(exact=%d), or exact=%d" % (nearest, 2 * nearest),
+            f"exact is {num_shards!r}: a binary tree adds up the virtual shards, so their number must be a "
+            "power of two, at "
+            "least 2",
+            f"echelon.start(exact={nearest}), or exact={2 * nearest}",
         )
     if num_shards % num_ranks:
         valid = [str(1 << power) for power in range(num_shards.bit_length())]
         raise ScalingError(
-            "exact=%d needs %s or %s ranks, but the run has %d"
-            % (num_shards, ", ".join(valid[:-1]), valid[-1], num_ranks),
-            "echelon run -n %d …" % (1 << (min(num_ranks, num_shards).bit_length() - 1)),
+            f"exact={num_shards} needs {', '.join(valid[:-1])} or {valid[-1]} ranks, but the run has {num_ranks}",
+            f"echelon run -n {1 << (min(num_ranks, num_shards).bit_length() - 1)} …",
         )
 
 
@@ -83,12 +84,12 @@ def refuse_other(asked: int, begun: int) -> None:
     """Refuse a number that differs from the number at the start of the run."""
     if asked and asked != begun:
         raise ScalingError(
-            "echelon run started with exact=%d, but the script called echelon.start(exact=%d) later" % (begun, asked),
-            "give the number in the first call: echelon.start(exact=%d)" % asked,
+            f"echelon run started with exact={begun}, but the script called echelon.start(exact={asked}) later",
+            f"give the number in the first call: echelon.start(exact={asked})",
         )
 
 
-Shard = Tuple[int, List[Any]]
+Shard = tuple[int, list[Any]]
 """A seed and the indices of samples."""
 
 
@@ -98,10 +99,10 @@ class Dataset:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def __getitems__(self, shards: Sequence[Shard]) -> List[List[Any]]:
+    def __getitems__(self, shards: Sequence[Shard]) -> list[list[Any]]:
         return [self._samples(seed, indices) for seed, indices in shards]
 
-    def _samples(self, seed: int, indices: List[Any]) -> List[Any]:
+    def _samples(self, seed: int, indices: list[Any]) -> list[Any]:
         seed_again(seed)
         several = getattr(self._inner, "__getitems__", None)
         return list(several(indices)) if several else [self._inner[index] for index in indices]
@@ -115,15 +116,15 @@ class Dataset:
         return getattr(self._inner, name)
 
 
-class Batches(List[Any]):
+class Batches(list[Any]):
     """The batches of several virtual shards, not the parts of one batch."""
 
 
 class Collate:
     """Make a batch of each virtual shard."""
 
-    def __init__(self, inner: Callable[[List[Any]], Any]) -> None:
+    def __init__(self, inner: Callable[[list[Any]], Any]) -> None:
         self._inner = inner
 
-    def __call__(self, shards: List[List[Any]]) -> "Batches":
+    def __call__(self, shards: list[list[Any]]) -> "Batches":
         return Batches(self._inner(samples) for samples in shards)

@@ -5,7 +5,8 @@ number is a power of two, so it begins with a whole subtree. Then the processes 
 distances; of large tensors they exchange halves.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from ..wire import messages
 from ..wire.gather import TAG, is_sharded, whole
 from ..wire.world import World
 
-Tensors = Sequence[Optional[torch.Tensor]]
+Tensors = Sequence[torch.Tensor | None]
 SMALL_BYTES = 1 << 17
 """Up to this size an exchange takes no longer than its latency."""
 
@@ -25,19 +26,19 @@ class Sum:
     """The sum of the shards' tensors, which arrive in order; it keeps one partial sum for each level of the tree."""
 
     def __init__(self) -> None:
-        self._levels: List[Tuple[int, List[Optional[torch.Tensor]]]] = []
+        self._levels: list[tuple[int, list[torch.Tensor | None]]] = []
 
     def add(self, tensors: Tensors) -> None:
         """Add the tensors of the next shard; None stands for a tensor that the shard does not have."""
         height, latest = 0, list(tensors)
         while self._levels and self._levels[-1][0] == height:
             _, before = self._levels.pop()
-            latest = [_added(one, other) for one, other in zip(before, latest)]  # noqa: B905
+            latest = [_added(one, other) for one, other in zip(before, latest, strict=False)]
             height += 1
         self._levels.append((height, latest))
 
     @property
-    def local(self) -> List[Optional[torch.Tensor]]:
+    def local(self) -> list[torch.Tensor | None]:
         """The sum of all shards that were added; their number must be a power of two."""
         ((_, tensors),) = self._levels
         return tensors
@@ -48,7 +49,7 @@ class SumByPlace:
 
     def __init__(self) -> None:
         self._sum = Sum()
-        self._waiting: Dict[int, Tensors] = {}
+        self._waiting: dict[int, Tensors] = {}
         self._next = 0
 
     def add(self, place: int, tensors: Tensors) -> None:
@@ -58,19 +59,19 @@ class SumByPlace:
             self._next += 1
 
     @property
-    def local(self) -> List[Optional[torch.Tensor]]:
+    def local(self) -> list[torch.Tensor | None]:
         """The sum of all shards that were added; their number must be a power of two."""
         return self._sum.local
 
 
-def _added(first: Optional[torch.Tensor], second: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+def _added(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
     if first is None or second is None:
         present = second if first is None else first
         return None if present is None else present + 0.0  # a process too adds zeros for a tensor that it lacks
     return first.add_(second)
 
 
-def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[torch.Tensor]:
+def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> list[torch.Tensor]:
     """Return the sums over all shards of all processes."""
     tree_sum = Sum()
     for tensors in tensors_of_shards:
@@ -81,7 +82,7 @@ def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> 
 
 def across(
     tensors: Tensors, likes: Sequence[torch.Tensor], world: World, first_rank: int = 0
-) -> List[Optional[torch.Tensor]]:
+) -> list[torch.Tensor | None]:
     """Return the sums over all processes of their tensors; None stands for a tensor that no process has.
 
     `likes` are tensors of the same shapes and dtypes, for tensors that this process lacks. If the processes are not all
@@ -90,13 +91,13 @@ def across(
     place = world.processes
     if place.size == 1:
         return list(tensors)
-    results: List[Optional[torch.Tensor]] = [None] * len(tensors)
+    results: list[torch.Tensor | None] = [None] * len(tensors)
     for dtype in sorted({one.dtype for one in likes}, key=str):
         places = [at for at, one in enumerate(likes) if one.dtype is dtype]
         flat = _flat([tensors[at] for at in places], [likes[at] for at in places], dtype)
         add_across(flat, place, first_rank)
         known, offset = flat[: len(places)].tolist(), len(places)
-        for at, count in zip(places, known):  # noqa: B905
+        for at, count in zip(places, known, strict=False):
             size = likes[at].numel()
             if count:
                 results[at] = flat[offset : offset + size].view_as(likes[at])
@@ -109,7 +110,7 @@ def _flat(tensors: Tensors, likes: Sequence[torch.Tensor], dtype: torch.dtype) -
     device = likes[0].device
     known = torch.tensor([one is not None for one in tensors], dtype=dtype, device=device)
     values = [like.new_zeros(like.numel()) if one is None else one.reshape(-1)
-              for one, like in zip(tensors, likes)]  # noqa: B905  # fmt: skip
+              for one, like in zip(tensors, likes, strict=False)]  # fmt: skip
     return torch.cat([known, *values])
 
 
@@ -170,8 +171,8 @@ class Weights:
     def __init__(self, parameters: Sequence[nn.Parameter], roots: Sequence[nn.Module] = ()) -> None:
         self.parameters = parameters
         self._spread = _unsharded(roots)
-        self._before: List[Optional[torch.Tensor]] = []
-        self._sparse: Set[int] = set()
+        self._before: list[torch.Tensor | None] = []
+        self._sparse: set[int] = set()
         self._rows = [own_rows(one) if is_sharded(one) else None for one in parameters]
         self.likes = [_like(one) for one in parameters]
         """Tensors with the shapes and dtypes of whole gradients."""
@@ -181,7 +182,7 @@ class Weights:
         self._before = [one.grad for one in self.parameters]
         self.take()
 
-    def take(self) -> List[Optional[torch.Tensor]]:
+    def take(self) -> list[torch.Tensor | None]:
         """Return the gradients of a pass, and clear the parameters' gradients."""
         gradients = []
         for parameter in self.parameters:
@@ -198,15 +199,15 @@ class Weights:
         """Run a pass that is the same on all ranks, and add its gradients to those of earlier passes."""
         self.set_aside()
         run()
-        for parameter, old in zip(self.parameters, self._before):  # noqa: B905
+        for parameter, old in zip(self.parameters, self._before, strict=False):
             new: Any = parameter.grad
             if new is not None and is_sharded(new):  # its placement may differ from the parameter's
                 new = new.redistribute(new.device_mesh, parameter.placements)  # type: ignore[attr-defined]
             parameter.grad = new if old is None else old if new is None else old.add_(new)
 
-    def put(self, sums: Sequence[Optional[torch.Tensor]]) -> List[bool]:
+    def put(self, sums: Sequence[torch.Tensor | None]) -> list[bool]:
         """Add whole gradients to those set aside; return for each weight whether none was set aside."""
-        for parameter, rows, old, new in zip(self.parameters, self._rows, self._before, sums):  # noqa: B905
+        for parameter, rows, old, new in zip(self.parameters, self._rows, self._before, sums, strict=False):
             part = new if new is None or rows is None else _own_part(new, parameter, rows)
             if part is not None and id(parameter) in self._sparse:
                 part = part.to_sparse(1)
@@ -220,7 +221,7 @@ def _like(parameter: Any) -> torch.Tensor:
     return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
 
 
-def _unsharded(roots: Sequence[nn.Module]) -> Dict[int, Any]:
+def _unsharded(roots: Sequence[nn.Module]) -> dict[int, Any]:
     """Return fully_shard's own record of each weight, by the identity of the parameter that a rank keeps.
 
     Gradient synchronisation is turned off, so a pass leaves whole gradients in the record
@@ -261,11 +262,11 @@ def clip_by_whole_norm(
 ) -> torch.Tensor:
     """Clip as torch.nn.utils.clip_grad_norm_ does, by a norm that does not depend on the sharding of the gradients."""
     parameter_list = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    gradients: List[Any] = [one.grad for one in parameter_list if one.grad is not None]
+    gradients: list[Any] = [one.grad for one in parameter_list if one.grad is not None]
     norms = [torch.linalg.vector_norm(whole(one), norm_type) for one in gradients]  # gather one gradient at a time
     total = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
     if error_if_nonfinite and not bool(torch.isfinite(total)):
-        raise as_of_library(RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type))
+        raise as_of_library(RuntimeError(f"the total norm of order {norm_type} for gradients is non-finite"))
     factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for gradient in gradients:
         local = gradient.to_local() if is_sharded(gradient) else gradient

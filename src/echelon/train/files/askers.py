@@ -4,7 +4,7 @@ import gc
 import sys
 import threading
 from functools import partial
-from typing import Any, List
+from typing import Any
 
 from ...checkpoint import store
 from ...pytorch import modules as torch_modules
@@ -60,7 +60,7 @@ def who() -> str:
     return ANYBODY if is_anybody else SCRIPT
 
 
-_collecting: List[str] = []  # is not empty while the garbage collector runs, which may be at any time
+_collecting: list[str] = []  # is not empty while the garbage collector runs, which may be at any time
 
 
 def watch_collector() -> None:

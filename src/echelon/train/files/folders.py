@@ -7,7 +7,8 @@ import os
 import pathlib
 import shutil
 import tempfile
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from .. import patches
 from ..patches import Hooks

@@ -5,8 +5,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any
 
 from .. import patches
 from ..patches import Hooks
@@ -53,7 +54,7 @@ _take_call: Callable[..., None] = with_plain(lambda _: _nothing)(None)
 class Silent:
     """A TensorBoard writer on a rank that does not write."""
 
-    _files: Optional[Files] = None
+    _files: Files | None = None
 
     def __init__(self, log_dir: Any = None, *_args: Any, **kwargs: Any) -> None:
         log_dir = log_dir if log_dir is not None else kwargs.get("logdir")
@@ -91,7 +92,7 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
         def speak(*args: Any, **kwargs: Any) -> Any:
             if files.is_closed:
                 return None
-            with alone("%s.%s()" % (getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
+            with alone("{}.{}()".format(getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
                 return original(*args, **kwargs)
 
         return speak
@@ -101,7 +102,7 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
         hooks.put(owner, name, original, wraps(original)(with_plain(wrap)(original)), why=_WHY)
 
 
-def _spoken(mlflow: Any) -> List[str]:
+def _spoken(mlflow: Any) -> list[str]:
     return [name for name in dir(mlflow) if name.startswith(("log_", "set_tag")) and callable(getattr(mlflow, name))]
 
 

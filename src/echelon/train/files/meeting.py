@@ -5,7 +5,8 @@ import os
 import re
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from ..wire import world as worlds
 _DIGITS = re.compile(r"\d+")
 _HEXADECIMAL = re.compile(r"(?=[a-f-]*\d)(?=[\d-]*[a-f])[0-9a-f][0-9a-f-]{6,}[0-9a-f]", re.IGNORECASE)
 _TIME = re.compile(r"(?<!\d)20\d\d|\d\d\D?\d\d\D\d\d|\d{9}")  # 2026…, 21_16-04-05, seconds since 1970
-Aliases = Dict[str, str]
+Aliases = dict[str, str]
 
 
 class Place(NamedTuple):
@@ -38,8 +39,8 @@ def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bo
         return True
     parts, their_parts = own.split(os.sep), theirs.split(os.sep)
     return len(parts) == len(their_parts) and all(
-        one == other or _shape(one, own_place) == _shape(other, their_place)
-        for one, other in zip(parts, their_parts)  # noqa: B905
+        own_part == part or _shape(own_part, own_place) == _shape(part, their_place)
+        for own_part, part in zip(parts, their_parts, strict=True)
     )
 
 
@@ -72,7 +73,7 @@ def translate(aliases: Aliases, path: str) -> str:
     return aliases[part] + path[len(part) :]
 
 
-Look = Optional[Tuple[Tuple[int, ...], Tuple[int, ...]]]
+Look = tuple[tuple[int, ...], tuple[int, ...]] | None
 """The inode of a folder; and the inode, time and size of a name in it."""
 
 _PATIENCE_SECONDS = 5.0  # a network file system may show an old state for this time (NFS: acdirmin is 30 s at most)
@@ -84,7 +85,7 @@ class Nodes:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.are_several = int(environ.get("WORLD_SIZE", "1")) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
         self._is_first = environ.get("LOCAL_RANK", "0") == "0" and environ.get("RANK", "0") != "0"
-        self._has_own: Dict[str, bool] = {}
+        self._has_own: dict[str, bool] = {}
 
     def look(self, path: str) -> Look:
         """Return the state of a path; None if there is only one node."""
@@ -110,14 +111,14 @@ def _shows(path: str, look: Look) -> bool:
     return True
 
 
-def _number(folder: str) -> Tuple[int, ...]:
+def _number(folder: str) -> tuple[int, ...]:
     try:
         return (os.stat(folder).st_ino,)
     except OSError:
         return ()
 
 
-def _seen(path: str) -> Tuple[int, ...]:
+def _seen(path: str) -> tuple[int, ...]:
     try:
         status = os.stat(path)
     except OSError:
@@ -135,7 +136,7 @@ class Told(NamedTuple):
     path: str
     place: Place
     value: Any
-    error: Optional[BaseException]
+    error: BaseException | None
     look: Look
     """The state of the path on rank 0's node after the act."""
 
@@ -164,7 +165,7 @@ class Meeting:
         self._tell(Told(act, path, place, tells(value), None, self._nodes.look(path)))
         return value
 
-    def follow(self, act: str, path: str, do: Callable[[], Any]) -> Tuple[Any, str]:
+    def follow(self, act: str, path: str, do: Callable[[], Any]) -> tuple[Any, str]:
         """Return the result of rank 0's act and its path; raise the error that rank 0 raised.
 
         The first rank of a node that has a disk of its own acts there too.
@@ -202,7 +203,8 @@ class Meeting:
 
 def _parted(told: Told, act: str, path: str, rank: int) -> ScalingError:
     return ScalingError(
-        "the ranks went different ways: rank 0 reaches %s %s, but rank %d reaches %s %s; the script decides on "
-        "a number that differs between the ranks" % (told.act, told.path, rank, act, path),
+        f"the ranks went different ways: rank 0 reaches {told.act} {told.path}, but rank {rank} reaches "
+        f"{act} {path}; the script decides on "
+        "a number that differs between the ranks",
         "let the script decide on the loss, which is the same on every rank, or start one rank: echelon run -n 1 …",
     )

@@ -6,7 +6,8 @@ import io
 import os
 import shutil
 import tempfile
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 from .. import patches
 from ..patches import Hooks
@@ -113,8 +114,8 @@ Done = Callable[[], None]
 class Announced:
     """A file that announces its close(), but not its finalization if nobody closed it."""
 
-    on_close: Optional[Done] = None
-    on_descriptor: Optional[Done] = None
+    on_close: Done | None = None
+    on_descriptor: Done | None = None
     """Is called when the script asks for the descriptor: it may map the file, and write to it after close()."""
 
     def fileno(self) -> int:
@@ -154,7 +155,7 @@ class Text(Announced, io.TextIOWrapper):
 class Reread(Random):
     """A new binary file; before its first read, the other ranks copy its content."""
 
-    on_look: Optional[Done] = None
+    on_look: Done | None = None
 
     def _look(self) -> None:
         self.flush()
@@ -162,7 +163,7 @@ class Reread(Random):
         if on_look is not None:
             on_look()
 
-    def read(self, size: Optional[int] = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read, as a file does."""
         self._look()
         return super().read(size)
@@ -177,7 +178,7 @@ class Reread(Random):
         self._look()
         return super().readinto(buffer)
 
-    def readline(self, size: Optional[int] = -1) -> bytes:
+    def readline(self, size: int | None = -1) -> bytes:
         """Read a line, as a file does."""
         self._look()
         return super().readline(size)
@@ -200,15 +201,15 @@ class Sink(Announced, io.BufferedIOBase):
     A script that reads the file, or needs the descriptor of a readable file, gets its own copy of the file on the disk.
     """
 
-    on_look: Optional[Done] = None
+    on_look: Done | None = None
 
     def __init__(self, name: Any, path: str, mode: str, position: int) -> None:
         self.name = name
         self.mode = mode
         self._path = path
         self._position = self._size = position
-        self._copy: Optional[Any] = None
-        self._nothing: Optional[int] = None
+        self._copy: Any | None = None
+        self._nothing: int | None = None
 
     def copy(self) -> None:
         """Copy the file on the disk, and read and write the copy from now on."""
@@ -274,7 +275,7 @@ class Sink(Announced, io.BufferedIOBase):
         self._position = start + offset
         return self._position
 
-    def truncate(self, size: Optional[int] = None) -> int:
+    def truncate(self, size: int | None = None) -> int:
         """Change the size."""
         size = self.tell() if size is None else size
         if self._copy is not None:
@@ -282,7 +283,7 @@ class Sink(Announced, io.BufferedIOBase):
         self._size = size
         return size
 
-    def read(self, size: Optional[int] = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Read from the copy."""
         self._must_be_readable()
         return bytes(self._own().read(size))
@@ -359,7 +360,7 @@ class _Whole(io.FileIO):
 
     def __init__(self, path: str, mode: str) -> None:
         self._final = path
-        self._temporary = "%s.%d-%s" % (path, os.getpid(), os.urandom(4).hex())
+        self._temporary = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
         super().__init__(self._temporary, mode)
 
     def close(self) -> None:

@@ -15,8 +15,9 @@ import shutil
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"
 
 
-def path_of(file: Any) -> Optional[str]:
+def path_of(file: Any) -> str | None:
     """Return the absolute path of a file argument; None if it is not a path, such as an open file."""
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
 
@@ -53,7 +54,7 @@ class Files:
     def __init__(self, *, is_closed: bool, before_meeting: Callable[[], None] = lambda: None) -> None:
         self._is_closed = is_closed
         self._before_meeting = before_meeting
-        self.meeting: Optional[Meeting] = None
+        self.meeting: Meeting | None = None
         self.silence_loggers: Callable[[], None] = lambda: None
         """Silences the loggers that have not started."""
         self.num_fetches = 0
@@ -62,15 +63,15 @@ class Files:
         self._pid = os.getpid()
         self._num_acts = 0
         self._aliases: Aliases = {}
-        self._open: Set[str] = set()
-        self._hidden: Set[str] = set()
-        self._mapped: Set[str] = set()
-        self._own: List[str] = []
+        self._open: set[str] = set()
+        self._hidden: set[str] = set()
+        self._mapped: set[str] = set()
+        self._own: list[str] = []
         self._own_before = 0
-        self._writers: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self._sinks: "weakref.WeakSet[Any]" = weakref.WeakSet()
-        self._suspended: Optional[Meeting] = None
-        self.written: Optional[WrittenPaths] = None
+        self._writers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sinks: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._suspended: Meeting | None = None
+        self.written: WrittenPaths | None = None
         """The paths that the script has written, where its training is saved."""
 
     @property
@@ -103,7 +104,7 @@ class Files:
             elif os.path.exists(path):
                 os.remove(path)
 
-    def way(self, path: Optional[str]) -> str:
+    def way(self, path: str | None) -> str:
         """Choose how a path is accessed: by rank 0 when all have come, by each rank, or by one without a meeting."""
         if path is None or self.is_acting or _is_of_the_system(path) or self.is_own(path):
             return EACH
@@ -187,7 +188,7 @@ class Files:
         self._suspended, self.meeting = self.meeting, None
         self._is_closed = True
 
-    def sizes(self) -> Dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return the size of each file that rank 0 has written and may write to again, by its path."""
         if self._is_closed:
             return {}
@@ -305,9 +306,9 @@ class WrittenPaths:
     """
 
     def __init__(self) -> None:
-        self.before: Dict[str, bool] = {}
-        self._absent: Set[str] = set()
-        self._later: Set[str] = set()
+        self.before: dict[str, bool] = {}
+        self._absent: set[str] = set()
+        self._later: set[str] = set()
         self._log = ""
         self._say: Callable[[str], None] = lambda _: None
         self._is_repeating = False
@@ -330,7 +331,7 @@ class WrittenPaths:
             written.append(self._log, path, was_there=was_there)
         except WriteError as error:
             self._log = ""
-            self._say("note: %s; a run that continues this one may see files that it writes later" % error.message)
+            self._say(f"note: {error.message}; a run that continues this one may see files that it writes later")
 
     def repeat(self, before: Mapping[str, bool], logged: Mapping[str, bool]) -> None:
         """Begin to repeat a run that has written these paths, and the logged ones perhaps after its checkpoint."""

@@ -4,13 +4,14 @@ import atexit
 import os
 import shutil
 import tempfile
-from typing import Any, Callable, Dict, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from ..patches import Hooks
 from .sharing import EACH, ONE, Files, path_of
 
 _WHY = "A database is written by rank 0; the other ranks work on a copy."
-Written = Dict[int, Tuple[str, str]]  # by HDF5's id: the path that is open for writing, and this rank's own copy
+Written = dict[int, tuple[str, str]]  # by HDF5's id: the path that is open for writing, and this rank's own copy
 _MOST_COPIED_BYTES = 1 << 28  # this run did not make a larger file, and opens it for reading
 
 
@@ -49,7 +50,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
 def _copy_of_database(connect: Any, path: str, *args: Any, **kwargs: Any) -> Any:
     """Return a connection to a copy in memory; for a large file, a read-only connection to the file itself."""
     kwargs = {**kwargs, "uri": True}
-    reading = "file:%s?mode=ro" % path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    reading = "file:{}?mode=ro".format(path.replace("%", "%25").replace("?", "%3f").replace("#", "%23"))
     if not os.path.exists(path):
         return connect(":memory:", *args, **kwargs)
     if os.path.getsize(path) > _MOST_COPIED_BYTES:

@@ -12,9 +12,10 @@ import re
 import stat
 import time
 import weakref
+from collections.abc import Callable
 from os import chmod, listdir, mkdir, replace, rmdir, scandir, unlink
 from os import stat as look  # these names stay Python's own functions, also when scripts get ours
-from typing import Any, Callable, List, Optional, Set
+from typing import Any
 
 TEXT_PAUSE_SECONDS = 1.0  # text that is written with such pauses is a log, which people read while it grows
 BYTES_PAUSE_SECONDS = 10.0  # between two parts of a snapshot, a device may compute
@@ -23,8 +24,8 @@ MOST_SEEN_NAMES = 10000  # in one folder, in search of what killed processes hav
 _MODES = ("w", "wt", "tw", "wb", "bw")
 _hidden: "weakref.WeakValueDictionary[str, Whole]" = weakref.WeakValueDictionary()
 _holding = [0]
-_is_watched: List[Any] = []
-_cleared: Set[str] = set()
+_is_watched: list[Any] = []
+_cleared: set[str] = set()
 _BESIDE = re.compile(r"/\.[^/]+\.\w+-\d+-[0-9a-f]{6}\.partial(/|$)")
 
 
@@ -155,7 +156,7 @@ def _may_be_replaced(place: str, *, breaks_links: bool) -> bool:
     return is_free and status.st_uid == os.geteuid() and os.access(place, os.W_OK)
 
 
-def show(path: Optional[str]) -> None:
+def show(path: str | None) -> None:
     """Show the file at this path, and the files in this folder, before somebody looks."""
     for place, file in list(_hidden.items()) if _hidden else ():
         if path in (place, os.path.dirname(place)):
@@ -240,11 +241,11 @@ def put(temporary: str, path: str) -> None:
     replace(temporary, path)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _here() -> str:
     """Return a word for this boot of this machine and its process ids: a container may have its own."""
     try:
-        with io.open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read()
         return hashlib.sha256(boot + os.fsencode(os.readlink("/proc/self/ns/pid"))).hexdigest()[:8]
     except OSError:
@@ -257,8 +258,8 @@ def name_beside(path: str) -> str:
     if folder not in _cleared:
         _cleared.add(folder)
         _clear(folder)
-    mark = "%s-%d-%s" % (_here() or "unknown", os.getpid(), os.urandom(3).hex())
-    return os.path.join(folder, ".%s.%s.partial" % (name, mark))
+    mark = f"{_here() or 'unknown'}-{os.getpid()}-{os.urandom(3).hex()}"
+    return os.path.join(folder, f".{name}.{mark}.partial")
 
 
 def _clear(folder: str) -> None:
@@ -266,7 +267,7 @@ def _clear(folder: str) -> None:
     pattern = re.compile(r"\..+\.%s-(\d+)-[0-9a-f]{6}\.partial" % (_here() or "no machine"))
     try:
         with scandir(folder) as entries:
-            found = [pattern.fullmatch(entry.name) for entry, _ in zip(entries, range(MOST_SEEN_NAMES))]  # noqa: B905
+            found = [pattern.fullmatch(entry.name) for entry, _ in zip(entries, range(MOST_SEEN_NAMES), strict=False)]
     except OSError:
         return
     for match in found:

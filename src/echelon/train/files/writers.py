@@ -4,7 +4,8 @@ import builtins
 import io
 import os
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from ...pytorch import modules as torch_modules
 from .. import patches, scaling_error
@@ -19,7 +20,7 @@ from .sharing import Files
 def install(files: Files, hooks: Hooks) -> None:
     """Hook these functions, now or when their modules are imported."""
     for module, function, place, key in FUNCTIONS:
-        change = changing(files, "%s.%s" % (module, function), place, key)
+        change = changing(files, f"{module}.{function}", place, key)
         appear = whole.writing(place, key, refuse_full_disk)
         hooks.replace(
             module, function, with_plain(_both(change, appear)), why="A library writes a file on rank 0 alone."
@@ -76,7 +77,7 @@ def refuse_full_disk(path: str, error: RuntimeError) -> None:
     """Name a full disk, which torch.save() calls an iostream error."""
     status = os.statvfs(os.path.dirname(os.path.realpath(path)))
     if status.f_bavail * status.f_frsize < FULL_BYTES:
-        raise as_of_library(RuntimeError("No space left on device: %s (%s)" % (path, error))) from None
+        raise as_of_library(RuntimeError(f"No space left on device: {path} ({error})")) from None
 
 
 _open = builtins.open

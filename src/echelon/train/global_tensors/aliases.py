@@ -6,8 +6,9 @@ batch while the script keeps such a row.
 """
 
 import gc
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,13 +23,13 @@ class _Alias(NamedTuple):
     whole: torch.Tensor
     version: int
     """The version of the whole tensor when its elements last equalled those of the global tensor."""
-    own_versions: Tuple[int, ...]
+    own_versions: tuple[int, ...]
     """The versions of this process's part of the global tensor at that time."""
 
 
 MOST_NEW, MOST_NEW_BYTES = 16, 64 * 1024**2
 """How many wholes more are remembered, used or not, until the ranks agree on those that a script still uses."""
-_known: List[_Alias] = []
+_known: list[_Alias] = []
 _num_agreed = [0]
 
 
@@ -57,8 +58,9 @@ def settle() -> None:
         is_changed = tensor.versions() != own_versions
         if is_changed and _is_kept_by_script(whole):
             raise ScalingError(
-                "the script changes a batch of shape %s in place, and keeps a view of its elements, such as a "
-                "row; the ranks share the batch, so the view would not change" % (tuple(tensor.shape),),
+                f"the script changes a batch of shape {tuple(tensor.shape)} in place, and keeps a view of "
+                "its elements, such as a "
+                "row; the ranks share the batch, so the view would not change",
                 "keep a copy (row = batch[0].clone()), or start one rank: echelon run -n 1 …",
             )
         if version_of(whole) != version:
@@ -76,7 +78,7 @@ def _forget_unused() -> None:
     if world.is_alone() or (len(new) < MOST_NEW and sum(one.nbytes for one in new) < MOST_NEW_BYTES):
         return
     every = messages.gather([_is_kept(known.whole) for known in _known])
-    _known[:] = [known for known, uses in zip(_known, zip(*every)) if any(uses)]  # noqa: B905
+    _known[:] = [known for known, uses in zip(_known, zip(*every, strict=False), strict=False) if any(uses)]
     _num_agreed[0] = len(_known)
 
 

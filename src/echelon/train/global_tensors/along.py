@@ -1,6 +1,6 @@
 """Rules for functions that reduce along a dim, and for functions that treat each row by itself."""
 
-from typing import Any, List, Optional
+from typing import Any
 
 import torch
 
@@ -142,7 +142,7 @@ def reshape(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return Sharded(local, tensor.world, rows)
 
 
-def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> Optional[List[int]]:
+def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> list[int] | None:
     """Return the requested sizes, with -1 replaced by its value."""
     if name == "flatten":
         start = kwargs.get("start_dim", words[0] if words else 0) % tensor.dim()

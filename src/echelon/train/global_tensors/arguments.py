@@ -1,7 +1,8 @@
 """The arguments that a rank gives to a model: its rows of each tensor of samples, and other tensors whole."""
 
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -10,10 +11,10 @@ from ..scaling_error import ScalingError
 from . import exchange, lists
 from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
 
-_Place = Tuple[Any, ...]
+_Place = tuple[Any, ...]
 """The place of a tensor among a module's arguments: the argument, the tensor in it, its number of dims, its width."""
 _WHOLE = -1
-_known: "weakref.WeakKeyDictionary[nn.Module, Dict[_Place, int]]" = weakref.WeakKeyDictionary()
+_known: "weakref.WeakKeyDictionary[nn.Module, dict[_Place, int]]" = weakref.WeakKeyDictionary()
 """The dim of the rows of a module's arguments, by place, where the sizes of an earlier call showed it."""
 
 
@@ -23,29 +24,29 @@ class _Entry(NamedTuple):
     local: torch.Tensor
     version: int
     """The version of the local tensor before the model is called."""
-    dim: Optional[int]
+    dim: int | None
 
 
 class Entries:
     """The arguments of one call of a model, for this rank or for one virtual shard."""
 
-    def __init__(self, module: nn.Module, lead: Sharded, first: Optional[torch.Tensor] = None) -> None:
+    def __init__(self, module: nn.Module, lead: Sharded, first: torch.Tensor | None = None) -> None:
         """`first` is the plain tensor that was cut into the leading rows, where a script draws batches itself."""
         self._module = module
         self._lead = lead
-        self._changeable: List[_Entry] = []
-        self._dims: Dict[int, Optional[int]] = {}
+        self._changeable: list[_Entry] = []
+        self._dims: dict[int, int | None] = {}
         """The dim of the rows of each tensor that the model gets, by the tensor's identity."""
         self._num_rows = lead.local.size(lead.dim_of_rows)
-        self._kept: List[torch.Tensor] = []
-        self._lists: List[Any] = []
+        self._kept: list[torch.Tensor] = []
+        self._lists: list[Any] = []
         """The lists and arrays among the arguments that have an entry for each sample."""
-        self._guessed: Optional[torch.Tensor] = None
+        self._guessed: torch.Tensor | None = None
         """A tensor beside the batch that was taken for samples because it is as long as the batch."""
         if first is not None:
             self._note(first, lead.local, lead.dim_of_rows)
 
-    def enter(self, args: Any, kwargs: Any) -> Tuple[Any, Any]:
+    def enter(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments for this rank's call of the model."""
         own_args = type(args)(self._argument(place, value) for place, value in enumerate(args))
         return own_args, {name: self._argument(name, value) for name, value in kwargs.items()}
@@ -133,22 +134,20 @@ class Entries:
         """Refuse a model's failure that may come from a tensor that was wrongly taken for samples."""
         if self._guessed is None or "out of memory" in str(error):
             return
+        reason = str(error).partition("\n")[0]
         raise ScalingError(
-            "%s fails on the samples of this rank: %s; it also got a tensor of shape %s, which the ranks shared "
-            "because it is as long as the batch of %d samples"
-            % (
-                type(self._module).__name__, str(error).partition("\n")[0],
-                tuple(self._guessed.shape), sum(self._lead.rows),
-            ),
+            f"{type(self._module).__name__} fails on the samples of this rank: {reason}; it also got a tensor of shape "
+            f"{tuple(self._guessed.shape)}, which the ranks shared because it is as long as the batch of "
+            f"{sum(self._lead.rows)} samples",
             "if that tensor holds no samples, another batch size, or the tensor as a buffer of the model; "
             "or one rank: echelon run -n 1 …",
-        ) from error  # fmt: skip
+        ) from error
 
-    def _note(self, owner: torch.Tensor, own: torch.Tensor, dim: Optional[int]) -> None:
+    def _note(self, owner: torch.Tensor, own: torch.Tensor, dim: int | None) -> None:
         self._changeable.append(_Entry(owner, own, version_of(own), dim))
         self._dims[id(own)] = dim
 
-    def _dim_of_rows(self, tensor: torch.Tensor, place: _Place) -> Optional[int]:
+    def _dim_of_rows(self, tensor: torch.Tensor, place: _Place) -> int | None:
         """Return the batch dim; earlier calls decide, because a size may equal that of the batch by chance."""
         num_rows = sum(self._lead.rows)
         known = _known.setdefault(self._module, {})
@@ -164,11 +163,12 @@ class Entries:
             return before
         if dim is None and tensor.size(0) > 1:
             raise ScalingError(
-                "%s gets a tensor of shape %s with a batch of %d samples; an earlier tensor in the same place "
-                "had as many rows as its batch, so echelon took its rows for samples"
-                % (type(self._module).__name__, tuple(tensor.shape), num_rows),
-                "use a batch size other than %d, or make the tensor a buffer of the model if its rows are not "
-                "samples, or start one rank: echelon run -n 1 …" % tensor.size(0),
+                f"{type(self._module).__name__} gets a tensor of shape {tuple(tensor.shape)} with a "
+                f"batch of {num_rows} samples; an earlier tensor in the same place "
+                "had as many rows as its batch, so echelon took its rows for samples",
+                f"use a batch size other than {tensor.size(0)}, or make the tensor a buffer of the "
+                "model if its rows are not "
+                "samples, or start one rank: echelon run -n 1 …",
             )
         return dim
 
@@ -179,7 +179,7 @@ class Entries:
                 continue
             if dim is None or own.is_inference() or self._lead.world.is_exact:
                 raise ScalingError(
-                    "%s changes an argument of shape %s in place" % (type(self._module).__name__, tuple(owner.shape)),
+                    f"{type(self._module).__name__} changes an argument of shape {tuple(owner.shape)} in place",
                     "let the model change a copy: x = x.clone(), or start one rank: echelon run -n 1 …",
                 )
             whole = exchange.gather(own, self._lead.world, self._lead.rows, dim)
@@ -196,7 +196,7 @@ def _altered(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flip(-1) if tensor.dim() > 1 else torch.zeros_like(tensor)
 
 
-def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> Optional[int]:
+def _dim_by_size(tensor: torch.Tensor, lead: Sharded) -> int | None:
     """Return the dim of a plain tensor that is as long as the batch: the first, or the second as in an RNN's state."""
     num_rows = sum(lead.rows)
     if tensor.size(0) == num_rows:
@@ -219,14 +219,15 @@ def _is_of_positions(tensor: torch.Tensor, lead: Sharded) -> bool:
     if bool((content[above] == corner).all()) or bool(((content == 0) | (content == 1) | (content < -1e4)).all()):
         return True
     raise ScalingError(
-        "the model gets a square tensor of shape %s with a batch of as many samples; echelon cannot tell "
-        "whether its rows are samples" % (tuple(tensor.shape),),
+        f"the model gets a square tensor of shape {tuple(tensor.shape)} with a batch of as many samples; "
+        "echelon cannot tell "
+        "whether its rows are samples",
         "use another batch size, or make the tensor a buffer of the model if its rows are not samples, or "
         "start one rank: echelon run -n 1 …",
     )
 
 
-Doubt = Tuple[str, str]
+Doubt = tuple[str, str]
 """The reason and the way out of a refusal that holds only if something goes wrong."""
 
 
@@ -234,14 +235,14 @@ TIME_FIRST = (nn.RNNBase, nn.MultiheadAttention)
 """Layers that expect time in the first dim, unless they have batch_first=True."""
 
 
-def doubt(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
+def doubt(module: nn.Module, tensors: list[torch.Tensor], num_rows: int) -> Doubt | None:
     """Return why the rows of a model's first tensor may be no samples; None where there is no reason to doubt."""
     if not tensors:
         return None
     return _of_time(module, tensors[0], num_rows) or of_graph(module, tensors, num_rows)
 
 
-def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[Doubt]:
+def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Doubt | None:
     """Doubt the rows of a model with a layer that expects time in the first dim and samples in the second."""
     layer = next((one for one in module.modules() if isinstance(one, TIME_FIRST) and not one.batch_first), None)
     if layer is None or first.dim() < 2:
@@ -249,26 +250,30 @@ def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Optional[
     return of_layer(module, tuple(first.shape), num_rows, type(layer).__name__)
 
 
-def of_layer(module: nn.Module, shape: Tuple[int, ...], num_rows: int, layer: str) -> Doubt:
+def of_layer(module: nn.Module, shape: tuple[int, ...], num_rows: int, layer: str) -> Doubt:
     """Return the refusal of a batch that came into a layer with its samples in the first dim, which is time there."""
     return (
-        "the script called %s with a tensor of shape %s, and its batch dimension is dim 1: %s has "
-        "batch_first=False; the ranks shared dim 0, which has %d time steps"
-        % (type(module).__name__, shape, layer, num_rows),
-        "use %s(…, batch_first=True), and batches with the samples in dim 0: x.transpose(0, 1); or start one "
-        "rank: echelon run -n 1 …" % layer,
+        (
+            f"the script called {type(module).__name__} with a tensor of shape {shape}, and its batch "
+            f"dimension is dim 1: {layer} has "
+            f"batch_first=False; the ranks shared dim 0, which has {num_rows} time steps"
+        ),
+        f"use {layer}(…, batch_first=True), and batches with the samples in dim 0: x.transpose(0, 1); or start one "
+        "rank: echelon run -n 1 …",
     )
 
 
-def of_graph(module: nn.Module, tensors: List[torch.Tensor], num_rows: int) -> Optional[Doubt]:
+def of_graph(module: nn.Module, tensors: list[torch.Tensor], num_rows: int) -> Doubt | None:
     """Doubt rows that may be the nodes of one graph: each node uses other nodes."""
     edges = next((one for one in tensors[1:] if _connects(one, tensors[0], num_rows)), None)
     if edges is None:
         return None
     return (
-        "the script called %s with one graph: %d nodes in a tensor of shape %s, and edges in a tensor of shape "
-        "%s; nodes are not samples, because each node uses other nodes"
-        % (type(module).__name__, num_rows, tuple(tensors[0].shape), tuple(edges.shape)),
+        (
+            f"the script called {type(module).__name__} with one graph: {num_rows} nodes in a tensor of "
+            f"shape {tuple(tensors[0].shape)}, and edges in a tensor of shape "
+            f"{tuple(edges.shape)}; nodes are not samples, because each node uses other nodes"
+        ),
         "use batches of several graphs, from a loader that makes them; or start one rank: echelon run -n 1 …",
     )
 

@@ -7,9 +7,10 @@ without parameters follows `rules`, like the script's own functions. Inside of a
 import functools
 import os
 import weakref
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, List, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,7 +40,7 @@ class Calls(ModelCalls):
         super().__init__(run)
         self._run = run
         self._has_told_hook = False
-        self._scripts: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+        self._scripts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -74,7 +75,7 @@ class Calls(ModelCalls):
         return self._compute_plain(original, module, args, kwargs, shared)
 
     def _compute_plain(
-        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: List[Sharded]
+        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: list[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
@@ -89,9 +90,10 @@ class Calls(ModelCalls):
                 self._refuse_own_error(original, module, args, kwargs)
             if doubt is not None:
                 raise ScalingError(*doubt) from error
+            reason = str(error).partition("\n")[0]
             raise ScalingError(
-                "%s fails on the rows that this rank has of its input (%d of %d): %s"
-                % (type(module).__name__, shared[0].local.size(0), shared[0].size(0), str(error).partition("\n")[0]),
+                f"{type(module).__name__} fails on the rows that this rank has of its input "
+                f"({shared[0].local.size(0)} of {shared[0].size(0)}): {reason}",
                 "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
             ) from error
 
@@ -112,7 +114,7 @@ class Calls(ModelCalls):
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 
-    def _as_a_whole(self, module: nn.Module, args: Any, kwargs: Any) -> ContextManager[Any]:
+    def _as_a_whole(self, module: nn.Module, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
         """Return the context of a call with arguments that ranks cannot share; its modules may share theirs.
 
         They may not where the model got a batch with too few samples: what they get would be steps of time, say.
@@ -123,8 +125,8 @@ class Calls(ModelCalls):
         return self.unhooked() if internals.uncompiled(module) is not module else nullcontext()
 
     def _compute(
-        self, original: Any, module: nn.Module, arguments: Any, every: List[Any], leads: List[List[Sharded]],
-        first: Optional[torch.Tensor] = None, doubt: Optional[global_tensors_arguments.Doubt] = None,
+        self, original: Any, module: nn.Module, arguments: Any, every: list[Any], leads: list[list[Sharded]],
+        first: torch.Tensor | None = None, doubt: global_tensors_arguments.Doubt | None = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
@@ -142,7 +144,7 @@ class Calls(ModelCalls):
             events.computing,
             self._run.generators.of_shards(module, self._run.keys.next) as of_shard,
         ):
-            for (args, kwargs), rows in zip(every, leads):  # noqa: B905
+            for (args, kwargs), rows in zip(every, leads, strict=False):
                 self.note_rows(rows[0])
                 of_shard(rows[0].world.rank)
                 entries = Entries(module, rows[0], first)
@@ -177,11 +179,11 @@ class Calls(ModelCalls):
         if place is not None:
             self._has_told_hook = True
             self._run.say(
-                "note: a forward hook of %s gets the samples of its rank, not the whole batch; "
-                "let forward() return what the script prints or keeps of it" % place
+                f"note: a forward hook of {place} gets the samples of its rank, not the whole batch; "
+                "let forward() return what the script prints or keeps of it"
             )
 
-    def _rows_of_plain(self, args: Any, kwargs: Any) -> Optional[List[Sharded]]:
+    def _rows_of_plain(self, args: Any, kwargs: Any) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
         Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
@@ -200,19 +202,19 @@ class Calls(ModelCalls):
             for one in run.world.shards()
         ]
 
-    def _is_for_training(self, first: Optional[torch.Tensor]) -> bool:
+    def _is_for_training(self, first: torch.Tensor | None) -> bool:
         if first is None or isinstance(first, nn.Parameter):
             return False
         return self._run.begins_training() and self._is_batch(first)
 
-    def _leading(self, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+    def _leading(self, args: Any, kwargs: Any) -> torch.Tensor | None:
         return lists.leading(args, kwargs, self._run.batch_sizes())
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "comes_from_batches", False) or is_batch(tensor, self._run.batch_sizes())
 
 
-def _exchanged(first: Optional[torch.Tensor], rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:
+def _exchanged(first: torch.Tensor | None, rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:
     return rows if tensor is first else tensor
 
 
@@ -220,7 +222,7 @@ def _has_rows(tensor: GlobalTensor) -> bool:
     return isinstance(tensor, Sharded) or (isinstance(tensor, pieces.Pieces) and not tensor.is_total)
 
 
-def _rows_among(value: Any) -> List[Sharded]:
+def _rows_among(value: Any) -> list[Sharded]:
     return [one for one in tensors_of(value) if isinstance(one, Sharded)]
 
 
@@ -232,14 +234,14 @@ def has_parameters(module: nn.Module) -> bool:
 _NOT_OF_A_SCRIPT = ("site-packages", "dist-packages", "/echelon/train/", "/_echelon/")
 
 
-def first_place(model: nn.Module) -> Optional[str]:
+def first_place(model: nn.Module) -> str | None:
     """Return where a hook of the script stands, "Linear, at train.py:12"; None where there is none."""
     for module in model.modules():
         for hook in (hook for hooks in internals.forward_hooks(module) for hook in hooks.values()):
             code = _code_of(hook)
             if code is not None and not any(part in code.co_filename for part in _NOT_OF_A_SCRIPT):
                 name = code.co_filename.rpartition("/")[2]
-                return "%s, at %s:%d" % (type(module).__name__, name, code.co_firstlineno)
+                return f"{type(module).__name__}, at {name}:{code.co_firstlineno:d}"
     return None
 
 

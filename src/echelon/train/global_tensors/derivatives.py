@@ -1,7 +1,8 @@
 """torch.autograd.grad and a script's own autograd functions, for global tensors."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -66,7 +67,7 @@ def install_functions() -> None:
 
 
 def _grad_of_shards(
-    of_part: Callable[..., Any], num_shards: int, outputs: List[Any], inputs: List[Any], output_gradients: Any
+    of_part: Callable[..., Any], num_shards: int, outputs: list[Any], inputs: list[Any], output_gradients: Any
 ) -> Any:
     """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
@@ -78,15 +79,15 @@ def _grad_of_shards(
     return pieces.of([of_part(part[0], part[1], part[2]) for part in parts])
 
 
-def _listed(value: Any) -> List[Any]:
+def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
 
 
 def _grad(
     local_grad: Callable[..., Any],
     world: World,
-    outputs: List[Any],
-    inputs: List[Any],
+    outputs: list[Any],
+    inputs: list[Any],
     output_gradients: Any,
     *,
     allows_unused: bool,
@@ -97,7 +98,7 @@ def _grad(
         outputs = [one.whole() if isinstance(one, GlobalTensor) else one for one in outputs]
         are_parts = [False]
     wanted = _listed(output_gradients) if output_gradients is not None else [None] * len(outputs)
-    weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs)]  # noqa: B905
+    weights = [_local_like(weight, output) for weight, output in zip(wanted, outputs, strict=False)]
     num_ranks = 1 if world.is_exact else world.size
     # as in backward(): each part is multiplied by the number of ranks, and hooks on the way divide by it
     gradients = local_grad(
@@ -108,8 +109,8 @@ def _grad(
     if allows_unused and not world.is_exact:
         gradients = _with_zeros(gradients, inputs, world)
     factor = 1.0 if world.is_exact and all(are_parts) else 1.0 / world.size
-    input_gradients: List[Optional[torch.Tensor]] = []
-    for gradient, variable in zip(gradients, inputs):  # noqa: B905
+    input_gradients: list[torch.Tensor | None] = []
+    for gradient, variable in zip(gradients, inputs, strict=False):
         if gradient is None:
             input_gradients.append(None)
         elif isinstance(variable, Sharded):
@@ -123,20 +124,20 @@ def _grad(
 
 def _allows_unused(
     _retain_graph: Any = None, _create_graph: bool = False, _only_inputs: bool = True,
-    allow_unused: Optional[bool] = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
+    allow_unused: bool | None = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
     **_others: Any,
 ) -> bool:  # fmt: skip
     """Say whether torch.autograd.grad returns None for an input that no output depends on."""
     return bool(allow_unused) and not materialize_grads
 
 
-def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -> List[Optional[torch.Tensor]]:
+def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -> list[torch.Tensor | None]:
     """Return zeros for inputs that the rows of another rank use, and None for those that no rank uses."""
     flags = [gradient is not None for gradient in gradients]
     num_users = exchange.start_total(torch.tensor(flags, dtype=torch.float32, device=world.device), world)().tolist()
     return [
         torch.zeros_like(getattr(variable, "local", variable)) if gradient is None and users else gradient
-        for gradient, variable, users in zip(gradients, inputs, num_users)  # noqa: B905
+        for gradient, variable, users in zip(gradients, inputs, num_users, strict=False)
     ]
 
 

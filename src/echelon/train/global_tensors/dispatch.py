@@ -4,7 +4,8 @@ Old constructors (`Variable(x)`, `torch.FloatTensor(x)`) and functions that libr
 gradient has to pass, the function computes with the local part, or with the whole tensor.
 """
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,9 +27,10 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return global_tensors[0].detach()
     if any(_has_gradient(one) for one in global_tensors):
         raise ScalingError(
-            "the script gives a batch of shape %s to %s; echelon cannot follow the batch through this "
-            "function, and the batch needs a gradient"
-            % (tuple(global_tensors[0].shape), name.replace("aten::", "torch's ")),
+            "the script gives a batch of shape {} to {}; echelon cannot follow the batch through this "
+            "function, and the batch needs a gradient".format(
+                tuple(global_tensors[0].shape), name.replace("aten::", "torch's ")
+            ),
             "move this line into the forward() of the model, where the batch is a plain tensor of this rank's "
             "samples; or start one rank: echelon run -n 1 …",
         )

@@ -1,6 +1,6 @@
 """Rules for elementwise functions of rows and of totals, and the alignment of the rows of several tensors."""
 
-from typing import Any, List, Optional
+from typing import Any
 
 import torch
 
@@ -38,7 +38,7 @@ def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(result, lead)
 
 
-def leader(tensors: List[torch.Tensor]) -> Optional[Sharded]:
+def leader(tensors: list[torch.Tensor]) -> Sharded | None:
     """Return the sharded tensor whose rows all other tensors have too; None where the rows do not line up."""
     sharded_tensors = [one for one in tensors if isinstance(one, Sharded)]
     most = max(one.dim() for one in tensors)

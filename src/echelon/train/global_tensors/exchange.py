@@ -9,7 +9,8 @@ model that keeps it, by a function of the script, or in place, on any of the ran
 `enter` makes the gradient of a whole tensor, as the script sees it (x.grad, hooks), the mean over ranks.
 """
 
-from typing import Any, Callable, List, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ class _Total(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, world: World, rows: Tuple[int, ...], dim: int) -> torch.Tensor:
+    def forward(ctx: Any, part: torch.Tensor, world: World, rows: tuple[int, ...], dim: int) -> torch.Tensor:
         ctx.place = (world, rows, dim, part.size(dim))
         return _gathered(part.detach(), world, rows, dim)
 
@@ -135,7 +136,7 @@ def _refuse_alone(world: World) -> None:
         raise ExactError
 
 
-def counts(number: int, world: World) -> Tuple[int, ...]:
+def counts(number: int, world: World) -> tuple[int, ...]:
     """Return the numbers of all ranks."""
     _refuse_alone(world)
     numbers = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
@@ -143,7 +144,7 @@ def counts(number: int, world: World) -> Tuple[int, ...]:
     return tuple(int(one) for one in numbers)
 
 
-def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> List[List[Tuple[int, ...]]]:
+def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> list[list[tuple[int, ...]]]:
     """Return the shape of each tensor on every rank, or in every virtual shard; pass the tensors of this process."""
     mine = torch.tensor(
         [[[one.dim(), *one.shape, *[0] * _MOST_DIMS][: 1 + _MOST_DIMS] for one in tensors]
@@ -158,7 +159,7 @@ def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) ->
     ]  # fmt: skip
 
 
-def _gathered(part: torch.Tensor, world: World, rows: Tuple[int, ...], dim: int) -> torch.Tensor:
+def _gathered(part: torch.Tensor, world: World, rows: tuple[int, ...], dim: int) -> torch.Tensor:
     """Gather rows as bytes, for any dtype, padded to the same number of rows on each rank."""
     first = (part.transpose(0, dim) if dim else part)[: rows[world.rank]].contiguous().to(world.device)
     most, row_shape = max(rows), first.shape[1:]
@@ -166,7 +167,7 @@ def _gathered(part: torch.Tensor, world: World, rows: Tuple[int, ...], dim: int)
     padded[: first.size(0)] = first
     parts = [torch.empty_like(padded) for _ in rows]
     dist.all_gather([_as_bytes(one) for one in parts], _as_bytes(padded))
-    whole = torch.cat([one[:num] for one, num in zip(parts, rows)])  # noqa: B905
+    whole = torch.cat([one[:num] for one, num in zip(parts, rows, strict=False)])
     return (whole.transpose(0, dim).contiguous() if dim else whole).to(part.device)
 
 
@@ -179,7 +180,8 @@ def _refuse_other_shapes(part: torch.Tensor, world: World, dim: int) -> None:
     for rank, shape in enumerate(shapes([[part]], world)[0]):
         if shape[:dim] + shape[dim + 1 :] != tuple(part.shape[:dim] + part.shape[dim + 1 :]):
             raise ScalingError(
-                "the ranks' parts of a tensor do not fit together: on rank %d its shape is %s, but on rank %d "
-                "%s" % (world.rank, tuple(part.shape), rank, shape),
+                f"the ranks' parts of a tensor do not fit together: on rank {world.rank} its shape is "
+                f"{tuple(part.shape)}, but on rank {rank} "
+                f"{shape}",
                 "pad all samples to one length, or start one rank: echelon run -n 1 …",
             )

@@ -1,6 +1,6 @@
 """Names of PyTorch's functions, grouped by their rule; a method, an operator and a torch.* function share a name."""
 
-from typing import Any, Dict, Tuple
+from typing import Any
 
 from ...pytorch import internals
 
@@ -33,12 +33,12 @@ _CHANGING = (*_ARITHMETIC, *_OF_ONE, "detach", "zero", "fill", "copy")
 POINTWISE = frozenset(
     (
         *_ARITHMETIC, *_OF_ONE, *_CONVERSIONS, *(name + "_" for name in _CHANGING),
-        *("__%s__" % name for name in _OPERATORS), *("__i%s__" % name for name in _OPERATORS),
+        *(f"__{name}__" for name in _OPERATORS), *(f"__i{name}__" for name in _OPERATORS),
     )
 )  # fmt: skip
 """Elementwise functions: each element of the result depends on the elements in the same place."""
 
-LINEAR: Dict[str, str] = {
+LINEAR: dict[str, str] = {
     **dict.fromkeys(("neg", "negative", "positive", "pos", "clone", "detach", "to", "float", "double", "cpu", "cuda",
                      "contiguous"), "unary"),
     **dict.fromkeys(("mul", "multiply", "rmul"), "product"),
@@ -47,7 +47,7 @@ LINEAR: Dict[str, str] = {
 }  # fmt: skip
 """Functions that are linear in a total, and so may be computed with each rank's part, by their kind."""
 
-ALONG: Dict[str, Tuple[int, Any, int]] = {
+ALONG: dict[str, tuple[int, Any, int]] = {
     **dict.fromkeys(("sum", "mean", "prod", "std", "var", "max", "min", "argmax", "argmin", "all", "any", "median",
                      "softmax", "log_softmax", "softmin", "logsumexp", "cumsum", "cumprod", "flip", "gather",
                      "index_select", "narrow", "select", "squeeze", "count_nonzero"), (1, None, 0)),
@@ -76,4 +76,4 @@ READS = frozenset(
 """Functions whose result needs no gradient."""
 
 LOCAL_ATTRIBUTES = frozenset(("requires_grad", "is_leaf", "grad_fn", "retains_grad", *internals.UNTRACKED_ATTRIBUTES))
-IN_PLACE_OPERATORS = frozenset("__i%s__" % name for name in (*_OPERATORS, "lshift", "rshift"))
+IN_PLACE_OPERATORS = frozenset(f"__i{name}__" for name in (*_OPERATORS, "lshift", "rshift"))

@@ -7,7 +7,8 @@ factor. A loss that is added to another loss must be right before that. On a GPU
 work before it. In these cases the ranks exchange the signs of a batch's integers when the batch is loaded.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,7 @@ class IgnoreIndex:
     def __init__(self) -> None:
         self._is_wanted = False
 
-    def ask(self, tensors: List[torch.Tensor]) -> None:
+    def ask(self, tensors: list[torch.Tensor]) -> None:
         """Start to exchange the signs of the present batch's integers; every rank has as many integer tensors."""
         integers = [
             one
@@ -66,7 +67,7 @@ class Assumption:
         self._signs = ignore_index
         self._num_targets = num_targets  # on all ranks
         self._num_counted = num_counted  # on this rank
-        self.factor: Optional[float] = None
+        self.factor: float | None = None
         """The factor that makes the loss right; None until the ranks have met."""
 
     def start(self, part: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -104,7 +105,7 @@ def are_natural(target: Sharded) -> bool:
     return sign is not None and sign.are_natural()
 
 
-def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Optional[Assumption]:
+def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Assumption | None:
     """Return the assumption that all targets count; where it may not be made, return None and exchange signs."""
     sign = _valid(target)
     if sign is None:
@@ -115,8 +116,8 @@ def assume(target: Sharded, num_targets: int, num_counted: torch.Tensor) -> Opti
     return None
 
 
-def _valid(tensor: Sharded) -> Optional[Sign]:
-    sign: Optional[Sign] = tensor.known_sign
+def _valid(tensor: Sharded) -> Sign | None:
+    sign: Sign | None = tensor.known_sign
     return sign if sign is not None and sign.version == version_of(tensor.local) >= 0 else None
 
 
@@ -128,7 +129,7 @@ def _unknown() -> bool:
     return False
 
 
-def _start(tensors: List[Sharded]) -> Callable[[], bool]:
+def _start(tensors: list[Sharded]) -> Callable[[], bool]:
     least = torch.stack([one.local.min().long() if one.local.numel() else torch.tensor(0) for one in tensors]).min()
     work = dist.all_reduce(least, op=dist.ReduceOp.MIN, async_op=True)
 

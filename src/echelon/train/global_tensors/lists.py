@@ -1,14 +1,15 @@
 """Lists and arrays with an entry for each sample, such as graphs, strings or numpy rows: a rank's part is a slice."""
 
 import sys
-from typing import Any, Callable, Collection, FrozenSet, Iterator, List, Optional, Tuple
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from .tensors import map_entries, tensors_of
 
-Path = Tuple[Any, ...]
+Path = tuple[Any, ...]
 """The keys and places that lead to a value among nested dicts, lists and tuples."""
 
 
@@ -27,7 +28,7 @@ def is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
 
 
-def leading(args: Any, kwargs: Any, sizes: Collection[int]) -> Optional[torch.Tensor]:
+def leading(args: Any, kwargs: Any, sizes: Collection[int]) -> torch.Tensor | None:
     """Return the first tensor of a call's arguments; or one that stands for the first array or list of samples.
 
     `sizes` are the known numbers of samples of batches.
@@ -35,7 +36,7 @@ def leading(args: Any, kwargs: Any, sizes: Collection[int]) -> Optional[torch.Te
     return next((one for value in (*args, *kwargs.values()) if (one := _leading(value, sizes)) is not None), None)
 
 
-def _leading(value: Any, sizes: Collection[int]) -> Optional[torch.Tensor]:
+def _leading(value: Any, sizes: Collection[int]) -> torch.Tensor | None:
     if is_array(value) or is_of_samples(value, sizes):
         return torch.empty(len(value), 1)
     if isinstance(value, (tuple, list, dict)):
@@ -59,7 +60,7 @@ def is_of_samples(value: Any, sizes: Collection[int]) -> bool:
     return isinstance(first, (str, bytes, dict)) or (_is_object(first) and bool(tensors_of(first) or vars(first)))
 
 
-def _are_samples(shapes: List[Tuple[int, ...]]) -> bool:
+def _are_samples(shapes: list[tuple[int, ...]]) -> bool:
     """Say whether tensors of these shapes are samples of a list, and not x and y of a batch, with as many rows."""
     if len({len(one) for one in shapes}) > 1 or not shapes[0]:
         return False
@@ -99,16 +100,16 @@ def doubled(value: Any) -> Any:
     """Return a list or array of one sample with this sample twice."""
     if is_array(value):
         return sys.modules["numpy"].concatenate([value, value])
-    entries: List[Any] = [*value, *value]
+    entries: list[Any] = [*value, *value]
     return type(value)(entries)
 
 
-def paths(value: Any, size: int) -> FrozenSet[Path]:
+def paths(value: Any, size: int) -> frozenset[Path]:
     """Return the paths of all lists in a value that have `size` entries, and tensors in them."""
     return frozenset(path for path, one in _nested(value) if len(one) == size and tensors_of(one))
 
 
-def _nested(value: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
+def _nested(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, (list, tuple)):
         yield path, value
     if isinstance(value, (list, tuple, dict)):
@@ -116,13 +117,13 @@ def _nested(value: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
             yield from _nested(entry, (*path, key))
 
 
-def length(value: Any, of_lists: FrozenSet[Path]) -> int:
+def length(value: Any, of_lists: frozenset[Path]) -> int:
     """Return the number of entries of the lists at these paths; 0 if they differ."""
     lengths = {len(one) for path, one in _nested(value) if path in of_lists}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
-def hide_at(value: Any, of_lists: FrozenSet[Path], path: Path = ()) -> Any:
+def hide_at(value: Any, of_lists: frozenset[Path], path: Path = ()) -> Any:
     """Return a value with its lists at these paths hidden."""
     if path in of_lists:
         return Hidden(value)

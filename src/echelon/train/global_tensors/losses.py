@@ -5,8 +5,9 @@ are not ignored, or the weights of the targets' classes.
 """
 
 import inspect
-from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from functools import cache, partial, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -50,7 +51,7 @@ def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return _compute(func, prepared, exchange.start_total(count, prepared.lead.world))
 
 
-def rule_of_pieces(func: Any, every: Sequence[Tuple[Args, Kwargs]]) -> Optional[List[Any]]:
+def rule_of_pieces(func: Any, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
     """Return the loss of each virtual shard, divided by the count of all shards of all processes."""
     prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):
@@ -78,7 +79,7 @@ class _Prepared(NamedTuple):
     has_classes: bool
 
 
-def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
+def _prepare(func: Any, args: Args, kwargs: Kwargs) -> _Prepared | None:
     name = func.__name__
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
@@ -94,7 +95,7 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> Optional[_Prepared]:
 
 
 def _compute(
-    func: Any, prepared: _Prepared, waits: Optional[Callable[[], torch.Tensor]], doubt: Optional[Doubt] = None
+    func: Any, prepared: _Prepared, waits: Callable[[], torch.Tensor] | None, doubt: Doubt | None = None
 ) -> Any:
     lead, reduction = prepared.lead, prepared.reduction
     losses: torch.Tensor = func(**prepared.local)
@@ -159,12 +160,12 @@ def _refuse_uneven_counts(arguments: Kwargs, count: torch.Tensor, has_rows: bool
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _signature(func: Any) -> inspect.Signature:
     return inspect.signature(func)
 
 
-def _leader(arguments: Dict[str, Any], *, are_equal: bool) -> Optional[Sharded]:
+def _leader(arguments: dict[str, Any], *, are_equal: bool) -> Sharded | None:
     """Return the sharded argument whose rows all arguments have; None where the rows do not line up."""
     tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
     lead = next((value for value in tensors.values() if isinstance(value, Sharded)), None)
@@ -193,7 +194,7 @@ def _local(key: str, value: Any, lead: Sharded, *, may_weigh_samples: bool) -> A
     return own_part(value, lead.world.rank, lead.rows)
 
 
-def _count_of(prepared: _Prepared) -> Optional[torch.Tensor]:
+def _count_of(prepared: _Prepared) -> torch.Tensor | None:
     """Return this rank's part of the divisor of a mean over classes; None where the divisor counts all samples."""
     lead, local = prepared.lead, prepared.local
     if prepared.reduction != "mean" or not prepared.has_classes:
@@ -219,7 +220,7 @@ def _num_targets(prepared: _Prepared) -> int:
 
 
 def count_of_targets(
-    target: torch.Tensor, weight: Optional[torch.Tensor], ignored: int, scores: torch.Tensor
+    target: torch.Tensor, weight: torch.Tensor | None, ignored: int, scores: torch.Tensor
 ) -> torch.Tensor:
     """Return the divisor of a mean: the number of targets that count, or the sum of their classes' weights."""
     if target.is_floating_point():  # a probability for each class

@@ -2,8 +2,9 @@
 
 import os
 import weakref
-from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterator, List, Optional, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -43,7 +44,7 @@ class ModelCalls:
         """The largest number of samples that all ranks had together in such a call."""
         self.num_counted = 0
         """The number of calls with the whole batch on every rank, while a tool counts the work of one device."""
-        self.unshared: Optional[Unshared] = None
+        self.unshared: Unshared | None = None
         """The last call whose arguments the ranks could not share."""
 
     def become_alone(self) -> None:
@@ -84,7 +85,7 @@ class ModelCalls:
         raise NotImplementedError
 
     @contextmanager
-    def _inside(self, leads: Optional[List[Sharded]]) -> Iterator[None]:
+    def _inside(self, leads: list[Sharded] | None) -> Iterator[None]:
         """Compute a model with plain PyTorch; its random numbers, such as dropout, are those of these rows."""
         self.is_inside = True
         GlobalTensor.inside_of = leads[0] if leads else None
@@ -96,7 +97,7 @@ class ModelCalls:
             GlobalTensor.inside_of = None
 
     @contextmanager
-    def once_more(self, lead: Optional[Sharded] = None) -> Iterator[None]:
+    def once_more(self, lead: Sharded | None = None) -> Iterator[None]:
         """Compute a model for some rows with plain PyTorch; leave the random number generators as they are."""
         before = self.is_inside, GlobalTensor.inside_of
         self.is_inside, GlobalTensor.inside_of = True, lead
@@ -124,9 +125,9 @@ class Branches:
 
     def __init__(self) -> None:
         self.are_there = False
-        self._seen: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-    def watched(self, module: nn.Module, *, is_compiled: bool) -> ContextManager[Any]:
+    def watched(self, module: nn.Module, *, is_compiled: bool) -> AbstractContextManager[Any]:
         """Return a context in which the first call of a module is watched; compiled code cannot be."""
         if is_compiled or module in self._seen or self.are_there:
             return nullcontext()

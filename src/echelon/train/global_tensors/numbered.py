@@ -5,7 +5,8 @@ and so are the places where samples begin. A model gets the numbers of its rank'
 whole batch.
 """
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from .tensors import Args, Kwargs, Sharded, map_tensors
 _KEPT = frozenset(("to", "int", "long", "cpu", "cuda", "detach", "clone", "contiguous", "pin_memory"))
 """Functions that leave numbers as they are, on the way to a device."""
 OF_SAMPLES, NOT_JOINED = -1, -2
-Numbering = Dict[int, int]
+Numbering = dict[int, int]
 """By the place of a tensor in a batch: the place of the tensor whose rows its numbers count, or OF_SAMPLES.
 
 NOT_JOINED is a tensor that cannot be put together from the ranks' parts, such as edges in dim 1.
@@ -27,11 +28,11 @@ NOT_JOINED is a tensor that cannot be put together from the ranks' parts, such a
 class Numbered(Sharded):
     """Numbers that count from the begin of each rank's part."""
 
-    shift: Optional[int]
+    shift: int | None
     """What the numbers of this rank have in addition in the whole batch; None if the parts cannot be put together."""
 
     @staticmethod
-    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], shift: Optional[int]) -> "Numbered":
+    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], shift: int | None) -> "Numbered":
         self: Numbered = Sharded.__new__(cls, local, world, rows)  # type: ignore[assignment]
         self.shift = shift
         return self
@@ -40,9 +41,10 @@ class Numbered(Sharded):
     def shown(self) -> Sharded:
         if self.shift is None:
             raise ScalingError(
-                "the collate function joins samples, but not row by row: outside of a model, a tensor of the batch (of "
-                "shape %s on rank %d) cannot be put together from the parts of the ranks"
-                % (tuple(self.local.shape), self.world.rank),
+                "the collate function joins samples, but not row by row: outside of a model, a tensor "
+                "of the batch (of "
+                f"shape {tuple(self.local.shape)} on rank {self.world.rank}) cannot be put together "
+                "from the parts of the ranks",
                 "use it inside of the model, as an argument; or start one rank: echelon run -n 1 …",
             )
         return Sharded(self.local + self.shift, self.world, self.rows)
@@ -51,14 +53,14 @@ class Numbered(Sharded):
         return self.shown.whole()
 
 
-def shift(counted: int, rows: Tuple[int, ...], counts: Sequence[Tuple[int, ...]], rank: int) -> Optional[int]:
+def shift(counted: int, rows: tuple[int, ...], counts: Sequence[tuple[int, ...]], rank: int) -> int | None:
     """Return how many samples, or rows of a tensor, come before those of a rank; None for what is not joined."""
     if counted == NOT_JOINED:
         return None
     return sum((rows if counted == OF_SAMPLES else counts[counted])[:rank])
 
 
-def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Optional[Any]:
+def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any | None:
     """Return numbers on another device or of another type; None for a function that does something else."""
     tensor: Any = args[0] if args else None
     if isinstance(tensor, pieces.Pieces) and isinstance(tensor.parts[0], Numbered) and name in _KEPT:
@@ -68,7 +70,7 @@ def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Optional[Any]:
     return Numbered(func(tensor.local, *args[1:], **kwargs), tensor.world, tensor.rows, tensor.shift)
 
 
-def show(args: Args, kwargs: Kwargs) -> Tuple[Args, Kwargs]:
+def show(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Return the arguments with all numbers as they are in the whole batch."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,5 +80,5 @@ def show(args: Args, kwargs: Kwargs) -> Tuple[Args, Kwargs]:
             return pieces.Pieces([part.shown for part in tensor.parts])
         return tensor
 
-    shown: Tuple[Args, Kwargs] = map_tensors((args, kwargs), change)
+    shown: tuple[Args, Kwargs] = map_tensors((args, kwargs), change)
     return shown

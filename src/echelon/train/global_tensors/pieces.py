@@ -5,7 +5,8 @@ own shape, so its bits do not depend on the process that computes it. Sums over 
 """
 
 import copy
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -21,10 +22,10 @@ _SHARDS = "_echelon_shards"
 class Pieces(GlobalTensor):
     """One global tensor for each virtual shard of this process: all are rows, or all are parts of a total."""
 
-    parts: List[Any]
-    _value: Optional[torch.Tensor]
-    _joined: Optional[torch.Tensor]
-    _versions: Tuple[int, ...]
+    parts: list[Any]
+    _value: torch.Tensor | None
+    _joined: torch.Tensor | None
+    _versions: tuple[int, ...]
     """The versions of the parts when a value was kept; a tensor that shares their elements may change them later."""
 
     @staticmethod
@@ -73,7 +74,7 @@ class Pieces(GlobalTensor):
         self._forget_what_changed()
         self._value = value
 
-    def versions(self) -> Tuple[int, ...]:
+    def versions(self) -> tuple[int, ...]:
         return tuple(version_of(one.local) for one in self.parts)
 
     def _forget_what_changed(self) -> None:
@@ -94,7 +95,7 @@ def of(parts: Sequence[Any]) -> Any:
     if isinstance(first, torch.Tensor):
         return first
     if isinstance(first, (tuple, list)):
-        return map_entries(first, [of(several) for several in zip(*parts)])  # noqa: B905
+        return map_entries(first, [of(several) for several in zip(*parts, strict=False)])
     if isinstance(first, dict):
         return map_entries(first, [of([one[key] for one in parts]) for key in first])
     names = [name for name, one in getattr(first, "__dict__", {}).items() if isinstance(one, GlobalTensor)]
@@ -107,13 +108,13 @@ def of(parts: Sequence[Any]) -> Any:
     if isinstance(first, (int, float)) and any(one != first for one in parts):
         raise ScalingError(
             "with --exact echelon computes each shard of a batch separately, but a number differs between the "
-            "shards: %s" % ", ".join(str(one) for one in parts),
+            "shards: {}".format(", ".join(str(one) for one in parts)),
             "use a tensor with an entry for each sample",
         )
     return first
 
 
-def apart(value: Any, num_parts: int) -> List[Any]:
+def apart(value: Any, num_parts: int) -> list[Any]:
     """Return the value of each virtual shard."""
     return [_part(value, place) for place in range(num_parts)]
 
@@ -137,7 +138,7 @@ def _part(value: Any, place: int) -> Any:
     return own
 
 
-def first_of(args: Args, kwargs: Kwargs) -> Optional[Pieces]:
+def first_of(args: Args, kwargs: Kwargs) -> Pieces | None:
     return next((one for one in tensors_of(args, kwargs) if isinstance(one, Pieces)), None)
 
 
@@ -156,14 +157,14 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
             return None
         results.append(result)
     first = args[0] if args else None
-    if isinstance(first, Pieces) and all(one is part for one, part in zip(results, first.parts)):  # noqa: B905
+    if isinstance(first, Pieces) and all(one is part for one, part in zip(results, first.parts, strict=False)):
         return first  # in place
     return of(results)
 
 
-def shards_of(value: Any) -> List[torch.Tensor]:
+def shards_of(value: Any) -> list[torch.Tensor]:
     """Return the parts of all `Pieces` in a value, and its other tensors as they are."""
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for tensor in tensors_of(value):
         tensors += tensor.parts if isinstance(tensor, Pieces) else [tensor]
     return tensors

@@ -8,7 +8,8 @@ ranks agree on a kind that fits the numbers of all ranks.
 import copy
 import math
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ class Call(NamedTuple):
     compute: Callable[[nn.Module, int, int], Any]
     """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
     say: Callable[[str], None]
-    fits: Optional[Dict[int, Set[str]]] = None
+    fits: dict[int, set[str]] | None = None
     """What the trial of this call has shown of the numbers among its outputs, by their place."""
 
     @property
@@ -42,7 +43,7 @@ class Call(NamedTuple):
         return max(1, self.num_rows // 3)
 
 
-def of_two(call: Call) -> Optional[Tuple[Any, Any]]:
+def of_two(call: Call) -> tuple[Any, Any] | None:
     """Return the outputs for two parts; None for less than two rows, or if the model can compute no part of a batch."""
     if call.num_rows < 2:
         return None
@@ -60,7 +61,7 @@ def of_two(call: Call) -> Optional[Tuple[Any, Any]]:
 
 _TOLERANCE = 1e-4
 _SAME, _SUM, _MEAN = "same", "sum", "mean"
-_known: "weakref.WeakKeyDictionary[nn.Module, Dict[int, str]]" = weakref.WeakKeyDictionary()
+_known: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKeyDictionary()
 
 
 def of_all(result: Any, local: Any, call: Call) -> Any:
@@ -110,7 +111,7 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
     return type(own)(round(float(total)) if isinstance(own, int) else float(total))
 
 
-def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
+def _kinds(own: dict[int, Any], means: set[int], call: Call) -> dict[int, str]:
     """Return the kind of each number (same, sum or mean), by its place among the outputs."""
     known = _known.setdefault(call.module, {})
     own = {place: one for place, one in own.items() if place not in known}
@@ -133,11 +134,12 @@ def _kinds(own: Dict[int, Any], means: Set[int], call: Call) -> Dict[int, str]:
 
 def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
     reason = (
-        "%s returns a number (output %d); echelon cannot tell whether it is a sum over the samples, their "
-        "mean, or the same for all samples" % (type(call.module).__name__, place)
+        f"{type(call.module).__name__} returns a number (output {place}); echelon cannot tell whether it "
+        "is a sum over the samples, their "
+        "mean, or the same for all samples"
     )
     if is_mean:
-        call.say("%s; echelon takes the mean of the ranks' numbers" % reason)
+        call.say(f"{reason}; echelon takes the mean of the ranks' numbers")
         return _MEAN
     raise ScalingError(
         reason,
@@ -145,7 +147,7 @@ def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
     )
 
 
-def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
+def _fitting(numbers: dict[int, float], call: Call) -> dict[int, set[str]]:
     """Return the possible kinds of each number, by two parts of this rank's samples; all kinds for too few samples."""
     if call.fits:
         return {place: set(call.fits.get(place, ())) for place in numbers}
@@ -153,7 +155,7 @@ def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
         return {place: {_SAME, _SUM, _MEAN} for place in numbers}
     both = of_two(call)
     leaves = [leaves_of(part) for part in both] if both is not None else []
-    fitting: Dict[int, Set[str]] = {}
+    fitting: dict[int, set[str]] = {}
     for place, number in numbers.items():
         fitting[place] = set()
         if not leaves or any(len(part) <= place for part in leaves):
@@ -167,20 +169,20 @@ def _fitting(numbers: Dict[int, float], call: Call) -> Dict[int, Set[str]]:
     return fitting
 
 
-def _agreed(fitting: Dict[int, Set[str]], numbers: Dict[int, float], call: Call) -> Dict[int, Tuple[Set[str], bool]]:
+def _agreed(fitting: dict[int, set[str]], numbers: dict[int, float], call: Call) -> dict[int, tuple[set[str], bool]]:
     """Return the kinds that fit the numbers of all ranks, and whether all these numbers are zero."""
     mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
     answers = messages.gather(mine)
-    agreed: Dict[int, Tuple[Set[str], bool]] = {}
+    agreed: dict[int, tuple[set[str], bool]] = {}
     for at, place in enumerate(fitting):
-        of_ranks = [one[at] for one, rows in zip(answers, call.lead.rows) if rows]  # noqa: B905
+        of_ranks = [one[at] for one, rows in zip(answers, call.lead.rows, strict=False) if rows]
         fits = set.intersection(*(set(kinds) for kinds, _ in of_ranks))
         values = {number for _, number in of_ranks}
         agreed[place] = fits - ({_SAME} if len(values) > 1 else set()), values == {0.0}
     return agreed
 
 
-def leaves_of(value: Any) -> List[Any]:
+def leaves_of(value: Any) -> list[Any]:
     """Return the entries of nested tuples, lists and dicts, in order."""
     if isinstance(value, (tuple, list, dict)):
         return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in leaves_of(one)]

@@ -4,8 +4,9 @@ Rows stay with their ranks where a function treats each row by itself. Sums over
 other function computes with the whole tensor, on every rank alike: slower, and right.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,7 +48,7 @@ def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return result
 
 
-def _without_other(args: Args, kwargs: Kwargs) -> Tuple[Args, Kwargs]:
+def _without_other(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Return the arguments of to(), with the type and device of another tensor in the place of that tensor."""
     other = args[1] if len(args) > 1 else kwargs.get("other")
     if not isinstance(other, torch.Tensor):
@@ -70,8 +71,9 @@ def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
         return global_tensor.local.narrow(global_tensor.dim_of_rows, *lead.cut_from[1:])
     if global_tensor.rows != lead.rows:
         raise ScalingError(
-            "the model gets %d samples, but uses a shared tensor of %d rows that is not an argument of the "
-            "model" % (sum(lead.rows), sum(global_tensor.rows)),
+            f"the model gets {sum(lead.rows)} samples, but uses a shared tensor of "
+            f"{sum(global_tensor.rows)} rows that is not an argument of the "
+            "model",
             "pass this tensor to the model as an argument, or start one rank: echelon run -n 1 …",
         )
     return global_tensor.local
@@ -93,7 +95,7 @@ def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     """Gather the parts and compute with whole tensors; copy in-place changes of a whole to its global tensor."""
-    wholes: Dict[int, _Whole] = {}
+    wholes: dict[int, _Whole] = {}
 
     def put_together(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, GlobalTensor):
@@ -123,7 +125,7 @@ class _Whole(NamedTuple):
     """The version of the whole before a function was called with it."""
 
 
-def _without_changed(result: Any, changed: List[_Whole]) -> Any:
+def _without_changed(result: Any, changed: list[_Whole]) -> Any:
     """Return a function's result with each changed whole replaced by its global tensor."""
     global_tensor_of = {id(one.whole): one.view for one in changed}
     return map_tensors(
@@ -212,7 +214,7 @@ def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
             "remove the hook, or run without --exact",
         )
 
-    def call(gradient: torch.Tensor) -> Optional[torch.Tensor]:
+    def call(gradient: torch.Tensor) -> torch.Tensor | None:
         result = hook(_gradient_of(tensor, gradient))
         if isinstance(tensor, Sharded) and not tensor.rows[tensor.world.rank]:  # a placeholder in place of samples
             return torch.zeros_like(gradient)
@@ -239,11 +241,11 @@ def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return func(*args, **kwargs)
 
 
-def _register(rule: Rule, *every: str) -> Dict[str, Rule]:
+def _register(rule: Rule, *every: str) -> dict[str, Rule]:
     return dict.fromkeys(every, rule)
 
 
-_RULES: Dict[str, Rule] = {
+_RULES: dict[str, Rule] = {
     **_register(elements.pointwise, *POINTWISE),
     **_register(along.along, *ALONG),
     **_register(along.reshape, *RESHAPES),

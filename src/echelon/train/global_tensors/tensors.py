@@ -6,7 +6,8 @@ whole tensor.
 """
 
 import copy
-from typing import Any, Callable, ClassVar, Dict, List, Optional, Protocol, Sequence, Tuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.distributions import Distribution
@@ -16,8 +17,8 @@ from ..scaling_error import ScalingError
 from ..wire.world import World
 from . import exchange
 
-Args = Tuple[Any, ...]
-Kwargs = Dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 class GlobalTensor(torch.Tensor):
@@ -25,7 +26,7 @@ class GlobalTensor(torch.Tensor):
 
     rule: Callable[[Any, Args, Kwargs], Any]
     """The function that computes PyTorch's functions of global tensors; `rules.install` sets it."""
-    inside_of: "ClassVar[Optional[Sharded]]" = None
+    inside_of: "ClassVar[Sharded | None]" = None
     """The leading rows of the model that is being computed."""
     below: Callable[[Any, Args, Kwargs], Any]
     """The function that computes PyTorch's inner functions, where no rule was asked; `rules.install` sets it."""
@@ -55,7 +56,7 @@ class GlobalTensor(torch.Tensor):
         """Set the value from a whole tensor that every rank has."""
         raise NotImplementedError
 
-    def versions(self) -> Tuple[int, ...]:
+    def versions(self) -> tuple[int, ...]:
         """Return the version counter of each tensor of this process."""
         return (version_of(self.local),)
 
@@ -63,14 +64,14 @@ class GlobalTensor(torch.Tensor):
 class Sharded(GlobalTensor):
     """A tensor whose rows (along dim 0, seldom another dim) are spread over the ranks."""
 
-    rows: Tuple[int, ...]
+    rows: tuple[int, ...]
     """The number of rows of each rank."""
     dim_of_rows: int
     known_sign: Any
     """The `ignore_index.Sign` of its elements, if there is one."""
-    origin: Optional[Tuple[torch.Tensor, float]]
+    origin: tuple[torch.Tensor, float] | None
     """For a gradient: the gradient of the part, and its factor; an in-place change is copied to that gradient."""
-    cut_from: Optional[Tuple["Sharded", int, int]]
+    cut_from: tuple["Sharded", int, int] | None
     """For some of a rank's rows, with which a model is tried: all its rows, the first of them and their number."""
 
     @staticmethod
@@ -108,7 +109,7 @@ class Sharded(GlobalTensor):
 class Doubt(Protocol):
     """A factor that the parts of a total may need, and that is known once the ranks have exchanged it."""
 
-    factor: Optional[float]
+    factor: float | None
 
     def start(self, part: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Start to sum the parts and the counts behind the factor; return a function that waits for the true total."""
@@ -124,12 +125,12 @@ class Partial(GlobalTensor):
     """The share of this rank's samples in the batch; the fractions of all ranks sum up to 1."""
     unsettled: torch.Tensor
     """This rank's part; while there is a doubt, before the multiplication by its factor."""
-    doubt: Optional[Doubt]
-    _wait: Optional[Callable[[], torch.Tensor]]
+    doubt: Doubt | None
+    _wait: Callable[[], torch.Tensor] | None
 
     @staticmethod
     def __new__(
-        cls: Any, local: torch.Tensor, world: World, fraction: Optional[float] = None, doubt: Optional[Doubt] = None
+        cls: Any, local: torch.Tensor, world: World, fraction: float | None = None, doubt: Doubt | None = None
     ) -> "Partial":
         self: Partial = GlobalTensor._make(cls, local, world, local.shape)
         self.fraction = 1.0 / world.size if fraction is None else fraction
@@ -170,7 +171,7 @@ class Partial(GlobalTensor):
             self._wait = exchange.start_total(self.local.detach(), self.world)
         return self._wait
 
-    def versions(self) -> Tuple[int, ...]:
+    def versions(self) -> tuple[int, ...]:
         return (version_of(self.unsettled),)
 
     def put_whole(self, whole: torch.Tensor) -> None:
@@ -190,8 +191,8 @@ def version_of(tensor: torch.Tensor) -> int:
 def _refuse_other_shape(tensor: GlobalTensor, whole: torch.Tensor) -> None:
     if tensor.shape != whole.shape:
         raise ScalingError(
-            "the script changes the shape of a shared batch in place, from %s to %s"
-            % (tuple(tensor.shape), tuple(whole.shape)),
+            f"the script changes the shape of a shared batch in place, from {tuple(tensor.shape)} to "
+            f"{tuple(whole.shape)}",
             "use the function that returns a new tensor: x = x.unsqueeze(1) in place of x.unsqueeze_(1)",
         )
 
@@ -217,16 +218,16 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return _map_attributes(value, change)
 
 
-def map_entries(value: Any, entries: List[Any]) -> Any:
+def map_entries(value: Any, entries: list[Any]) -> Any:
     """Return a copy of a tuple, list or dict with other entries, in its order."""
     if isinstance(value, tuple):
         return type(value)(*entries) if hasattr(value, "_fields") else _as_sequence(value, entries)
     if isinstance(value, list):
         return entries
     if type(value) is dict:
-        return dict(zip(value, entries))  # noqa: B905
+        return dict(zip(value, entries, strict=False))
     changed = value.copy()  # an OrderedDict, or a model's output with attributes of the same names
-    for key, entry in zip(value, entries):  # noqa: B905
+    for key, entry in zip(value, entries, strict=False):
         changed[key] = entry
     return changed
 
@@ -242,7 +243,7 @@ def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def _attributes(value: Any) -> Dict[str, Any]:
+def _attributes(value: Any) -> dict[str, Any]:
     """Return an object's attributes that are tensors or distributions, by name."""
     if isinstance(value, (type, torch.nn.Module)):
         return {}
@@ -257,7 +258,7 @@ def _as_sequence(like: Any, values: Any) -> Any:
 
 def tensors_of(*values: Any) -> "list[torch.Tensor]":
     """Return every tensor in tuples, lists, dicts and objects, in order."""
-    tensors: "list[torch.Tensor]" = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
@@ -280,10 +281,10 @@ def plain(value: Any) -> Any:
     return map_tensors(value, change)
 
 
-def with_sizes(value: Any, before: List[torch.Tensor], after: List[torch.Tensor]) -> Any:
+def with_sizes(value: Any, before: list[torch.Tensor], after: list[torch.Tensor]) -> Any:
     """Give a distribution the batch shape of its changed tensors; return any other value as it is."""
     if isinstance(value, Distribution):
-        for old, new in zip(before, after):  # noqa: B905
+        for old, new in zip(before, after, strict=False):
             changed = [dim for dim, size in enumerate(old.shape) if old.dim() == new.dim() and new.size(dim) != size]
             if changed:
                 _resize(value, changed[0], old.size(changed[0]), new.size(changed[0]))

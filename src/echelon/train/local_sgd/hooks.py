@@ -4,8 +4,10 @@ import atexit
 import inspect
 import os
 import threading
-from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, Optional
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from ..training import Training
 
 
-def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], ContextManager[None]]) -> None:
+def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], AbstractContextManager[None]]) -> None:
     """Hook saving, evaluation, and the scaler, which may skip a step on one rank alone; `one_step` counts the step."""
     install_losses()
     _hook_saving(run, meetings)
@@ -77,7 +79,7 @@ def _hook_calls(run: "Training", meetings: Meetings) -> None:
     run.calls.call = call  # type: ignore[method-assign, assignment]
 
 
-def _hook_scaler(one_step: Callable[[Any], ContextManager[None]]) -> None:
+def _hook_scaler(one_step: Callable[[Any], AbstractContextManager[None]]) -> None:
     """Count a step that one rank's scaler skips because that rank's gradients were too large for 16 bits."""
     original = torch.amp.GradScaler.step
 
@@ -97,8 +99,8 @@ def _may_meet(run: "Training") -> bool:
 
 def _tell(run: "Training", meetings: Meetings) -> None:
     if meetings.num_steps:
-        early = ", and %d more to evaluate or save weights" % meetings.num_early if meetings.num_early else ""
-        run.say("ranks met %d times in %d steps%s" % (meetings.num_regular, meetings.num_steps, early))
+        early = f", and {meetings.num_early} more to evaluate or save weights" if meetings.num_early else ""
+        run.say(f"ranks met {meetings.num_regular} times in {meetings.num_steps} steps{early}")
 
 
 _NAMES = ("cross_entropy", "nll_loss")
@@ -118,12 +120,12 @@ def install_losses() -> None:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _signature(func: Any) -> inspect.Signature:
     return inspect.signature(func)
 
 
-def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
+def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Partial | None:
     """Return the mean over the targets of this rank, weighted by its share of the batch; None for any other loss."""
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
@@ -142,7 +144,7 @@ def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Optional[Partial]:
     return Partial(loss / count.clamp(min=_LEAST).to(loss.dtype), rows.world, fraction)
 
 
-def _rows_in_common(scores: Any, target: Any) -> Optional[Sharded]:
+def _rows_in_common(scores: Any, target: Any) -> Sharded | None:
     if not isinstance(scores, Sharded) or not isinstance(target, Sharded) or target.is_floating_point():
         return None
     is_lined_up = scores.rows == target.rows and not scores.dim_of_rows and not target.dim_of_rows

@@ -12,8 +12,9 @@ rank's drift.
 """
 
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ class _Place:
         self.parameter = parameter
         self.common = _copy(parameter) if not rule.is_average else parameter
         self.start = _copy(parameter) if rule.is_late else self.common
-        self.momentum: Optional[torch.Tensor] = None
+        self.momentum: torch.Tensor | None = None
         self.is_adrift = False
         """Whether the weight has changed since the last meeting."""
         self.is_used = True
@@ -68,8 +69,8 @@ class _Place:
 class _Flight(NamedTuple):
     """Drifts whose mean the ranks exchange now."""
 
-    places: List[_Place]
-    wait: Callable[[], List[torch.Tensor]]
+    places: list[_Place]
+    wait: Callable[[], list[torch.Tensor]]
 
 
 class Meetings:
@@ -79,9 +80,9 @@ class Meetings:
         self._world = world
         self._rule = rule
         self._group: Any = None
-        self._places: Dict[int, _Place] = {}  # in the order of their first steps, which is the same on all ranks
-        self._steps: "weakref.WeakKeyDictionary[torch.optim.Optimizer, int]" = weakref.WeakKeyDictionary()
-        self._flights: List[_Flight] = []
+        self._places: dict[int, _Place] = {}  # in the order of their first steps, which is the same on all ranks
+        self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._flights: list[_Flight] = []
         self._is_held = False
         self.are_apart = False
         """Whether ranks may have different weights."""
@@ -93,7 +94,7 @@ class Meetings:
         """Say whether one of these parameters is a weight that ranks change by themselves."""
         return any(id(one) in self._places for one in parameters)
 
-    def weights(self) -> List[Any]:
+    def weights(self) -> list[Any]:
         """Return all weights that ranks change by themselves."""
         return [place.parameter for place in self._places.values()]
 
@@ -156,12 +157,12 @@ class Meetings:
         for parameter in parameters:
             self._places.pop(id(parameter), None)
 
-    def mean(self, tensors: List[torch.Tensor]) -> None:
+    def mean(self, tensors: list[torch.Tensor]) -> None:
         """Set tensors to their mean over all ranks."""
-        for tensor, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())()):  # noqa: B905
+        for tensor, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())(), strict=False):
             tensor.detach().copy_(mean)
 
-    def _of(self, optimizer: torch.optim.Optimizer) -> List[_Place]:
+    def _of(self, optimizer: torch.optim.Optimizer) -> list[_Place]:
         places = []
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -172,7 +173,7 @@ class Meetings:
                     places.append(place)
         return places
 
-    def _meet(self, places: List[_Place]) -> None:
+    def _meet(self, places: list[_Place]) -> None:
         if not self._rule.is_late:
             self._average(places)
             return
@@ -180,29 +181,29 @@ class Meetings:
         self._land([one for one in self._flights if not wanted.isdisjoint(map(id, one.places))])
         drifts = [place.drift() for place in places]
         self._flights.append(_Flight(places, start_mean(drifts, self._world, self._meet_apart())))
-        for place, drift in zip(places, drifts):  # noqa: B905
+        for place, drift in zip(places, drifts, strict=False):
             _put(place.parameter, place.common + drift)
             _put(place.start, place.parameter)
             place.is_adrift = False
 
-    def _average(self, places: List[_Place]) -> None:
+    def _average(self, places: list[_Place]) -> None:
         """Set weights to the same values on all ranks, by the rule of the meetings."""
         if self._rule.is_average:
             self.mean([place.parameter for place in places])
         else:
             drifts = start_mean([place.drift() for place in places], self._world, self._meet_apart())()
-            for place, drift in zip(places, drifts):  # noqa: B905
+            for place, drift in zip(places, drifts, strict=False):
                 place.advance(drift, self._rule)
                 _put(place.parameter, place.common)
                 _put(place.start, place.common)
         for place in places:
             place.is_adrift = False
 
-    def _land(self, flights: List[_Flight]) -> List[_Place]:
+    def _land(self, flights: list[_Flight]) -> list[_Place]:
         """Apply the means of drifts that were exchanged; return their weights."""
         landed = []
         for flight in list(flights):
-            for place, drift in zip(flight.places, flight.wait()):  # noqa: B905
+            for place, drift in zip(flight.places, flight.wait(), strict=False):
                 place.advance(drift, self._rule)
                 landed.append(place)
             self._flights.remove(flight)
@@ -228,18 +229,18 @@ _BUNDLE_BYTES = 32 << 20
 _NARROW = (torch.half, torch.bfloat16)
 
 
-def start_mean(tensors: Sequence[torch.Tensor], world: World, group: Any) -> Callable[[], List[torch.Tensor]]:
+def start_mean(tensors: Sequence[torch.Tensor], world: World, group: Any) -> Callable[[], list[torch.Tensor]]:
     """Start the mean over all ranks; return a function that waits for the means."""
     bundles = _bundles(tensors)
     flats = [_flat(bundle) for bundle in bundles]
     works = [dist.all_reduce(flat, group=group, async_op=True) for flat in flats]
 
-    def wait() -> List[torch.Tensor]:
-        means: List[torch.Tensor] = []
-        for bundle, flat, work in zip(bundles, flats, works):  # noqa: B905
+    def wait() -> list[torch.Tensor]:
+        means: list[torch.Tensor] = []
+        for bundle, flat, work in zip(bundles, flats, works, strict=False):
             work.wait()
             parts = torch.split(flat.div_(world.size), [one.numel() for one in bundle])
-            means += [part.view(one.shape).to(one.dtype) for part, one in zip(parts, bundle)]  # noqa: B905
+            means += [part.view(one.shape).to(one.dtype) for part, one in zip(parts, bundle, strict=False)]
         return means
 
     return wait
@@ -251,9 +252,9 @@ def _flat(bundle: Sequence[torch.Tensor]) -> torch.Tensor:
     return flat.float() if flat.dtype in _NARROW else flat
 
 
-def _bundles(tensors: Sequence[torch.Tensor]) -> List[List[torch.Tensor]]:
+def _bundles(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Group neighbouring tensors of the same dtype and device, up to a maximum size."""
-    bundles: List[List[torch.Tensor]] = []
+    bundles: list[list[torch.Tensor]] = []
     num_bytes = 0
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()

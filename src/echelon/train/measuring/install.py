@@ -3,8 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,7 @@ def install(names: Sequence[str], write: Write, count: Callable[..., None]) -> b
     gone = targets.changes("measure")
     if gone:
         if os.environ.get("RANK", "0") == "0":
-            sys.stderr.write("echelon: %s; this run is not measured\n" % targets.describe(gone))
+            sys.stderr.write(f"echelon: {targets.describe(gone)}; this run is not measured\n")
         return False
     events.after_step.listen("pulse", count, why=_WHY)
     measures = Measures(names, write)
@@ -62,7 +63,7 @@ def _hook_communication(spans: Spans) -> None:
         patches.Hooks().replace(module, attribute, wrap, why=_WHY)
 
 
-def _communicating() -> Iterator[Tuple[Any, str]]:
+def _communicating() -> Iterator[tuple[Any, str]]:
     """Yield the functions in which Python waits for other ranks."""
     if dist.is_available():
         yield from ((dist, name) for name in COLLECTIVES if hasattr(dist, name))
@@ -121,7 +122,7 @@ def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
 
 def _follow_steps(measures: Measures) -> None:
     spans = measures.spans
-    depths: List[int] = []
+    depths: list[int] = []
 
     def before(*_: Any) -> None:
         if spans.may_measure():
@@ -157,7 +158,7 @@ def _timed(spans: Spans, original: Func, name: str) -> Func:
 
 def _hook_compilers(measures: Measures) -> None:
     """Add the time of torch.compile's work, which happens in a model's first calls."""
-    began: List[float] = []
+    began: list[float] = []
 
     def begin(*_: Any) -> None:
         began[:] = [time.perf_counter()]

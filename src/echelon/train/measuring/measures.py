@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, Union, cast
+from typing import Any, cast
 
 import torch
 
@@ -14,7 +15,7 @@ from .spans import Spans
 
 MEMORY_SECONDS = 1.0
 """The time between two looks at the peaks of memory."""
-Write = Callable[[Sequence[Optional[float]]], None]
+Write = Callable[[Sequence[float | None]], None]
 
 
 class Measures:
@@ -26,14 +27,14 @@ class Measures:
     def __init__(self, names: Sequence[str], write: Write) -> None:
         self._names = names
         self._write = write
-        self._sums: Dict[str, float] = {}
+        self._sums: dict[str, float] = {}
         self.spans = Spans(self.add)
         self.loss = Loss()
-        self._loaded: Dict[str, float] = {}
+        self._loaded: dict[str, float] = {}
         self._loader: Any = None
         self._has_begun = False
         self._memory_at = 0.0
-        self._last: Optional[Tuple[float, float]] = None
+        self._last: tuple[float, float] | None = None
         """When the last step ended, and how long this rank had waited for others until then."""
 
     def add(self, name: str, value: float) -> None:
@@ -80,7 +81,7 @@ class Measures:
             self._sums.update(_peaks())
         self._write([self._sums.get(name) for name in self._names])
 
-    def _note_loss(self, loss: Optional[float]) -> None:
+    def _note_loss(self, loss: float | None) -> None:
         if loss is None:
             return
         if math.isfinite(loss):
@@ -90,7 +91,7 @@ class Measures:
             self._sums["losses_not_finite"] = self._sums.get("losses_not_finite", 0.0) + 1
 
 
-def _peaks() -> Dict[str, float]:
+def _peaks() -> dict[str, float]:
     """Return the most bytes that PyTorch has used and reserved on this rank's device; nothing without a device."""
     peaks = devices.peak_memory()
     return {} if peaks is None else {"peak_allocated_bytes": float(peaks[0]), "peak_reserved_bytes": float(peaks[1])}
@@ -122,8 +123,8 @@ class Loss:
     def __init__(self) -> None:
         self._is_wanted = True
         self._read_at = 0.0
-        self._total: Optional[torch.Tensor] = None
-        self._copy: Optional[torch.Tensor] = None
+        self._total: torch.Tensor | None = None
+        self._copy: torch.Tensor | None = None
         self._copied: Any = None
 
     def went_backward(self, tensors: Any) -> None:
@@ -134,7 +135,7 @@ class Loss:
             value = tensors.detach().reshape(()).float() * _num_parts
             self._total = value if self._total is None else self._total + value
 
-    def step(self, now: float) -> Optional[float]:
+    def step(self, now: float) -> float | None:
         """End a step; return the loss of this one or an earlier one, if it is known now."""
         if self._copied is not None:
             return self._copied_loss() if self._copied.query() else None
@@ -166,12 +167,12 @@ def share(num_ranks: int) -> None:
     _num_ranks = num_ranks
 
 
-def of_rank(batch: Any) -> Dict[str, float]:
+def of_rank(batch: Any) -> dict[str, float]:
     """Return what this rank adds to the samples and tokens of all ranks."""
     return {name: number / _num_ranks for name, number in size_of(batch).items()}
 
 
-def size_of(batch: Any) -> Dict[str, int]:
+def size_of(batch: Any) -> dict[str, int]:
     """Return the samples and the tokens of a batch, without what its form does not tell.
 
     The first tensor has a row for each sample. If it has whole numbers in two dims, they are tokens.
@@ -183,12 +184,12 @@ def size_of(batch: Any) -> Dict[str, int]:
     return {"samples": tensor.shape[0], **({"tokens": tensor.numel()} if is_text else {})}
 
 
-def _first_tensor(batch: Any, depth: int) -> Optional[torch.Tensor]:
+def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
     if isinstance(batch, torch.Tensor):
         return batch
     if depth >= _DEEPEST:
         return None
-    parts: Union[Sequence[Any], Any] = ()
+    parts: Sequence[Any] | Any = ()
     if isinstance(batch, (list, tuple)):
         parts = batch
     elif hasattr(batch, "values") and hasattr(batch, "keys"):

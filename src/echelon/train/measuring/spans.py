@@ -8,7 +8,8 @@ collective in another queue than the training's, as fully_shard issues, takes no
 import time
 from _thread import get_ident
 from collections import deque
-from typing import Any, Callable, Deque, List, Tuple
+from collections.abc import Callable
+from typing import Any
 
 from ...pytorch import internals
 from ..wire import device as devices
@@ -17,7 +18,7 @@ MOST_PENDING = 256
 """Spans whose end the device has not reached; of more, the oldest are given up."""
 
 
-Moment = Tuple[float, Any]
+Moment = tuple[float, Any]
 """The seconds of the processor's clock, and an event in the device's queue, None without a device."""
 
 
@@ -42,8 +43,8 @@ class Spans:
         self._thread = get_ident()
         self._now = on_processor
         self._queue: Any = None
-        self._open: List[Tuple[str, Moment]] = []
-        self._pending: Deque[Tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
+        self._open: list[tuple[str, Moment]] = []
+        self._pending: deque[tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
 
     @property
     def depth(self) -> int:

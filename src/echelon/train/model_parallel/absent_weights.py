@@ -1,7 +1,7 @@
 """A placeholder for a weight that another rank holds: it has the shape of the weight, and no numbers."""
 
 import sys
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ class AbsentWeight(torch.Tensor):
     called: str
     in_step = False
     """Whether an optimizer steps now; an optimizer skips a weight without a gradient."""
-    shown: Optional[torch.Tensor]
+    shown: torch.Tensor | None
     """The weight itself, while all ranks share their weights with each other."""
 
     @staticmethod
@@ -45,26 +45,27 @@ class AbsentWeight(torch.Tensor):
         if weight is not None and word in _CHANGES and args[0] is weight:
             return weight
         raise ScalingError(
-            "the script reads %s, a weight of a layer on another rank (%s)"
-            % (weight.called if weight is not None else "a list of weights", word),
+            "the script reads {}, a weight of a layer on another rank ({})".format(
+                weight.called if weight is not None else "a list of weights", word
+            ),
             "use model.state_dict(), which is whole; or --scale tensor, or " + WITH_THE_BATCH,
         )
 
     @property
-    def grad(self) -> Optional[torch.Tensor]:
+    def grad(self) -> torch.Tensor | None:
         """Return the gradient while it is shared; otherwise PyTorch's code gets None, and a script gets an error."""
-        gradient: Optional[torch.Tensor] = _GRAD.__get__(self)
+        gradient: torch.Tensor | None = _GRAD.__get__(self)
         asker = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
         if gradient is None and not AbsentWeight.in_step and asker not in _PASS_BY:
             raise ScalingError(
-                "the script reads the gradient of %s, a weight of a layer on another rank" % self.called,
+                f"the script reads the gradient of {self.called}, a weight of a layer on another rank",
                 "use torch.nn.utils.clip_grad_norm_ and get_total_norm, which include all ranks; or --scale "
                 "tensor, or " + WITH_THE_BATCH,
             )
         return gradient
 
     @grad.setter
-    def grad(self, value: Optional[torch.Tensor]) -> None:
+    def grad(self, value: torch.Tensor | None) -> None:
         _GRAD.__set__(self, value)
 
     def full_tensor(self) -> torch.Tensor:
@@ -72,7 +73,7 @@ class AbsentWeight(torch.Tensor):
         return self.shown if self.shown is not None else self
 
     def __repr__(self, *_args: Any, **_kwargs: Any) -> str:  # type: ignore[override]
-        return "%s, of shape %s, is on another rank" % (self.called, tuple(self.shape))
+        return f"{self.called}, of shape {tuple(self.shape)}, is on another rank"
 
 
 def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:

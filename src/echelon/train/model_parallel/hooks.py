@@ -1,8 +1,9 @@
 """Hook functions that a script calls besides its models, and that would otherwise see a part of a model."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, List, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ class SplitGradients(Protocol):
     def present(self, parameter: Any) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
 
-    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+    def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
         """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
 
 
@@ -55,7 +56,7 @@ def install_clipping(gradients: SplitGradients) -> None:
         del foreach  # it affects only the speed
         total = _total(_listed(tensors), float(norm_type), gradients)
         if error_if_nonfinite and not bool(torch.isfinite(total)):
-            raise as_of_library(RuntimeError("the total norm of order %s for gradients is non-finite" % norm_type))
+            raise as_of_library(RuntimeError(f"the total norm of order {norm_type} for gradients is non-finite"))
         return total
 
     def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: Any = None) -> None:
@@ -75,7 +76,7 @@ def install_clipping(gradients: SplitGradients) -> None:
             patches.replace(owner, function.__name__, function, why=why)
 
 
-def _listed(tensors: Any) -> List[Any]:
+def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
@@ -140,7 +141,7 @@ def _hook_saving(models: SplitModels) -> None:
         for value in inside:
             if isinstance(value, nn.Module) and not models.is_alone and models.has_part_of(value):
                 raise ScalingError(
-                    "torch.save() got a whole %s, but every rank has only a part of it" % type(value).__name__,
+                    f"torch.save() got a whole {type(value).__name__}, but every rank has only a part of it",
                     "save its state, which is whole: torch.save(model.state_dict(), …)",
                 )
         return original(obj, *args, **kwargs)
@@ -165,7 +166,7 @@ def _hook_reading() -> None:
 
 def _hook_compile(run: "Training") -> None:
     """Leave models uncompiled: their forward pass changes while the script runs."""
-    was_said: List[bool] = []
+    was_said: list[bool] = []
 
     def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:
         if not was_said and run.is_main:

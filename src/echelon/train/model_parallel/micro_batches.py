@@ -1,7 +1,8 @@
 """Run a call of a model whose layers are on several ranks: micro-batches go through its stages, gradients go back."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ PARTS_PER_RANK = 4
 """Micro-batches for each rank: ranks wait for (p-1)/(m+p-1) of a step while the pipeline fills and drains."""
 
 
-def parts_of(args: Any, kwargs: Any, number: int) -> List[Tuple[Any, Any]]:
+def parts_of(args: Any, kwargs: Any, number: int) -> list[tuple[Any, Any]]:
     """Split the arguments of a call into micro-batches, by the rows of the first tensor."""
     lead = next((one for one in tensors_of(args, kwargs) if one.dim()), None)
     if lead is None or number == 1 or lead.size(0) == 1:
@@ -38,7 +39,7 @@ def parts_of(args: Any, kwargs: Any, number: int) -> List[Tuple[Any, Any]]:
 
 def form_of(args: Any, kwargs: Any) -> str:
     """Return a text that identifies the form of a call: whether gradients are on, and the dims and dtypes of inputs."""
-    return "%s %s" % (torch.is_grad_enabled(), map_tensors((args, kwargs), lambda one: (one.dim(), one.dtype)))
+    return f"{torch.is_grad_enabled()} {map_tensors((args, kwargs), lambda one: (one.dim(), one.dtype))}"
 
 
 def gives_rows(output: Any, rows: int) -> bool:
@@ -55,7 +56,7 @@ def _may_be_mask(tensor: torch.Tensor, size: int) -> bool:
 class MicroBatches:
     """Runs the calls of a model in micro-batches; this rank computes one stage."""
 
-    def __init__(self, stage: Stage, world: World, shared: Sequence[nn.Parameter], known: Dict[str, int]) -> None:
+    def __init__(self, stage: Stage, world: World, shared: Sequence[nn.Parameter], known: dict[str, int]) -> None:
         self._stage = stage
         self._num_parts = known
         """The number of micro-batches of a call, by the form of its inputs."""
@@ -73,8 +74,8 @@ class MicroBatches:
         trains = torch.is_grad_enabled()
         form_of_inputs = form_of(args, kwargs)
         parts = parts_of(args, kwargs, self._num_parts.get(form_of_inputs, 1))
-        passes: List[Tuple[Any, Any]] = []
-        shape: Dict[str, Any] = {}
+        passes: list[tuple[Any, Any]] = []
+        shape: dict[str, Any] = {}
         for part in parts:
             received = None if self._is_first else self._receive(shape, part)
             if received is not None and trains:
@@ -93,7 +94,7 @@ class MicroBatches:
         rest = iter(wholes)
         return map_tensors(form, lambda _: next(rest))
 
-    def _receive(self, shape: Dict[str, Any], part: Any) -> torch.Tensor:
+    def _receive(self, shape: dict[str, Any], part: Any) -> torch.Tensor:
         """Receive an activation; its shape arrives once in a call, and its rows follow from the micro-batch."""
         if not shape:
             shape["first"], shape["dtype"], shape["rows"] = messages.receive(self._world.rank - 1)
@@ -103,16 +104,16 @@ class MicroBatches:
         messages.receive_tensors(activation, self._world.rank - 1)
         return activation
 
-    def _send(self, output: torch.Tensor, shape: Dict[str, Any]) -> None:
+    def _send(self, output: torch.Tensor, shape: dict[str, Any]) -> None:
         if "sent" not in shape:
             shape["sent"] = True
             messages.send((tuple(output.shape), output.dtype, output.size(0)), self._world.rank + 1)
         messages.send_tensors(output.detach(), self._world.rank + 1)
 
-    def _share(self, outputs: List[Any], rows: List[int]) -> Tuple[Any, List[torch.Tensor]]:
+    def _share(self, outputs: list[Any], rows: list[int]) -> tuple[Any, list[torch.Tensor]]:
         """Broadcast the output of the last stage to all ranks: its structure, and its tensors."""
         form: Any = None
-        wholes: List[torch.Tensor] = []
+        wholes: list[torch.Tensor] = []
         if self._is_last:
             if len(outputs) > 1 and not all(map(gives_rows, outputs, rows)):
                 raise ScalingError(
@@ -123,7 +124,7 @@ class MicroBatches:
             pieces = [tensors_of(one) for one in outputs]
             wholes = [
                 ones[0].detach() if len(ones) == 1 else torch.cat([one.detach() for one in ones])
-                for ones in zip(*pieces)  # noqa: B905
+                for ones in zip(*pieces, strict=False)
             ]
             rest = iter(wholes)
             form = map_tensors(outputs[0], lambda _: torch.empty_like(next(rest), device="meta"))
@@ -136,7 +137,7 @@ class MicroBatches:
             dist.broadcast(whole, source)
         return form, wholes
 
-    def backward(self, passes: List[Tuple[Any, Any]], gradients: Sequence[Optional[torch.Tensor]]) -> None:
+    def backward(self, passes: list[tuple[Any, Any]], gradients: Sequence[torch.Tensor | None]) -> None:
         """Run backward through all stages; add up the gradients of weights that several stages share."""
         before = [one.grad for one in self._shared]
         for parameter in self._shared:
@@ -153,15 +154,15 @@ class MicroBatches:
             if received is not None:
                 gradient = torch.zeros_like(received) if received.grad is None else received.grad
                 messages.send_tensors(gradient, self._world.rank - 1)
-        for parameter, old in zip(self._shared, before):  # noqa: B905
+        for parameter, old in zip(self._shared, before, strict=False):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             dist.all_reduce(gradient)
             parameter.grad = gradient if old is None else old.add_(gradient)
 
-    def _begin(self, output: Any, gradients: Sequence[Optional[torch.Tensor]], first: int) -> int:
+    def _begin(self, output: Any, gradients: Sequence[torch.Tensor | None], first: int) -> int:
         """Run backward from one micro-batch of the model's output; return the first row of the next micro-batch."""
         roots, root_gradients, rows = [], [], 0
-        for tensor, gradient in zip(tensors_of(output), gradients):  # noqa: B905
+        for tensor, gradient in zip(tensors_of(output), gradients, strict=False):
             rows = tensor.size(0) if tensor.dim() else 0
             if gradient is not None and tensor.requires_grad:
                 roots.append(tensor)
@@ -174,11 +175,11 @@ class MicroBatches:
 class _Passes:
     """The micro-batches of one call, kept until backward() uses them."""
 
-    def __init__(self, owner: MicroBatches, passes: List[Tuple[Any, Any]]) -> None:
+    def __init__(self, owner: MicroBatches, passes: list[tuple[Any, Any]]) -> None:
         self._owner = owner
-        self._passes: Optional[List[Tuple[Any, Any]]] = passes
+        self._passes: list[tuple[Any, Any]] | None = passes
 
-    def backward(self, gradients: Sequence[Optional[torch.Tensor]]) -> None:
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> None:
         if self._passes is None:
             raise ScalingError(
                 "the script called backward() twice for one call of a model in a pipeline",

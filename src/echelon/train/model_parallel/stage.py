@@ -1,8 +1,9 @@
 """A stage runs the model's own forward(), and leaves out the blocks of other stages while it runs."""
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ class Layout(seen.Seen):
     """The record of one call of a model, and the blocks at which the model is cut into stages."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
-        self.leading: Dict[str, int] = {}
+        self.leading: dict[str, int] = {}
         """For each module outside of blocks, the number of leading dims that its output shares with its input."""
         super().__init__(model, blocks, args, kwargs)
         self.order = list(blocks)
@@ -27,12 +28,12 @@ class Layout(seen.Seen):
         self.before, self.after = [name for name in outside.before if name not in needed], outside.after
         self.everywhere = {*outside.loose, *needed}
         """The modules whose weights every stage uses, or may use."""
-        self.bounds: List[int] = []
+        self.bounds: list[int] = []
         self.outputs = {name: map_tensors(one, _shape_of) for name, one in self.outputs.items()}
         self.output = map_tensors(self.output, _shape_of)
         torch.clear_autocast_cache()  # weights that autocast cast here have no gradients
 
-    def cut(self, begins: List[str]) -> None:
+    def cut(self, begins: list[str]) -> None:
         """Set the stages by the names of their first blocks, without the first stage."""
         self.bounds = [0, *(self.order.index(name) for name in begins), len(self.order)]
 
@@ -43,15 +44,15 @@ class Layout(seen.Seen):
             note(module, args, output)
             source, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
             if source is not None and made is not None:
-                pairs = zip(source.shape, made.shape)  # noqa: B905
+                pairs = zip(source.shape, made.shape, strict=False)
                 self.leading[name] = next((at for at, (one, other) in enumerate(pairs) if one != other), source.dim())
 
         return both
 
-    def stages_of(self, model: nn.Module) -> Dict[str, int]:
+    def stages_of(self, model: nn.Module) -> dict[str, int]:
         """Return the stage of each weight by name; SHARED if its names are on several stages."""
         last = len(self.bounds) - 2
-        stages: Dict[int, int] = {}
+        stages: dict[int, int] = {}
         names = dict(model.named_parameters(remove_duplicate=False))
         for name, parameter in names.items():
             block = next((at for at, one in enumerate(self.order) if name.startswith(one + ".")), -1)
@@ -106,9 +107,9 @@ class Stage:
                 else:
                     module.__dict__["forward"] = own
 
-    def _replacements(self) -> List[Tuple[nn.Module, Callable[..., Any]]]:
+    def _replacements(self) -> list[tuple[nn.Module, Callable[..., Any]]]:
         layout, order = self._layout, self._layout.order
-        replacements: List[Tuple[nn.Module, Callable[..., Any]]] = []
+        replacements: list[tuple[nn.Module, Callable[..., Any]]] = []
         for place, name in enumerate(order):
             module = self._model.get_submodule(name)
             is_tuple = isinstance(layout.outputs[name], tuple)
@@ -146,7 +147,7 @@ def _stop(*_args: Any, **_kwargs: Any) -> Any:
     raise _Done
 
 
-def _stand_in(like: torch.Tensor, shape: Tuple[int, ...], leading: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _stand_in(like: torch.Tensor, shape: tuple[int, ...], leading: int, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Return a tensor in place of another stage's output; only its shape may be used."""
     source = next(iter(tensors_of(args, kwargs)), like)
     return like.expand((*source.shape[:leading], *shape[leading:]))

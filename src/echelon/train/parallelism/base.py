@@ -2,8 +2,9 @@
 
 import hashlib
 import weakref
-from contextlib import nullcontext
-from typing import Any, Callable, Collection, ContextManager, Dict, List, NamedTuple, Optional, Set, Type
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -42,7 +43,7 @@ class Parallelism:
     difference from one device. `choice.KINDS` has the names of echelon's classes; a user's class is FILE.py:CLASS.
     """
 
-    kind_of_calls: Type[ModelCalls]
+    kind_of_calls: type[ModelCalls]
     """The class that handles calls of a script's models; the training makes its instance."""
     shares_batches = True
     """Whether each rank computes its own samples of a batch, and not the whole batch."""
@@ -63,13 +64,11 @@ class Parallelism:
         self.world = setup.world
         self._options = setup.options
         self._say = setup.say
-        self._optimizers: List[
-            Callable[[], Optional[torch.optim.Optimizer]]
-        ] = []  # in the order in which they are made
-        self._parameters: List[nn.Parameter] = []
-        self._agreed: Dict[int, List[nn.Parameter]] = {}
+        self._optimizers: list[Callable[[], torch.optim.Optimizer | None]] = []  # in the order in which they are made
+        self._parameters: list[nn.Parameter] = []
+        self._agreed: dict[int, list[nn.Parameter]] = {}
         """The weights of each optimizer, by its place, when the ranks last agreed on the optimizers."""
-        self._shared: Set[int] = set()
+        self._shared: set[int] = set()
         """The identities of the weights that have the values of rank 0."""
         self.num_steps = 0
         self.is_local = False
@@ -109,22 +108,22 @@ class Parallelism:
     def note_zero(self) -> None:
         """Notice that gradients are cleared."""
 
-    def settle(self, module: Optional[nn.Module] = None) -> None:
+    def settle(self, module: nn.Module | None = None) -> None:
         """Give all ranks the same weights before a script reads the weights of a module, or all weights."""
 
     def present(self, parameter: Any) -> Any:
         """Return the current parameter for a parameter that a script kept from before a change."""
         return parameter
 
-    def shown(self) -> ContextManager[None]:
+    def shown(self) -> AbstractContextManager[None]:
         """Give every rank all weights, gradients and states, or its part of each, inside of a with block."""
         return nullcontext()
 
-    def learnt(self) -> Dict[str, Any]:
+    def learnt(self) -> dict[str, Any]:
         """Return what the steps so far have shown about the training, as plain data for a checkpoint."""
         return {}
 
-    def go_on(self, learnt: Dict[str, Any]) -> None:
+    def go_on(self, learnt: dict[str, Any]) -> None:
         """Train on as the run did that has learnt this."""
 
     def become_alone(self) -> None:
@@ -143,23 +142,23 @@ class Parallelism:
         """Whether there is an optimizer."""
         return any(known() is not None for known in self._optimizers)
 
-    def known_optimizers(self) -> List[torch.optim.Optimizer]:
+    def known_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that still exist, in the order that all ranks share."""
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
-    def parameters(self) -> List[nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         """Return the trained parameters, each once, in the order of the optimizers' groups."""
         every = [one for place in range(len(self._optimizers)) for one in self._parameters_at(place)]
         return list({id(parameter): parameter for parameter in every if parameter.requires_grad}.values())
 
-    def _parameters_at(self, place: int) -> List[nn.Parameter]:
+    def _parameters_at(self, place: int) -> list[nn.Parameter]:
         """Return the weights of the optimizer at a place; if this rank has freed it, those that it had."""
         optimizer = self._optimizers[place]()
         if optimizer is None:
             return self._agreed.get(place, [])
         return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def parameters_of(self, optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+    def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
 
     def place_of(self, optimizer: torch.optim.Optimizer) -> int:
@@ -167,12 +166,12 @@ class Parallelism:
         self.add(optimizer)
         return next(place for place, known in enumerate(self._optimizers) if known() is optimizer)
 
-    def all_but(self, places: Collection[int]) -> List[List[nn.Parameter]]:
+    def all_but(self, places: Collection[int]) -> list[list[nn.Parameter]]:
         """Return the parameters of each existing optimizer, without the optimizers at these places."""
         optimizers = [known() for place, known in enumerate(self._optimizers) if place not in places]
         return [self.parameters_of(optimizer) for optimizer in optimizers if optimizer is not None]
 
-    def known_parameters(self) -> List[nn.Parameter]:
+    def known_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that all ranks have agreed on, in the order that all ranks share."""
         return self._parameters
 
@@ -195,7 +194,7 @@ class Parallelism:
         self._remember()
         self._forget_parameters()
 
-    def agreed_optimizers(self) -> List[torch.optim.Optimizer]:
+    def agreed_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that all ranks still have; forget those that some rank has freed, at any time."""
         own = {place: optimizer for place, known in enumerate(self._optimizers) if (optimizer := known()) is not None}
         every = messages.gather(sorted(own))
@@ -228,12 +227,13 @@ def _order_alike(optimizer: torch.optim.Optimizer) -> None:
     places = [[known.get(id(one), ()) for one in group] for group in groups]
     shapes = [[tuple(one.shape) for one in group] for group in groups]
     marks = messages.gather([_digest(places), _digest(list(map(sorted, places))), _digest(shapes)])
-    is_order_alike, are_places_alike, are_shapes_alike = (len(set(marks_of)) == 1 for marks_of in zip(*marks))  # noqa: B905
+    alike = (len(set(marks_of_ranks)) == 1 for marks_of_ranks in zip(*marks, strict=True))
+    is_order_alike, are_places_alike, are_shapes_alike = alike
     if is_order_alike or (are_shapes_alike and not are_places_alike):  # or some module is on one rank alone
         return
     if not are_places_alike or any(len(set(one)) < len(one) for one in places):
         raise ScalingError(
-            "the ranks have the weights of %s in different orders" % type(optimizer).__name__,
+            f"the ranks have the weights of {type(optimizer).__name__} in different orders",
             "give the optimizer lists of weights, for example list(model.parameters()), and no set",
         )
     for group in groups:
@@ -244,12 +244,12 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-def refuse_several_devices(parameters: List[nn.Parameter]) -> None:
+def refuse_several_devices(parameters: list[nn.Parameter]) -> None:
     """Refuse a model that a script has placed on several devices."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) > 1:
         raise ScalingError(
-            "the model has parameters on several devices: %s" % ", ".join(devices),
+            "the model has parameters on several devices: {}".format(", ".join(devices)),
             "put the whole model on one device: each rank has its own device, and echelon run --scale fsdp … "
             "shards the model over them",
         )

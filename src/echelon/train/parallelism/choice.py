@@ -3,8 +3,9 @@
 import importlib.util
 import os
 import sys
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, ContextManager, Dict, Type
+from typing import Any
 
 from ...errors import UsageError
 from ...orders.scale import ScaleOptions
@@ -12,7 +13,7 @@ from .. import patches
 from .base import Parallelism, Setup
 from .shared_batches import SharedBatches
 
-KINDS: Dict[str, str] = {
+KINDS: dict[str, str] = {
     "data": "replicated:Replicated",
     "fsdp": "fully_sharded:FullySharded",
     "tensor": "tensor:Tensor",
@@ -20,9 +21,9 @@ KINDS: Dict[str, str] = {
     "pipeline": "pipeline:Pipeline",
 }
 """Module and class by the name for --scale; a module is imported when it is chosen."""
-EXACT: Dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
+EXACT: dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
 """Module and class by the name for --scale, with --exact."""
-PUBLIC: Dict[str, str] = {
+PUBLIC: dict[str, str] = {
     "SharedBatches": "shared_batches:SharedBatches",
     "Replicated": "replicated:Replicated",
     "FullySharded": "fully_sharded:FullySharded",
@@ -40,13 +41,13 @@ def choose(setup: Setup) -> Parallelism:
     kind = of_user(options.how) if options.is_of_user else of_echelon(options)
     if (options.compress or options.bucket_megabytes) and not issubclass(kind, _own(KINDS["data"])):
         raise UsageError(
-            "--compress and --bucket-mb are for gradients that DDP exchanges, but %s is no Replicated" % kind.__name__,
-            hint="class %s(echelon.Replicated), or remove the option" % kind.__name__,
+            f"--compress and --bucket-mb are for gradients that DDP exchanges, but {kind.__name__} is no Replicated",
+            hint=f"class {kind.__name__}(echelon.Replicated), or remove the option",
         )
     return kind(setup)
 
 
-def of_echelon(options: ScaleOptions) -> Type[Parallelism]:
+def of_echelon(options: ScaleOptions) -> type[Parallelism]:
     """Import the class of echelon that the options ask for on several ranks."""
     if options.is_of_user:
         return _own(KINDS["data"])  # which most classes of users derive from
@@ -55,21 +56,21 @@ def of_echelon(options: ScaleOptions) -> Type[Parallelism]:
     return _own((EXACT if options.num_shards else KINDS)[options.how])
 
 
-def _own(place: str) -> Type[Parallelism]:
+def _own(place: str) -> type[Parallelism]:
     module, _, name = place.partition(":")
-    kind: Type[Parallelism] = getattr(importlib.import_module("." + module, __package__), name)
+    kind: type[Parallelism] = getattr(importlib.import_module("." + module, __package__), name)
     return kind
 
 
-def of_user(place: str) -> Type[Parallelism]:
+def of_user(place: str) -> type[Parallelism]:
     """Import FILE.py:CLASS; raise UsageError where that is no parallelism."""
     path, _, name = place.rpartition(":")
     kind = getattr(_module_of(path), name, None)
     why_not = reason_against(kind)
     if why_not:
         raise UsageError(
-            "--scale %s: %s %s" % (place, name, why_not),
-            hint="write in %s: from echelon import Replicated; class %s(Replicated): …" % (path, name),
+            f"--scale {place}: {name} {why_not}",
+            hint=f"write in {path}: from echelon import Replicated; class {name}(Replicated): …",
         )
     checked: Any = kind
     return checked  # type: ignore[no-any-return]
@@ -80,7 +81,7 @@ def reason_against(kind: Any) -> str:
     if kind is None:
         return "is not there"
     if not isinstance(kind, type) or not issubclass(kind, Parallelism):
-        return "is %r, and no parallelism" % (kind,)
+        return f"is {kind!r}, and no parallelism"
     if issubclass(kind, SharedBatches) and kind.mean_gradients is SharedBatches.mean_gradients:
         return "has no mean_gradients(loss, run_backward)"
     return "" if hasattr(kind, "kind_of_calls") else "does not say how models are called, as SharedBatches does"
@@ -98,14 +99,14 @@ def _module_of(path: str) -> Any:
         with _as_echelon():
             spec.loader.exec_module(module)
     except Exception as error:
-        told = "%s: %s" % (type(error).__name__, error)
-        raise UsageError("--scale %s:…: the file fails with %s" % (path, told), hint="python %s" % path) from error
+        told = f"{type(error).__name__}: {error}"
+        raise UsageError(f"--scale {path}:…: the file fails with {told}", hint=f"python {path}") from error
     finally:
         sys.path.remove(folder)
     return module
 
 
-def _as_echelon() -> ContextManager[None]:
+def _as_echelon() -> AbstractContextManager[None]:
     """Let `from echelon import Replicated` give the class of this process, where a rank has it under another name."""
     facade = ModuleType("echelon")
     vars(facade).update({name: _own(place) for name, place in PUBLIC.items()})

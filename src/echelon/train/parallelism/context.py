@@ -1,6 +1,7 @@
 """--scale context: each rank computes its part of every sequence."""
 
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ class Context(ModelParallel):
             args, kwargs = map_tensors((args, kwargs), lambda one: self._cut(one, lead))
         return super().compute(original, module, args, kwargs)
 
-    def _lead(self, module: nn.Module, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
+    def _lead(self, module: nn.Module, args: Any, kwargs: Any) -> torch.Tensor | None:
         """Return the first input, if its second dim is a sequence that ranks can share evenly."""
         number, name = self.world.size, type(module).__name__
         trains = torch.is_grad_enabled()
@@ -43,12 +44,9 @@ class Context(ModelParallel):
             if not trains:
                 return None  # as it is: whole on every rank
             raise ScalingError(
-                "%s gets %s, but --scale context cuts sequences: rows of tokens, or rows of vectors"
-                % (
+                "{} gets {}, but --scale context cuts sequences: rows of tokens, or rows of vectors".format(
                     name,
-                    "no sequence"
-                    if lead is None
-                    else "a tensor of shape %s as its first argument" % (tuple(lead.shape),),
+                    "no sequence" if lead is None else f"a tensor of shape {tuple(lead.shape)} as its first argument",
                 ),
                 WITH_THE_BATCH,
             )

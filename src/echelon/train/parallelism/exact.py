@@ -1,6 +1,7 @@
 """`--exact`: a batch is computed in virtual shards, so that any number of ranks gets the same bits."""
 
-from typing import Any, Callable, List, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,9 +26,8 @@ class Exact(SharedBatches):
     def headline(self) -> str:
         num_ranks, num_shards = self.world.processes.size, self.world.size
         valid = [str(1 << power) for power in range(num_shards.bit_length())]
-        return "scaled over %d rank%s in %d shards: the same bits on %s or %s ranks" % (
-            num_ranks, "s" if num_ranks > 1 else "", num_shards, ", ".join(valid[:-1]), valid[-1],
-        )  # fmt: skip
+        return (f"scaled over {num_ranks} rank{'s' if num_ranks > 1 else ''} in {num_shards} shards: the same bits "
+        f"on {', '.join(valid[:-1])} or {valid[-1]} ranks")  # fmt: skip
 
     def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         """Compute the gradients of each virtual shard by itself; the value of the loss is summed with them."""
@@ -36,7 +36,7 @@ class Exact(SharedBatches):
         if not isinstance(loss, GlobalTensor):
             self._backward_of_shards(loss, run_backward)
         elif isinstance(loss, Pieces) and loss.is_total:
-            parts: List[Any] = [part.local for part in loss.parts]
+            parts: list[Any] = [part.local for part in loss.parts]
             with divided(self.world.processes.size):
                 loss.keep_value(self._backward_of_shards(parts, run_backward))
         else:

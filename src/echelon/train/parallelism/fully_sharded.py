@@ -1,6 +1,7 @@
 """Every rank holds a part of each weight; PyTorch's fully_shard gathers the weights that a model computes with."""
 
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ class FullySharded(SharedBatches):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._shards: Optional[fsdp.ShardedModels] = fsdp.ShardedModels(setup.world)
+        self._shards: fsdp.ShardedModels | None = fsdp.ShardedModels(setup.world)
 
     def install(self, run: Any) -> None:
         super().install(run)

@@ -1,7 +1,8 @@
 """`--sync-every`: each rank steps along its own gradients, and weights are exchanged when ranks meet."""
 
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, List, Optional
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,18 +31,17 @@ class LocalSGD(SharedBatches):
 
     def headline(self) -> str:
         options = self._options
-        steps = "step" if options.steps_alone == 1 else "%d steps" % options.steps_alone
+        steps = "step" if options.steps_alone == 1 else f"{options.steps_alone} steps"
         name, action = "local SGD", "average their weights"
         if options.outer_learning_rate != 1.0 or options.outer_momentum:
             name = "DiLoCo"
-            action = "move by their mean progress with Nesterov's momentum %g and learning rate %g" % (
-                options.outer_momentum, options.outer_learning_rate,
-            )  # fmt: skip
+            action = (f"move by their mean progress with Nesterov's momentum {options.outer_momentum:g} and "
+            f"learning rate {options.outer_learning_rate:g}")  # fmt: skip
         late = ", taken in one meeting later" if options.is_late else ""
         return (
-            "this training differs from one device: %d ranks train alone, each on its part of every batch, and %s "
-            "after every %s (%s%s); echelon does not compare the first step"
-            % (self.world.size, action, steps, name, late)
+            f"this training differs from one device: {self.world.size} ranks train alone, each on its part "
+            f"of every batch, and {action} "
+            f"after every {steps} ({name}{late}); echelon does not compare the first step"
         )
 
     def install(self, run: Any) -> None:
@@ -76,14 +76,14 @@ class LocalSGD(SharedBatches):
         if self.world.size > 1:
             self.meetings.after_step(optimizer)
 
-    def one_step(self, optimizer: torch.optim.Optimizer) -> ContextManager[None]:
+    def one_step(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
         """Count a with block as one step, whether or not the optimizer steps."""
         return self.meetings.one_step(optimizer) if self.world.size > 1 else nullcontext()
 
     def reduce(self) -> None:
         """Leave gradients as they are: each rank clips and unscales its own."""
 
-    def settle(self, module: Optional[nn.Module] = None) -> None:
+    def settle(self, module: nn.Module | None = None) -> None:
         """Give all ranks the same weights and buffers, before a script reads those of a module."""
         if self.world.size == 1 or (module is not None and not self.meetings.knows(module.parameters())):
             return
@@ -91,7 +91,7 @@ class LocalSGD(SharedBatches):
         if self.meetings.settle():
             self._settle_buffers([buffer for root in roots_of(weights) for buffer in root.buffers()])
 
-    def _settle_buffers(self, buffers: List[torch.Tensor]) -> None:
+    def _settle_buffers(self, buffers: list[torch.Tensor]) -> None:
         """Average the buffers that differ between ranks, such as BatchNorm's means; constants keep their bits."""
         floating = [buffer for buffer in buffers if buffer.is_floating_point() and buffer.numel()]
         if not floating:
@@ -100,7 +100,7 @@ class LocalSGD(SharedBatches):
         ends = torch.stack([digests, -digests])
         dist.all_reduce(ends, op=dist.ReduceOp.MAX)
         differ = (ends[0] != -ends[1]).tolist()
-        self.meetings.mean([buffer for buffer, differs in zip(floating, differ) if differs])  # noqa: B905
+        self.meetings.mean([buffer for buffer, differs in zip(floating, differ, strict=False) if differs])
 
 
 def _digest(buffer: torch.Tensor) -> torch.Tensor:

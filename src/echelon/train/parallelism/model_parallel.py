@@ -2,8 +2,9 @@
 
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -87,12 +88,12 @@ class ModelParallel(Parallelism):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup._replace(world=setup.world.processes))
         self._generators = setup.generators
-        self.roots: List[nn.Module] = []
+        self.roots: list[nn.Module] = []
         """The models that were split."""
         self._axes: Any = None
         self._replaced = ReplacedParameters()
         self._left_to_compare = same_batch.NUM_COMPARED
-        self._settled: Set[int] = set()
+        self._settled: set[int] = set()
 
     @property
     def is_alone(self) -> bool:
@@ -100,9 +101,8 @@ class ModelParallel(Parallelism):
         return self.world.size == 1
 
     def headline(self) -> str:
-        return "scaled over %d ranks: each gets the whole of every batch, and %s (--scale %s)" % (
-            self.world.size, self.what, self.name,
-        )  # fmt: skip
+        return (f"scaled over {self.world.size} ranks: each gets the whole of every batch, and {self.what} "
+        f"(--scale {self.name})")  # fmt: skip
 
     def install(self, run: Any) -> None:
         """Hook functions that would show a script a part of a model."""
@@ -124,7 +124,7 @@ class ModelParallel(Parallelism):
         axes: Axes = self._axes
         return axes
 
-    def optimizers(self) -> List[Optional[torch.optim.Optimizer]]:
+    def optimizers(self) -> list[torch.optim.Optimizer | None]:
         """Return all optimizers in the order in which they were made, None for deleted optimizers."""
         return [known() for known in self._optimizers]
 
@@ -159,8 +159,9 @@ class ModelParallel(Parallelism):
         rank = same_batch.other_rank(inputs, self.world)
         if rank:
             raise ScalingError(
-                "rank %d calls the model with another batch than rank 0, but the ranks must compute parts of the same "
-                "batch" % rank,
+                f"rank {rank} calls the model with another batch than rank 0, but the ranks must "
+                "compute parts of the same "
+                "batch",
                 WITH_SEEDS,
             )
 
@@ -203,11 +204,11 @@ class ModelParallel(Parallelism):
                 self.refuse_optimizer(optimizer)
         self._replaced.note(changed.values())
 
-    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+    def _worth_it(self, roots: list[nn.Module]) -> list[nn.Module]:
         """Return the models that can be split; every rank computes the other models whole."""
         return roots
 
-    def _with_blocks(self, roots: List[nn.Module], is_known: Callable[[nn.Module], bool]) -> List[nn.Module]:
+    def _with_blocks(self, roots: list[nn.Module], is_known: Callable[[nn.Module], bool]) -> list[nn.Module]:
         """Leave small models beside a large one whole, such as a head; refuse if no model can be split."""
         known_roots = [root for root in roots if is_known(root)]
         if roots and not known_roots and not self.roots:
@@ -216,8 +217,8 @@ class ModelParallel(Parallelism):
         for root in roots:
             if root not in known_roots:
                 self._say(
-                    "note: echelon recognizes no layers in %s, so every rank computes the whole model"
-                    % type(root).__name__
+                    f"note: echelon recognizes no layers in {type(root).__name__}, so every rank computes "
+                    "the whole model"
                 )
         return known_roots
 
@@ -235,8 +236,9 @@ class ModelParallel(Parallelism):
             if isinstance(error, ScalingError) or not is_about_parts(error):
                 raise
             raise ScalingError(
-                "%s uses an operation that PyTorch cannot do with cut tensors (--scale %s): %s"
-                % (type(module).__name__, self.name, str(error).partition("\n")[0]),
+                "{} uses an operation that PyTorch cannot do with cut tensors (--scale {}): {}".format(
+                    type(module).__name__, self.name, str(error).partition("\n")[0]
+                ),
                 WITH_THE_BATCH,
             ) from error
         if not any(is_sharded(one) for one in tensors_of(output)):
@@ -254,7 +256,7 @@ class ModelParallel(Parallelism):
         """Return the current parameter for a parameter that a script kept from before the split."""
         return self._replaced.present(parameter)
 
-    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+    def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
         """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
         return [is_sharded(one) and not all(each.is_replicate() for each in one.placements) for one in gradients]
 
@@ -273,7 +275,7 @@ class ModelParallel(Parallelism):
             most, least = float(both[0]), -float(both[1])
             if most - least > TOLERANCE * max(abs(most), abs(least)):
                 raise ScalingError(
-                    "the ranks computed different losses for the same batch: from %.6g to %.6g" % (least, most),
+                    f"the ranks computed different losses for the same batch: from {least:.6g} to {most:.6g}",
                     WITH_SEEDS,
                 )
 
@@ -296,4 +298,4 @@ def refusing() -> Iterator[None]:
         hint = error.hint
         for pattern, words in _IN_WORDS:
             hint = re.sub(pattern, words, hint)
-        raise ScalingError(error.message, "%s; or %s" % (hint, WITH_THE_BATCH)) from None
+        raise ScalingError(error.message, f"{hint}; or {WITH_THE_BATCH}") from None

@@ -1,7 +1,8 @@
 """--scale pipeline: each rank computes some of the layers, and holds only their weights."""
 
-from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,8 +32,8 @@ class Pipeline(ModelParallel):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._micro_batches: Dict[int, MicroBatches] = {}
-        self._owners: List[Any] = []
+        self._micro_batches: dict[int, MicroBatches] = {}
+        self._owners: list[Any] = []
         """The weights that only one rank holds, each with that rank."""
         self._is_shown = False
 
@@ -40,7 +41,7 @@ class Pipeline(ModelParallel):
     def strategy(self) -> Strategy:
         return Strategy(pipeline=self.world.size, accumulation=self.world.size, schedule="gpipe")
 
-    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+    def _worth_it(self, roots: list[nn.Module]) -> list[nn.Module]:
         return self._with_blocks(roots, lambda root: bool(blocks.find(root)))
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
@@ -65,8 +66,9 @@ class Pipeline(ModelParallel):
                 self._lay(module, args, kwargs)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
             raise ScalingError(
-                "%s gets an input that needs a gradient, but a pipeline does not send this gradient back to "
-                "every rank" % type(module).__name__,
+                f"{type(module).__name__} gets an input that needs a gradient, but a pipeline does not send "
+                "this gradient back to "
+                "every rank",
                 "move the computation of this input into the model; or " + WITH_THE_BATCH,
             )
         with self._generators.in_own():
@@ -77,8 +79,8 @@ class Pipeline(ModelParallel):
         for parameter in module.parameters():
             if id(parameter) in inner:
                 raise ScalingError(
-                    "the script calls %s alone, but it is a part of %s, whose layers are on several ranks"
-                    % (type(module).__name__, type(inner[id(parameter)]).__name__),
+                    f"the script calls {type(module).__name__} alone, but it is a part of "
+                    f"{type(inner[id(parameter)]).__name__}, whose layers are on several ranks",
                     "call the whole model; or --scale tensor, or " + WITH_THE_BATCH,
                 )
 
@@ -96,21 +98,22 @@ class Pipeline(ModelParallel):
         if not gives_rows(layout.output, rows):
             number = 1
             self._say(
-                "note: %s does not return a row for each sample (it may return a loss): its batch stays whole, "
-                "and the ranks compute one after another" % type(root).__name__
+                f"note: {type(root).__name__} does not return a row for each sample (it may return a loss): "
+                "its batch stays whole, "
+                "and the ranks compute one after another"
             )
         shared = self._keep_own(root, layout.stages_of(root))
         stage = Stage(root, layout, self.world.rank)
         self._micro_batches[id(root)] = MicroBatches(stage, self.world, shared, {form_of(args, kwargs): number})
 
-    def _keep_own(self, root: nn.Module, stages_of: Dict[str, int]) -> List[nn.Parameter]:
+    def _keep_own(self, root: nn.Module, stages_of: dict[str, int]) -> list[nn.Parameter]:
         """Free the weights that only other ranks use; return the weights that several stages use."""
-        made: Dict[int, nn.Parameter] = {}
+        made: dict[int, nn.Parameter] = {}
         before = dict(root.named_parameters(remove_duplicate=False))
         for name, parameter in before.items():
             stage = stages_of[name]
             if stage not in (SHARED, self.world.rank):
-                kept = made.setdefault(id(parameter), stand_in(parameter, "%s.%s" % (type(root).__name__, name)))
+                kept = made.setdefault(id(parameter), stand_in(parameter, f"{type(root).__name__}.{name}"))
                 owner, _, leaf = name.rpartition(".")
                 internals.weights(root.get_submodule(owner))[leaf] = kept
         after = dict(root.named_parameters())
@@ -125,7 +128,7 @@ class Pipeline(ModelParallel):
             for parameter in [one for one in state if isinstance(one, AbsentWeight)]:
                 del state[parameter]
 
-    def are_parts(self, gradients: Sequence[Any]) -> List[bool]:
+    def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
         """Return for each gradient whether it belongs to a weight that only this rank holds."""
         own = {id(parameter.grad) for parameter, rank in self._owners if rank == self.world.rank}
         return [id(one) in own for one in gradients]
@@ -174,7 +177,7 @@ class Pipeline(ModelParallel):
             if optimizer is not None:
                 _put_in_order(optimizer)
 
-    def _show_state(self, number: int, own: Any, rank: int, state: Dict[str, Any]) -> None:
+    def _show_state(self, number: int, own: Any, rank: int, state: dict[str, Any]) -> None:
         """Broadcast the optimizer state of a weight from its rank to every rank."""
         optimizer = self.optimizers()[number]
         mine = optimizer.state[own] if optimizer is not None and rank == self.world.rank else {}
@@ -185,9 +188,9 @@ class Pipeline(ModelParallel):
         if optimizer is not None and isinstance(own, AbsentWeight):
             optimizer.state[own] = kept
 
-    def _told(self, *, gradients: bool, states: bool) -> List[Any]:
+    def _told(self, *, gradients: bool, states: bool) -> list[Any]:
         """Return for each weight of this rank the shapes of its tensors, and the numbers in its optimizer states."""
-        entries: List[Any] = []
+        entries: list[Any] = []
         for parameter, rank in self._owners:
             if rank != self.world.rank:
                 entries.append(None)
@@ -223,10 +226,10 @@ class Pipeline(ModelParallel):
         why = "A stage keeps the part of a state that belongs to its weights."
         patches.replace(torch.optim.Optimizer, "load_state_dict", load_state_dict, why=why)
 
-    def _shown_for(self, module: nn.Module) -> ContextManager[None]:
+    def _shown_for(self, module: nn.Module) -> AbstractContextManager[None]:
         return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
 
-    def _hook(self, owner: Any, name: str, within: Callable[[Any], ContextManager[None]]) -> None:
+    def _hook(self, owner: Any, name: str, within: Callable[[Any], AbstractContextManager[None]]) -> None:
         original = getattr(owner, name)
 
         def get(instance: Any, *args: Any, **kwargs: Any) -> Any:
@@ -236,23 +239,23 @@ class Pipeline(ModelParallel):
         patches.replace(owner, name, get, why="A state that is saved has the weights of all stages.")
 
 
-def _buffers(root: nn.Module) -> Dict[str, Tuple[int, int]]:
+def _buffers(root: nn.Module) -> dict[str, tuple[int, int]]:
     """Return the identity and version of each buffer that is saved."""
     return {
-        "%s.%s" % (path, name) if path else name: (id(buffer), internals.version(buffer))
+        f"{path}.{name}" if path else name: (id(buffer), internals.version(buffer))
         for path, module in root.named_modules()
         for name, buffer in internals.buffers(module).items()
         if buffer is not None and name not in internals.unsaved_buffers(module)
     }
 
 
-def _refuse_changed(root: nn.Module, before: Dict[str, Tuple[int, int]]) -> None:
+def _refuse_changed(root: nn.Module, before: dict[str, tuple[int, int]]) -> None:
     """Refuse a model whose forward pass changes a buffer: only one rank's copy would change."""
     for name, now in _buffers(root).items():
         if before.get(name) != now:
             raise StrategyError(
-                "%s changes its buffer %s in its forward pass, but only one rank's copy changes"
-                % (type(root).__name__, name),
+                f"{type(root).__name__} changes its buffer {name} in its forward pass, but only one "
+                "rank's copy changes",
                 hint="use a model that changes no buffers; --scale tensor",
             )
 

@@ -5,8 +5,9 @@ times, and may have any number of models. DDP overlaps the communication as alwa
 """
 
 import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,13 +23,13 @@ from .base import Setup
 from .shared_batches import SharedBatches
 
 _HAS_SWITCH = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6
-_NO_SYNC: Dict[str, Any] = {"init_sync": False} if _HAS_SWITCH else {}
+_NO_SYNC: dict[str, Any] = {"init_sync": False} if _HAS_SWITCH else {}
 
 
 class _Trained(nn.Module):
     """A module with all parameters that optimizers train; its forward returns the loss unchanged."""
 
-    def __init__(self, parameters: List[nn.Parameter]) -> None:
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
         self.parameters_of_optimizers = nn.ParameterList(parameters)
 
@@ -44,7 +45,7 @@ class Replicated(SharedBatches):
         asked = setup.options.bucket_megabytes or setup.megabytes
         megabytes = ONE_BUCKET_MEGABYTES if is_of_matrices(setup.options.compress) else asked
         self._buckets = Buckets(setup.world, megabytes=megabytes, say=setup.say)
-        self._ddp: Optional[DistributedDataParallel] = None
+        self._ddp: DistributedDataParallel | None = None
         self._finds_unused = True
         self._branches = False
         self._backwards = 0  # since the last step
@@ -52,13 +53,13 @@ class Replicated(SharedBatches):
         self._is_in_step = False
         self._accumulates = True
         self._is_repeatable = setup.is_repeatable
-        self._order: List[int] = []
+        self._order: list[int] = []
         """Where sums are repeatable: the places of the parameters, in the order in which gradients are ready."""
 
     def headline(self) -> str:
         return super().headline() + described(self._options.compress)
 
-    def learnt(self) -> Dict[str, Any]:
+    def learnt(self) -> dict[str, Any]:
         if self._ddp is None:
             return {}
         return {
@@ -71,7 +72,7 @@ class Replicated(SharedBatches):
             "order": self._order,
         }
 
-    def go_on(self, learnt: Dict[str, Any]) -> None:
+    def go_on(self, learnt: dict[str, Any]) -> None:
         """Exchange gradients at the same backwards as before, so that the sums have the same order."""
         if self.world.size == 1 or learnt.get("parameters") != len(self._parameters):
             return  # the first backward shows it again

@@ -1,6 +1,7 @@
 """Each rank computes its samples of every batch; gradients become the mean over all ranks."""
 
-from typing import Any, Callable, Dict, List, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,13 +24,13 @@ class SharedBatches(Parallelism):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._sparse: Dict[int, nn.Parameter] = {}
+        self._sparse: dict[int, nn.Parameter] = {}
         """Parameters with sparse gradients."""
 
     def headline(self) -> str:
         return (
-            "scaled over %d ranks: each computes its part of every batch, and sees the losses and counts of the whole"
-            % self.world.size
+            f"scaled over {self.world.size} ranks: each computes its part of every batch, and sees the losses "
+            "and counts of the whole"
         )
 
     def install(self, run: Any) -> None:
@@ -83,13 +84,13 @@ class SharedBatches(Parallelism):
         self.is_local = False
         self._mean([parameter for parameter in self._parameters if not is_sharded(parameter)])
 
-    def _mean(self, parameters: List[nn.Parameter]) -> None:
+    def _mean(self, parameters: list[nn.Parameter]) -> None:
         """Take the mean of gradients over all ranks."""
         if not parameters:
             return
         kinds = torch.tensor([_kind(parameter.grad) for parameter in parameters], device=self.world.device)
         dist.all_reduce(kinds, op=dist.ReduceOp.MAX)  # a gradient may be missing on some ranks alone
-        for parameter, kind in zip(parameters, kinds.tolist()):  # noqa: B905
+        for parameter, kind in zip(parameters, kinds.tolist(), strict=False):
             if kind == _SPARSE:
                 parameter.grad = self._sparse_mean(parameter)
             elif kind == _DENSE:
@@ -112,5 +113,5 @@ class SharedBatches(Parallelism):
 _DENSE, _SPARSE = 1, 2
 
 
-def _kind(gradient: Optional[torch.Tensor]) -> int:
+def _kind(gradient: torch.Tensor | None) -> int:
     return 0 if gradient is None else _SPARSE if gradient.is_sparse else _DENSE

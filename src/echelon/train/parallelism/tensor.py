@@ -1,6 +1,6 @@
 """--scale tensor: each rank computes its part of every attention and MLP."""
 
-from typing import Any, Dict, List
+from typing import Any
 
 from torch import nn
 
@@ -25,16 +25,16 @@ class Tensor(ModelParallel):
         """Cut one model."""
         tensor_plans.apply(root, _blocks(root), self.axes, {})
 
-    def _worth_it(self, roots: List[nn.Module]) -> List[nn.Module]:
+    def _worth_it(self, roots: list[nn.Module]) -> list[nn.Module]:
         return self._with_blocks(roots, tensor_plans.is_known)
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
         """Raise an error that says why a model cannot be cut."""
         tensor_plans.derive(root, _blocks(root), self.axes)
-        raise StrategyError("echelon finds no layer to cut in %s" % type(root).__name__)
+        raise StrategyError(f"echelon finds no layer to cut in {type(root).__name__}")
 
 
-def _blocks(root: nn.Module) -> Dict[str, nn.Module]:
+def _blocks(root: nn.Module) -> dict[str, nn.Module]:
     if getattr(root, "_tp_plan", None):
         return blocks.find(root)
     return blocks.need(root, (), "--scale tensor")

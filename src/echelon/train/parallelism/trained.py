@@ -1,7 +1,8 @@
 """A model that a script trains with a parallelism by hand; `--scale` calls the same parallelism through hooks."""
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 class Trained:
     """A model under a class of parallelism; `run.parallelize(model, CLASS)` returns it."""
 
-    def __init__(self, run: "Training", model: nn.Module, loss: Optional[Callable[..., torch.Tensor]]) -> None:
+    def __init__(self, run: "Training", model: nn.Module, loss: Callable[..., torch.Tensor] | None) -> None:
         self._run = run
         self.model = model.to(run.world.device)
         self._loss = loss
-        self._optimizer: Optional[torch.optim.Optimizer] = None
+        self._optimizer: torch.optim.Optimizer | None = None
 
     def optimize(self, kind: Any, **settings: Any) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings."""
@@ -72,7 +73,7 @@ class Trained:
     def _here(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._run.world.device)
 
-    def state(self) -> Dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the whole model's state as one device has it, in the memory of the host; every rank must ask."""
         self._run.parallelism.settle(self.model)
         return {name: _kept(value) for name, value in self.model.state_dict().items()}

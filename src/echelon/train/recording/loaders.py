@@ -6,7 +6,8 @@ one order of all samples out to the ranks in turn, so N batches of b have the sa
 
 import os
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -22,17 +23,17 @@ MOST_BYTES = 4096  # of each sample, which identify it
 class Loaders:
     """The batches of the script's loaders; in a run that repeats another, the batches of that run's ranks together."""
 
-    def __init__(self, record: Record, like: Dict[str, Any], *, is_reordered: bool) -> None:
+    def __init__(self, record: Record, like: dict[str, Any], *, is_reordered: bool) -> None:
         self.record = record
         self.is_reordered = is_reordered
         self._pid = os.getpid()
-        self._likes: List[Dict[str, Any]] = like.get("loaders", [])
-        self._facts: List[Dict[str, Any]] = []
-        self._notes: List[str] = []
-        self._pending: Dict[int, List[int]] = {}  # samples that were not yet trained on, by the id of their pass
-        self._chosen: Dict[int, List[Any]] = {}  # their indices, where a sampler gave them
-        self._places: Dict[int, int] = {}  # the number of a pass's loader, in the order of creation
-        self._training: Set[int] = set()  # the ids of passes with training
+        self._likes: list[dict[str, Any]] = like.get("loaders", [])
+        self._facts: list[dict[str, Any]] = []
+        self._notes: list[str] = []
+        self._pending: dict[int, list[int]] = {}  # samples that were not yet trained on, by the id of their pass
+        self._chosen: dict[int, list[Any]] = {}  # their indices, where a sampler gave them
+        self._places: dict[int, int] = {}  # the number of a pass's loader, in the order of creation
+        self._training: set[int] = set()  # the ids of passes with training
         record.about.update(loaders=self._facts, notes=self._notes, num_batches=0)
         record.facts.update(loaders=self._facts, evaluations=[])
 
@@ -111,7 +112,7 @@ class Loaders:
                 if self._places.get(key, -1) >= 0:
                     self._facts[self._places[key]]["is_for_training"] = True
 
-    def _become_like(self, loader: "DataLoader[Any]", like: Dict[str, Any]) -> None:
+    def _become_like(self, loader: "DataLoader[Any]", like: dict[str, Any]) -> None:
         """Let one process draw the samples of N ranks: batches of N·b, and the samples that are dealt twice."""
         deals, batches = like["deals"], loader.batch_sampler
         num_ranks, size = deals["num_replicas"], like["batch_size"]
@@ -119,7 +120,7 @@ class Loaders:
         if batches.batch_size == size:  # type: ignore[union-attr]
             batches.batch_size = whole  # type: ignore[union-attr]
             loader.__dict__["batch_size"] = whole
-            self._note("one process draws batches of %d, as %d ranks of %d do together" % (whole, num_ranks, size))
+            self._note(f"one process draws batches of {whole:d}, as {num_ranks} ranks of {size} do together")
         if dealer(loader) is None and deals["is_torchs"]:
             dealt: Any = DistributedSampler(loader.dataset, 1, 0, deals["shuffle"], deals["seed"], deals["drop_last"])
             batches.sampler = loader.__dict__["sampler"] = dealt  # type: ignore[union-attr]
@@ -139,8 +140,8 @@ class Loaders:
         if sampler.total_size > size:
             more = sampler.total_size - size
             self._note(
-                "%d sample%s drawn twice in an epoch, as DistributedSampler does for %d ranks"
-                % (more, " is" if more == 1 else "s are", num_ranks)
+                f"{more} sample{' is' if more == 1 else 's are'} drawn twice in an epoch, as "
+                f"DistributedSampler does for {num_ranks} ranks"
             )
 
     def _note(self, text: str) -> None:
@@ -154,7 +155,7 @@ def dealer(loader: "DataLoader[Any]") -> Any:
     return sampler if hasattr(sampler, "num_replicas") else None
 
 
-def _facts_of(sampler: Any) -> Dict[str, Any]:
+def _facts_of(sampler: Any) -> dict[str, Any]:
     return {
         "is_torchs": isinstance(sampler, DistributedSampler),
         "num_replicas": int(sampler.num_replicas),
@@ -220,19 +221,19 @@ class _Noted:
     def __init__(self, sampler: Any, stride: int) -> None:
         self._sampler = sampler
         self._stride = stride
-        self.drawn: Deque[List[Any]] = deque()
+        self.drawn: deque[list[Any]] = deque()
 
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def __iter__(self) -> Iterator[List[Any]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         self.drawn.clear()
         for batch in self._sampler:
             self.drawn.append(list(batch)[:: self._stride])
             yield self.drawn[-1]
 
 
-def given_by(iterator: Any) -> List[Any]:
+def given_by(iterator: Any) -> list[Any]:
     """Return the indices of the batch that a loader's iterator has just given; empty where they are not known."""
     sampler = getattr(iterator, internals.INDEX_SAMPLER, None)
     return sampler.drawn.popleft() if isinstance(sampler, _Noted) and sampler.drawn else []
@@ -251,7 +252,7 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def digests(tensors: List[torch.Tensor]) -> List[int]:
+def digests(tensors: list[torch.Tensor]) -> list[int]:
     """Return a number for each sample that is almost surely unique."""
     total: Any = None
     for tensor in tensors:
@@ -260,5 +261,5 @@ def digests(tensors: List[torch.Tensor]) -> List[int]:
         number = ((content.to(torch.int64) + 1) * weights).sum(1)
         total = number if total is None else total * 1_442_695_040_888_963_407 + number
     total = total ^ (total >> 29)
-    numbers: List[int] = ((total * total) % NUM_DIGESTS).tolist()
+    numbers: list[int] = ((total * total) % NUM_DIGESTS).tolist()
     return numbers

@@ -1,6 +1,7 @@
 """Name the tensors and modules of a script by class and attribute, without the names of wrappers."""
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,9 +14,9 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule", "Full
 _WITHIN_NAMES = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
-def names(parameters: List[nn.Parameter]) -> List[str]:
+def names(parameters: list[nn.Parameter]) -> list[str]:
     """Return the readable name of each parameter, such as Net.fc1.weight, without the names of wrappers."""
-    known: Dict[int, Tuple[str, nn.Module]] = {}
+    known: dict[int, tuple[str, nn.Module]] = {}
     for root in roots():
         for name, parameter in root.named_parameters():
             if modules.OF_OPTIMIZERS in name:
@@ -29,18 +30,18 @@ def names(parameters: List[nn.Parameter]) -> List[str]:
 class Others(NamedTuple):
     """The tensors and modules of the script's models, besides the parameters of an optimizer."""
 
-    tensors: Dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     """Buffers, frozen parameters, and whole models that follow another model, such as a teacher."""
-    modules: Dict[int, str]
+    modules: dict[int, str]
     """The names of modules by their id."""
 
 
-def others(parameters: List[nn.Parameter]) -> Others:
+def others(parameters: list[nn.Parameter]) -> Others:
     """Return the other tensors of the models, first those of models that have some of these parameters."""
     known = {id(one) for one in parameters}
     labels = _Labels()
-    tensors: Dict[str, torch.Tensor] = {}
-    inside: Dict[int, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    inside: dict[int, str] = {}
     for root in sorted(roots(), key=lambda one: not any(id(inner) in known for inner in one.parameters())):
         if not any(True for _ in root.parameters()):
             continue
@@ -49,7 +50,7 @@ def others(parameters: List[nn.Parameter]) -> Others:
             inside.setdefault(id(module), label + ("." + _plain(name) if name else ""))
         for kind, name, tensor in _held(root):
             if id(tensor) not in known and _is_whole(tensor) and modules.OF_OPTIMIZERS not in name:
-                tensors.setdefault("%s %s.%s" % (kind, label, _plain(name)), tensor)
+                tensors.setdefault(f"{kind} {label}.{_plain(name)}", tensor)
     return Others(tensors, inside)
 
 
@@ -62,7 +63,7 @@ def roots() -> Iterator[nn.Module]:
             yield _unwrapped(module)
 
 
-def _held(root: nn.Module) -> Iterator[Tuple[str, str, torch.Tensor]]:
+def _held(root: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     for name, tensor in root.named_buffers():
         if not name.endswith("num_batches_tracked"):
             yield "buffer", name, tensor
@@ -81,7 +82,7 @@ def _plain(name: str) -> str:
     return name
 
 
-def _depth(name: str) -> Tuple[int, int, str]:
+def _depth(name: str) -> tuple[int, int, str]:
     return name.count("."), len(name), name
 
 
@@ -89,27 +90,27 @@ class _Labels:
     """Gives each outermost module the name of its class; a second module of the class Net is Net#2."""
 
     def __init__(self) -> None:
-        self._of: Dict[int, str] = {}
-        self._counts: Dict[str, int] = {}
+        self._of: dict[int, str] = {}
+        self._counts: dict[str, int] = {}
 
     def of(self, root: nn.Module) -> str:
         if id(root) not in self._of:
             label = _class(root)
             self._counts[label] = self._counts.get(label, 0) + 1
-            self._of[id(root)] = label if self._counts[label] == 1 else "%s#%d" % (label, self._counts[label])
+            self._of[id(root)] = label if self._counts[label] == 1 else f"{label}#{self._counts[label]}"
         return self._of[id(root)]
 
 
-def _with_classes(parameters: List[nn.Parameter], known: Dict[int, Tuple[str, nn.Module]]) -> List[str]:
+def _with_classes(parameters: list[nn.Parameter], known: dict[int, tuple[str, nn.Module]]) -> list[str]:
     """Put the class of the outermost module before each name; a second model of the class Net is Net#2."""
     labels = _Labels()
     result = []
     for place, parameter in enumerate(parameters):
         if id(parameter) not in known:
-            result.append("parameter %d of shape %s" % (place, tuple(parameter.shape)))
+            result.append(f"parameter {place} of shape {tuple(parameter.shape)}")
             continue
         name, root = known[id(parameter)]
-        result.append("%s.%s" % (labels.of(root), name))
+        result.append(f"{labels.of(root)}.{name}")
     return result
 
 

@@ -1,7 +1,8 @@
 """Record the training of a script that distributes itself, with hooks alone: its behaviour is unchanged."""
 
 import json
-from typing import Any, Dict, List, Mapping, Set
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,12 +32,12 @@ def begin(environ: Mapping[str, str]) -> None:
     loaders.hook(watched_loaders, draws.asked, draws.given)
 
 
-def _like(environ: Mapping[str, str]) -> Dict[str, Any]:
+def _like(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts of the run on several ranks that this run repeats; empty if there is none."""
     if not environ.get(records.LIKE):
         return {}
     with open(environ[records.LIKE]) as file:
-        about: Dict[str, Any] = json.load(file)
+        about: dict[str, Any] = json.load(file)
     return about
 
 
@@ -63,13 +64,13 @@ class _Local:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._heard: Set[int] = set()
-        self._parameters: List[nn.Parameter] = []  # references, so that their ids stay unique
+        self._heard: set[int] = set()
+        self._parameters: list[nn.Parameter] = []  # references, so that their ids stay unique
         self._size = 0
         optimizers: Any = torch.optim.Optimizer
         original = optimizers.add_param_group
 
-        def add(optimizer: Any, group: Dict[str, Any]) -> None:
+        def add(optimizer: Any, group: dict[str, Any]) -> None:
             original(optimizer, group)
             self._parameters += [one for one in optimizer.param_groups[-1]["params"] if _is_plain(one)]
 

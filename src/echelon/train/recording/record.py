@@ -13,8 +13,9 @@ import os
 import sys
 import time
 import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,33 +44,33 @@ class Record:
         self._folder = folder
         self._num_steps = num_steps
         self._rank = rank
-        self._acting: Optional[torch.optim.Optimizer] = None  # the optimizer that steps; it may call others
-        self._others: Dict[str, torch.Tensor] = {}
-        self._sources: Dict[torch.optim.Optimizer, Any] = {}
+        self._acting: torch.optim.Optimizer | None = None  # the optimizer that steps; it may call others
+        self._others: dict[str, torch.Tensor] = {}
+        self._sources: dict[torch.optim.Optimizer, Any] = {}
         self.step = 0
         """The number of steps that have begun."""
-        self.trained: List[Trained] = []
+        self.trained: list[Trained] = []
         self.is_watched = False
         """Whether the script distributes itself, so that any rank may hold tensors that other ranks lack."""
-        self.about: Dict[str, Any] = {}
+        self.about: dict[str, Any] = {}
         """The settings of this run, to check whether the requested run took place."""
-        self.facts: Dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         """Other observations on this rank, to find the cause of a difference."""
-        self.loss: Optional[float] = None
+        self.loss: float | None = None
         """The sum of the losses of this step's backward passes."""
         self.passes = 0
         """The number of backward passes of this step."""
-        self.batch: Tuple[List[torch.Tensor], List[Any]] = ([], [])
+        self.batch: tuple[list[torch.Tensor], list[Any]] = ([], [])
         """The tensors of the last batch, and the indices of its samples where a sampler gave them."""
-        self.samples: List[int] = []
+        self.samples: list[int] = []
         """The digests of the samples since the last step, in any order; empty if the samples are not seen."""
-        self.chosen: List[Any] = []
+        self.chosen: list[Any] = []
         """The indices of these samples in their data set, where a sampler gave them."""
-        self.local: Dict[int, torch.Tensor] = {}
+        self.local: dict[int, torch.Tensor] = {}
         """This rank's gradients of this step before their exchange, by the id of the parameter."""
         self.meetings = 0
         """The number of collectives that this rank has completed; a step counts as one."""
-        self.modules: Dict[int, str] = {}
+        self.modules: dict[int, str] = {}
         """The names of the modules, after the first training step has begun."""
         self.at_step: Callable[[], None] = lambda: None
         """Is called before the optimizer steps, when all values of the step are known."""
@@ -88,7 +89,7 @@ class Record:
         """Record an optimizer's tensors from a source that all ranks join together, under the model's own names."""
         self._sources[optimizer] = source
 
-    def before_step(self, optimizer: torch.optim.Optimizer, parameters: List[nn.Parameter]) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         """Record the gradients before an optimizer uses them."""
         if self._acting is not None:
             return  # an optimizer within an optimizer
@@ -130,7 +131,7 @@ class Record:
         self.local = {}
         self.clock.go()
 
-    def _batch_norms(self) -> List[str]:
+    def _batch_norms(self) -> list[str]:
         """Return the names of BatchNorms whose statistics come from this rank's batch alone."""
         norms: Any = internals.BatchNormLayer
         own = (one for one in modules.living() if isinstance(one, norms) and not isinstance(one, nn.SyncBatchNorm))
@@ -166,7 +167,7 @@ class Record:
         if not math.isfinite(loss) and "no_number" not in self.facts:
             self.facts["no_number"] = {"step": self.step + 1, "loss": str(loss), **_not_finite(*self.batch)}
 
-    def keep_activations(self, calls: List[Dict[str, Any]]) -> None:
+    def keep_activations(self, calls: list[dict[str, Any]]) -> None:
         """Write the activation trace of this rank."""
         _save(calls, os.path.join(self._folder, records.ACTIVATIONS_FILE % self._rank))
 
@@ -175,7 +176,7 @@ class Record:
         with _open(os.path.join(self._folder, records.FACTS_FILE % self._rank), "w") as file:
             json.dump(self.facts, file)
 
-    def _meet(self, parameters: List[nn.Parameter]) -> None:
+    def _meet(self, parameters: list[nn.Parameter]) -> None:
         self.trained = trained(parameters)
         other_tensors = names.others(parameters)
         self.modules = other_tensors.modules
@@ -202,7 +203,7 @@ class Record:
 
     def _keep(self, kind: str, tensors: Pairs, sharded: "set[str]") -> None:
         """Write the tensors of a kind: rank 0 writes all, other ranks write the tensors that they hold alone."""
-        kept: Dict[str, torch.Tensor] = {}
+        kept: dict[str, torch.Tensor] = {}
         size = 0
         for label, tensor in wholes(tensors):  # all ranks must call this
             is_own = label not in sharded and label.rpartition(" of ")[2] not in sharded
@@ -248,12 +249,12 @@ class Record:
             world.end_with_others(self._folder, dist.get_world_size() if is_joined() else 1)
 
 
-def _digest(indices: List[Any]) -> int:
+def _digest(indices: list[Any]) -> int:
     """Return a number of these samples of a data set, in any order."""
     return sum(zlib.crc32(repr(index).encode()) for index in indices) % records.NUM_DIGESTS
 
 
-def _not_finite(tensors: List[torch.Tensor], indices: List[Any]) -> Dict[str, int]:
+def _not_finite(tensors: list[torch.Tensor], indices: list[Any]) -> dict[str, int]:
     """Return the first row of a batch with a value that is not finite, and its sample; empty if there is none."""
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.dim() and not bool(tensor.isfinite().all()):
@@ -263,7 +264,7 @@ def _not_finite(tensors: List[torch.Tensor], indices: List[Any]) -> Dict[str, in
     return {}
 
 
-def asked(environ: Mapping[str, str], *, is_main: bool) -> Optional[Record]:
+def asked(environ: Mapping[str, str], *, is_main: bool) -> Record | None:
     """Return the record that the environment asks for; None where it does not."""
     folder = environ.get(records.FOLDER, "")
     if not folder:
@@ -331,9 +332,9 @@ class Clock:
     """A clock that runs while the script does."""
 
     def __init__(self) -> None:
-        self._began: Optional[float] = None
+        self._began: float | None = None
         self._passed = 0.0
-        self.steps: List[float] = []
+        self.steps: list[float] = []
         """The seconds of each step so far."""
 
     def go(self) -> None:

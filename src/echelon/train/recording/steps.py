@@ -1,8 +1,9 @@
 """Let a record follow the steps of a training, beside it."""
 
 import os
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Callable, ContextManager, List
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 def listen(
     record: Record,
-    parameters: Callable[[torch.optim.Optimizer], List[nn.Parameter]],
-    shown: Callable[[], ContextManager[None]] = nullcontext,
+    parameters: Callable[[torch.optim.Optimizer], list[nn.Parameter]],
+    shown: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Record each step: before it these parameters and their gradients, as they are inside of `shown`."""
     is_nudged = bool(os.environ.get(records.NUDGED))
@@ -43,7 +44,7 @@ def listen(
 def listen_to(record: Record, run: "Training") -> None:
     """Record the steps, batches and losses of a run."""
 
-    def note_batch(batch: Any, indices: List[Any]) -> None:
+    def note_batch(batch: Any, indices: list[Any]) -> None:
         record.batch = tensors_of(batch), indices
 
     def note_loss(loss: torch.Tensor) -> None:
@@ -55,12 +56,12 @@ def listen_to(record: Record, run: "Training") -> None:
     listen(record, lambda _: run.parallelism.parameters(), lambda: run.parallelism.shown())
 
 
-def trained_by(optimizer: torch.optim.Optimizer) -> List[nn.Parameter]:
+def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """Return the parameters that an optimizer trains now."""
     return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
 
 
-def nudge(parameters: List[nn.Parameter]) -> None:
+def nudge(parameters: list[nn.Parameter]) -> None:
     """Move each gradient by its last bit, randomly up or down, as a sum in another order would."""
     lots = torch.Generator().manual_seed(SEED_OF_RECORDS)
     for parameter in parameters:

@@ -5,7 +5,8 @@ Join the flat parameters of FullyShardedDataParallel (FSDP1) under the script's 
 fully_shard needs none of this: its parameters are DTensors. Remove this file when PyTorch removes that class.
 """
 
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,11 +22,11 @@ from . import names
 class FlatParameter(NamedTuple):
     """An optimizer's parameter that is a rank's piece of several flattened and joined parameters."""
 
-    names: List[str]  # of the parameters in it, from the module that was wrapped
-    shapes: List[Tuple[int, ...]]
+    names: list[str]  # of the parameters in it, from the module that was wrapped
+    shapes: list[tuple[int, ...]]
     group: Any  # None: every rank has all of it
 
-    def whole(self, tensor: Optional[torch.Tensor], like: torch.Tensor) -> List[torch.Tensor]:
+    def whole(self, tensor: torch.Tensor | None, like: torch.Tensor) -> list[torch.Tensor]:
         """Return a parameter, a gradient or a state as the script's own tensors; all ranks must call this.
 
         A rank without a part passes None; `like` gives the device. If all ranks do so, the result is empty.
@@ -36,12 +37,12 @@ class FlatParameter(NamedTuple):
         if content.numel() < sum(sizes):
             return []
         pieces = torch.split(content[: sum(sizes)], sizes)
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes)]  # noqa: B905
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=False)]
 
-    def states(self, state: Dict[str, Any], like: torch.Tensor) -> Dict[str, List[torch.Tensor]]:
+    def states(self, state: dict[str, Any], like: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         """Return the whole state of an optimizer; a rank without a part of the parameter has no state of it."""
         own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
-        all_ranks: List[Any] = [own]
+        all_ranks: list[Any] = [own]
         if self.group is not None:
             all_ranks = messages.gather(own, self.group)
         known = {key: value for of_rank in reversed(all_ranks) for key, value in of_rank.items()}
@@ -51,7 +52,7 @@ class FlatParameter(NamedTuple):
         }
 
 
-def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
+def find(modules: Iterable[nn.Module]) -> dict[int, FlatParameter]:
     """Return the flat parameters of modules, by the ids of the optimizer's parameters."""
     result = {}
     for module in modules:
@@ -63,7 +64,7 @@ def find(modules: Iterable[nn.Module]) -> Dict[int, FlatParameter]:
         if parameters is None:
             result[id(handle.flat_param)] = FlatParameter(names, shapes, group)
             continue
-        for parameter, name, shape in zip(parameters, names, shapes):  # noqa: B905
+        for parameter, name, shape in zip(parameters, names, shapes, strict=False):
             result[id(parameter)] = FlatParameter([name], [shape], group)
     return result
 
@@ -80,10 +81,10 @@ def _joined(part: torch.Tensor, group: Any) -> torch.Tensor:
     padded[: part.numel()] = part
     parts = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(parts, padded, group=group)
-    return torch.cat([piece[:length] for piece, length in zip(parts, lengths)])  # noqa: B905
+    return torch.cat([piece[:length] for piece, length in zip(parts, lengths, strict=False)])
 
 
-Pairs = Iterable[Tuple[str, torch.Tensor]]
+Pairs = Iterable[tuple[str, torch.Tensor]]
 """Labels with their tensors, which may be sharded."""
 
 
@@ -91,8 +92,8 @@ class Trained(NamedTuple):
     """An optimizer's parameter: a parameter of the script, or several that were flattened into one."""
 
     parameter: nn.Parameter
-    names: List[str]
-    flat: Optional[FlatParameter]
+    names: list[str]
+    flat: FlatParameter | None
 
     @property
     def is_sharded(self) -> bool:
@@ -108,15 +109,15 @@ class Trained(NamedTuple):
         is_cut = self.is_sharded and not (placements and all(one.is_replicate() for one in placements))
         return len(self.names) if is_cut else 0
 
-    def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
+    def values(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each name with its parameter, which may be sharded; all ranks must call this and the methods below."""
         return self._named(self.parameter)
 
-    def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each name with its gradient, if there is one."""
         return self._named(self.parameter.grad)
 
-    def norms(self) -> Iterator[Tuple[str, float]]:
+    def norms(self) -> Iterator[tuple[str, float]]:
         """Yield each name with the norm of its gradient."""
         gradient = self.parameter.grad
         if gradient is not None and is_sharded(gradient):
@@ -125,35 +126,35 @@ class Trained(NamedTuple):
         for name, tensor in wholes(self.gradients()):
             yield name, float(_norm(tensor))
 
-    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
+    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the parameter's state in an optimizer, with labels."""
         state = optimizer.state.get(self.parameter, {})
         if self.flat is not None:
             for key, tensors in self.flat.states(state, self.parameter).items():
-                for name, tensor in zip(self.names, tensors):  # noqa: B905
-                    yield "%s of %s" % (key, name), tensor
+                for name, tensor in zip(self.names, tensors, strict=False):
+                    yield f"{key} of {name}", tensor
             return
         for key, value in state.items():
             is_list = isinstance(value, (list, tuple))
             for place, entry in enumerate(value if is_list else [value]):
-                label = "%s%s of %s" % (key, "[%d]" % place if is_list else "", self.names[0])
+                label = "{}{} of {}".format(key, f"[{place}]" if is_list else "", self.names[0])
                 if isinstance(entry, torch.Tensor):
                     yield label, entry
                 elif isinstance(entry, (int, float)):
                     yield label, torch.tensor(float(entry))
 
-    def _named(self, tensor: Optional[torch.Tensor]) -> Iterator[Tuple[str, torch.Tensor]]:
+    def _named(self, tensor: torch.Tensor | None) -> Iterator[tuple[str, torch.Tensor]]:
         if self.flat is not None:
-            yield from zip(self.names, self.flat.whole(tensor, self.parameter))  # noqa: B905
+            yield from zip(self.names, self.flat.whole(tensor, self.parameter), strict=False)
         elif tensor is not None:
             yield self.names[0], tensor
 
 
-def trained(parameters: List[nn.Parameter]) -> List[Trained]:
+def trained(parameters: list[nn.Parameter]) -> list[Trained]:
     """Return an optimizer's parameters under readable names."""
     flat_parameters = find(modules.living())
     result = []
-    for name, parameter in zip(names.names(parameters), parameters):  # noqa: B905
+    for name, parameter in zip(names.names(parameters), parameters, strict=False):
         flat = flat_parameters.get(id(parameter))
         known = [name]
         if flat is not None and name.endswith(distributed.FLAT_NAME):
@@ -164,7 +165,7 @@ def trained(parameters: List[nn.Parameter]) -> List[Trained]:
 
 def wholes(tensors: Pairs) -> Pairs:
     """Yield each label with its tensor, dense and without shards."""
-    labels: List[str] = []
+    labels: list[str] = []
 
     def unlabelled() -> Iterator[torch.Tensor]:
         for label, tensor in tensors:

@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,7 @@ class _Meetings:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._is_inside = False
-        self._fresh: List[Tuple[torch.Tensor, int]] = []  # references, so that their addresses stay unique
+        self._fresh: list[tuple[torch.Tensor, int]] = []  # references, so that their addresses stay unique
         record.facts.update(collectives=[], gathers_without_gradient=0)
         for name in (*_REDUCING, *_GATHERING, *_MEETING):
             self._hook(name)
@@ -104,7 +105,7 @@ class _Meetings:
 
         patches.replace(wrapper, "__init__", wrap, why="A record counts the models that are wrapped.")
 
-    def _note(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
+    def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._record.step >= _NOTED_STEPS or len(self._fresh) > 1000:
             return
         tensor = next((one for one in [*reversed(args), *kwargs.values()] if isinstance(one, torch.Tensor)), None)
@@ -121,7 +122,7 @@ class Draws:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._seen: Optional[Tuple[int, int, int]] = None  # when the script was given a batch
+        self._seen: tuple[int, int, int] | None = None  # when the script was given a batch
         self._was_drawn = False
         self._drawn_from = 0
         record.facts["draws"] = []
@@ -133,7 +134,7 @@ class Draws:
     def asked(self) -> None:
         """Note whether the generators have changed when the script asks for the next batch, or steps."""
         if self._seen is not None:
-            moved = [before for before, now in zip(self._seen, _states()) if before != now]  # noqa: B905
+            moved = [before for before, now in zip(self._seen, _states(), strict=False) if before != now]
             self._was_drawn = self._was_drawn or bool(moved)
             self._drawn_from = sum(moved) or self._drawn_from
         self._seen = None
@@ -147,7 +148,7 @@ class Draws:
         self._was_drawn = False
 
 
-def _states() -> Tuple[int, int, int]:
+def _states() -> tuple[int, int, int]:
     numpy = sys.modules.get("numpy.random")
     numpy_checksum = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
     return (
@@ -201,7 +202,7 @@ class _Locks:
         patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
 
 
-def _unowned(record: Record) -> List[str]:
+def _unowned(record: Record) -> list[str]:
     """Return the parameters of optimizers that are in no module: the model has replaced its tensors since."""
     return [one.names[0] for one in record.trained if one.names[0].startswith("parameter ")]
 
@@ -215,7 +216,7 @@ class ActivationTrace:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._calls: List[Dict[str, Any]] = []
+        self._calls: list[dict[str, Any]] = []
         self._handle: Any = patches.hook(
             register_module_forward_hook, self._note, why="A record has the outputs of each module in the first step."
         )

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,8 +30,8 @@ class _Held(NamedTuple):
     """What an optimizer has; the optimizer itself may end earlier, as without us."""
 
     owner: "weakref.ref[torch.optim.Optimizer]"
-    param_groups: List[Dict[str, Any]]
-    state: Mapping[torch.Tensor, Dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+    state: Mapping[torch.Tensor, dict[str, Any]]
 
 
 class Course:
@@ -40,11 +41,11 @@ class Course:
         self._order = order
         self._rank = rank
         self._needs_checkpoint = needs_checkpoint
-        self._held: List[_Held] = []
-        self._strikes: List[threading.Thread] = []
+        self._held: list[_Held] = []
+        self._strikes: list[threading.Thread] = []
         self._is_over = False
         self._stepped_at = 0.0
-        self._patience: Optional[float] = None  # until when the fault waits; it waits once, not at each step
+        self._patience: float | None = None  # until when the fault waits; it waits once, not at each step
         if _has_happened(order):
             self._order = order._replace(fault=None)
         if order.is_nudged:
@@ -160,13 +161,13 @@ def _has_happened(order: Rehearsal) -> bool:
     return is_restarted(os.environ)
 
 
-def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Optional[Course]:
+def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Course | None:
     """Return the course that the environment asks for; None where nothing is rehearsed."""
     order = rehearsal.read(environ)
     return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
-def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> Dict[str, Any]:
+def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return whether two states have the same bits, and the largest relative differences with the tensor's name.
 
     "difference" is that of all tensors, and "weights" that of all but the states of optimizers.
@@ -174,7 +175,7 @@ def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]
     >>> compare({"w": torch.ones(2)}, {"w": torch.tensor([1.0, 1.5])})["difference"]
     0.5
     """
-    told: Dict[str, Any] = {"is_same": True, "difference": 0.0, "weights": 0.0, "tensor": "", "lacks": ""}
+    told: dict[str, Any] = {"is_same": True, "difference": 0.0, "weights": 0.0, "tensor": "", "lacks": ""}
     for name in sorted({*before, *here}):
         if name not in before or name not in here or before[name].shape != here[name].shape:
             return {**told, "is_same": False, "lacks": name}

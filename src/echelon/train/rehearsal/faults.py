@@ -12,8 +12,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any
 
 from ...checkpoint import store, written
 from ...checkpoint.errors import writing
@@ -42,7 +43,7 @@ def agent() -> int:
     """Return the process of the agent that started this rank; raise RuntimeError if there is none above it."""
     above = processes.read(os.getppid())
     while above is not None and above.pid > 1:
-        with open("/proc/%d/cmdline" % above.pid, "rb") as file:
+        with open(f"/proc/{above.pid}/cmdline", "rb") as file:
             if _AGENT in file.read():
                 return above.pid
         above = processes.read(above.parent)
@@ -64,7 +65,7 @@ def _kill_agent(_: str) -> None:
 def _drop_node(_: str) -> None:
     """Freeze all processes of this node at once: a lost node says no word, and closes no connection."""
     top, here = agent(), os.getpid()
-    others: List[int] = [process.pid for process in processes.descendants([top])[top] if process.pid != here]
+    others: list[int] = [process.pid for process in processes.descendants([top])[top] if process.pid != here]
     for pid in (top, *others, here):
         try:
             os.kill(pid, signal.SIGSTOP)
@@ -105,7 +106,7 @@ def _raise(_: str) -> None:
     raise as_of_library(RuntimeError("an error that was ordered by a rehearsal"))
 
 
-_STRIKES: Dict[str, Callable[[str], None]] = {
+_STRIKES: dict[str, Callable[[str], None]] = {
     KILL_RANK: _kill_rank,
     FREEZE_RANK: _freeze_rank,
     KILL_AGENT: _kill_agent,
@@ -163,7 +164,7 @@ class _Guard:
         self._others = tuple(os.path.realpath(path) + os.sep for path in temporary)
         self._caches = os.path.expanduser("~") + os.sep + "."
 
-    def hear(self, event: str, arguments: Tuple[Any, ...]) -> None:
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Refuse an event of Python that would change a file outside."""
         if event == "open":
             path, _, flags = arguments
@@ -198,4 +199,4 @@ class _Guard:
         is_temporary = is_temporary and not (real + os.sep).startswith(self._original)
         if not is_temporary:
             folder = os.path.dirname(real)
-            raise OutsideError("the script would write into %s, which is outside of the copy of its folder" % folder)
+            raise OutsideError(f"the script would write into {folder}, which is outside of the copy of its folder")

@@ -5,8 +5,9 @@ import os
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,14 +34,14 @@ class Carried:
     """The tensors and counts in the script's variables."""
 
     def __init__(self) -> None:
-        self._before: Dict[int, Tuple[Any, int]] = {}
+        self._before: dict[int, tuple[Any, int]] = {}
 
     def begin(self) -> None:
         """Note the tensors that are there before the loop; those that stay unchanged are made again by the script."""
         for _, tensor in _tensors():
             self._before[id(tensor)] = (weakref.ref(tensor), internals.version(tensor))
 
-    def tensors(self, known: Set[int]) -> Dict[str, torch.Tensor]:
+    def tensors(self, known: set[int]) -> dict[str, torch.Tensor]:
         """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
         kept = {}
         for path, tensor in _tensors():
@@ -55,7 +56,7 @@ class Carried:
                 kept[path] = tensor.detach()
         return kept
 
-    def put(self, kept: Dict[str, torch.Tensor]) -> List[str]:
+    def put(self, kept: dict[str, torch.Tensor]) -> list[str]:
         """Give the script's variables the values of the checkpoint; return the paths for which there is no variable."""
         every = [found for found in _holders() if isinstance(found.tensor, torch.Tensor)]
         here = {found.path: found for found in _first_of_each(every)}
@@ -78,12 +79,12 @@ class Carried:
         return reference() is tensor and version == internals.version(tensor)
 
 
-def cut_like(kept: Dict[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]:
+def cut_like(kept: dict[str, Any], weights: Mapping[str, Any]) -> dict[str, str]:
     """Return for each kept tensor that is cut as a weight is (a DTensor) the name of that weight.
 
     Other DTensors, such as a norm over all ranks, become whole in `kept`; every rank takes part.
     """
-    names: Dict[Tuple[Any, ...], str] = {}
+    names: dict[tuple[Any, ...], str] = {}
     for name, one in weights.items():
         if is_dtensor(one):
             names.setdefault(_cut(one), name)
@@ -96,26 +97,26 @@ def cut_like(kept: Dict[str, Any], weights: Mapping[str, Any]) -> Dict[str, str]
     return cut
 
 
-def _cut(tensor: Any) -> Tuple[Any, ...]:
+def _cut(tensor: Any) -> tuple[Any, ...]:
     return tuple(tensor.shape), tuple(tensor.placements)
 
 
-def counts() -> Dict[str, int]:
+def counts() -> dict[str, int]:
     """Return the whole numbers in the script's variables, by their paths."""
-    found: Dict[str, int] = {}
+    found: dict[str, int] = {}
     for frame, name in _script_frames():
         for key, value in frame.f_locals.items():
             if type(value) is int and not key.startswith("__") and len(found) < _MOST_COUNTS:
-                found["%s.%s" % (name, key)] = int(value)
+                found[f"{name}.{key}"] = int(value)
     return found
 
 
-def random_states() -> Dict[str, Any]:
+def random_states() -> dict[str, Any]:
     """Return the states of the generators of random numbers that the script has made, by their paths."""
     return {found.path: state_of(found.tensor) for found in _found() if is_generator(found.tensor)}
 
 
-def put_random_states(saved: Dict[str, Any]) -> None:
+def put_random_states(saved: dict[str, Any]) -> None:
     """Let the script's generators continue from the states of a checkpoint."""
     for found in _found():
         if is_generator(found.tensor) and found.path in saved:
@@ -143,7 +144,7 @@ class Found(NamedTuple):
             vars(self.holder)[self.key] = tensor
 
 
-def _tensors() -> Iterator[Tuple[str, torch.Tensor]]:
+def _tensors() -> Iterator[tuple[str, torch.Tensor]]:
     return ((found.path, found.tensor) for found in _found() if isinstance(found.tensor, torch.Tensor))
 
 
@@ -153,7 +154,7 @@ def _found() -> Iterator[Found]:
 
 
 def _first_of_each(holders: Iterable[Found]) -> Iterator[Found]:
-    seen: Set[int] = set()
+    seen: set[int] = set()
     for found in holders:
         if id(found.tensor) not in seen:
             seen.add(id(found.tensor))
@@ -166,7 +167,7 @@ def _replace_everywhere(found: Found, value: torch.Tensor, holders: Iterable[Fou
         if other.tensor is found.tensor:
             if isinstance(other.holder, tuple):
                 raise ScalingError(
-                    "%s is in a tuple, and it was a part on each rank when it was saved" % other.path,
+                    f"{other.path} is in a tuple, and it was a part on each rank when it was saved",
                     "keep such tensors in a list; or echelon run --scale data --resume …",
                 )
             other.replace(value)
@@ -174,21 +175,21 @@ def _replace_everywhere(found: Found, value: torch.Tensor, holders: Iterable[Fou
 
 def _holders() -> Iterator[Found]:
     """Yield each tensor and generator as often as something holds it."""
-    seen: Set[int] = set()
+    seen: set[int] = set()
     for frame, name in _script_frames():
         for key, value in list(frame.f_locals.items()):
             if not key.startswith("__"):
-                yield from _within(value, (frame, key), "%s.%s" % (name, key), seen, 0)
+                yield from _within(value, (frame, key), f"{name}.{key}", seen, 0)
 
 
-def _within(value: Any, place: Tuple[Any, Any], path: str, seen: Set[int], depth: int) -> Iterator[Found]:
+def _within(value: Any, place: tuple[Any, Any], path: str, seen: set[int], depth: int) -> Iterator[Found]:
     if isinstance(value, torch.Tensor) or is_generator(value):
         yield Found(path, value, *place)
         return
     if isinstance(value, torch.utils.data.DataLoader):
         seen.add(id(value))
         for number, generator in enumerate([*of_loader(value), *generators_of(value.dataset)]):
-            yield from _within(generator, (None, None), "%s.generator-%d" % (path, number), seen, depth)
+            yield from _within(generator, (None, None), f"{path}.generator-{number}", seen, depth)
         return
     if depth > _MOST_DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
         return
@@ -201,10 +202,10 @@ def _within(value: Any, place: Tuple[Any, Any], path: str, seen: Set[int], depth
     else:
         entries = _attributes(value, seen)
     for key, entry in list(entries):
-        yield from _within(entry, (value, key), "%s.%s" % (path, key), seen, depth + 1)
+        yield from _within(entry, (value, key), f"{path}.{key}", seen, depth + 1)
 
 
-def _attributes(value: Any, seen: Set[int]) -> Any:
+def _attributes(value: Any, seen: set[int]) -> Any:
     """Return the attributes of an object; models and optimizers keep their tensors with their own names."""
     attributes = getattr(value, "__dict__", None)
     is_left_out = isinstance(value, (type, ModuleType, torch.optim.Optimizer, torch.utils.data.DataLoader))
@@ -217,7 +218,7 @@ def _attributes(value: Any, seen: Set[int]) -> Any:
     return [(key, entry) for key, entry in attributes.items() if key not in own]
 
 
-def _script_frames() -> Iterator[Tuple[FrameType, str]]:
+def _script_frames() -> Iterator[tuple[FrameType, str]]:
     """Yield the frames of the script and of the modules beside it, from the outermost, with names."""
     main = sys.modules.get("__main__")
     folder = os.path.dirname(os.path.abspath(str(getattr(main, "__file__", "") or "")))
@@ -231,4 +232,4 @@ def _script_frames() -> Iterator[Tuple[FrameType, str]]:
         frame = frame.f_back
     frames.reverse()
     for place, one in enumerate(frames):
-        yield one, "%d:%s" % (place, one.f_code.co_name)
+        yield one, f"{place}:{one.f_code.co_name}"

@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -55,7 +55,7 @@ class Continuing:
     _run: "Run"
     _passes: Passes
 
-    def __init__(self, order: checkpoint.CheckpointOrder, resumed: Optional[Resumed], seed: int) -> None:
+    def __init__(self, order: checkpoint.CheckpointOrder, resumed: Resumed | None, seed: int) -> None:
         self._order = order
         self._seed = seed
         self._resumed = resumed
@@ -63,17 +63,17 @@ class Continuing:
         self._objects = Objects()
         self._carried = Carried()
         self._pending = pending.Pending()
-        self._saver: Optional[saver.Saver] = None
-        self._memory: Optional[MemorySaver] = None
+        self._saver: saver.Saver | None = None
+        self._memory: MemorySaver | None = None
         self._num_steps = 0
-        self._schedule: Optional[Schedule] = None
+        self._schedule: Schedule | None = None
         self._is_step_over = False
         self._has_said_early = False
-        self._first_counts: Optional[Dict[str, int]] = None
+        self._first_counts: dict[str, int] | None = None
         self._rehearsal = course.asked(os.environ, needs_checkpoint=True)
         self._rounds = Rounds()
         self._arguments = [str(one) for one in sys.argv[1:]]
-        self._script: Dict[str, str] = {}
+        self._script: dict[str, str] = {}
         self._began = time.monotonic()
         self._is_checked = self._is_compared = False
 
@@ -210,7 +210,7 @@ class Continuing:
         }
         return saver.State(tensors, documents, {"kind": kind})
 
-    def _facts(self, kind: str) -> Dict[str, Any]:
+    def _facts(self, kind: str) -> dict[str, Any]:
         return {
             "kind": kind,
             "step": self._num_steps,
@@ -229,7 +229,7 @@ class Continuing:
             **self._objects.rest(),
         }
 
-    def _changed_counts(self) -> Dict[str, int]:
+    def _changed_counts(self) -> dict[str, int]:
         """Return the whole numbers that have changed since the first step; others may be of this process only."""
         before = self._first_counts or {}
         return {path: value for path, value in counts().items() if path in before and before[path] != value}
@@ -325,7 +325,7 @@ class Continuing:
         missing = self._carried.put({path[len(CARRIED) :]: value for path, value in carried.items()})
         if missing:
             raise ScalingError(
-                "the script has no variable for %s of the checkpoint" % ", ".join(missing[:5]),
+                "the script has no variable for {} of the checkpoint".format(", ".join(missing[:5])),
                 "start the script without --resume",
             )
         self._run.files.go_on(facts["files"], is_closed=not self._run.is_main)
@@ -345,18 +345,18 @@ class Continuing:
         generators.put_portable_state(facts["random"])
         self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
-            "continues after step %d, from %s; the steps before it were repeated without computing in %.1f s"
-            % (self._num_steps, newest.place_in_words(on_disk=resumed.is_on_disk), time.monotonic() - self._began)
+            f"continues after step {self._num_steps}, from {newest.place_in_words(on_disk=resumed.is_on_disk)}; "
+            f"the steps before it were repeated without computing in {time.monotonic() - self._began:.1f} s"
         )
 
-    def _go_on_loading(self, facts: Dict[str, Any], drawn: Dict[str, Any], *, is_as_before: bool) -> None:
+    def _go_on_loading(self, facts: dict[str, Any], drawn: dict[str, Any], *, is_as_before: bool) -> None:
         """Go on in the passes over loaders, with the random numbers of their workers where ranks are as before."""
         are_same = self._passes.go_on(facts["passes"], drawn["workers"] if is_as_before else {})
         has_draws = any(states for _, workers in drawn["workers"].values() for states in workers.values())
         if has_draws and not are_same:
             self._run.say(
                 "note: the workers of a DataLoader draw other random numbers from here on: the checkpoint has those of "
-                "%s ranks, or of another number of workers" % facts.get("ranks")
+                "{} ranks, or of another number of workers".format(facts.get("ranks"))
             )
         put_random_states({**facts["generators"], **(drawn["generators"] if is_as_before else {})})
 
@@ -367,7 +367,7 @@ class Continuing:
         run.first_step.keeps_dropout = True  # a continued run has the same steps
         run.begin_training()
 
-    def _load(self, tensors: Dict[str, torch.Tensor], folder: str) -> None:
+    def _load(self, tensors: dict[str, torch.Tensor], folder: str) -> None:
         try:
             shards.load(tensors, folder)
         except CheckpointError as error:
@@ -387,6 +387,6 @@ def _refuse_options(options: ScaleOptions) -> None:
     if options.is_of_user or options.steps_alone or options.compress:
         asked = " ".join(["--scale", options.how, *options.written()])
         raise ScalingError(
-            "--checkpoint-every cannot save a training with %s" % asked,
+            f"--checkpoint-every cannot save a training with {asked}",
             "remove these options, or let the script save itself, and remove --checkpoint-every",
         )

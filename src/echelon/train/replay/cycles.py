@@ -6,8 +6,9 @@ No variable of the script reaches these batches. They are named by the pass over
 import gc
 import itertools
 import weakref
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -44,19 +45,23 @@ def mark(batch: Any, number: int, place: int) -> None:
         _places[one] = number, place
 
 
-def tensors() -> Dict[str, torch.Tensor]:
+def tensors() -> dict[str, torch.Tensor]:
     """Return the whole tensors of all kept batches, by name; all ranks call it together."""
     return {
-        "%s%d/%d/%d" % (PREFIX, *place, number): plain(one).detach()
+        _name(place, number): plain(tensor).detach()
         for place, batch, _, _ in _kept()
-        for number, one in enumerate(tensors_of(batch))
+        for number, tensor in enumerate(tensors_of(batch))
     }
 
 
-def put(saved: Dict[str, torch.Tensor], world: World) -> None:
+def _name(place: tuple[int, int], number: int) -> str:
+    return f"{PREFIX}{place[0]}/{place[1]}/{number}"
+
+
+def put(saved: dict[str, torch.Tensor], world: World) -> None:
     """Give the kept batches, which have no values, those of a checkpoint, shared by the ranks there are now."""
     for place, batch, holder, at in list(_kept()):
-        values = iter([saved["%s%d/%d/%d" % (PREFIX, *place, number)] for number in range(len(tensors_of(batch)))])
+        values = iter([saved[_name(place, number)] for number in range(len(tensors_of(batch)))])
         whole = map_tensors(batch, partial(_filled, values))
         size = batches.length_of(whole)
         is_shared = world.size > 1 and size >= world.size
@@ -72,7 +77,7 @@ def _filled(values: Iterator[torch.Tensor], tensor: torch.Tensor) -> torch.Tenso
     return value
 
 
-def _kept() -> Iterator[Tuple[Tuple[int, int], Any, List[Any], int]]:
+def _kept() -> Iterator[tuple[tuple[int, int], Any, list[Any], int]]:
     """Yield each kept batch: its pass and place, the batch, the list that holds it, and the place there; in order."""
     found = []
     for holder in _holders():
@@ -80,7 +85,7 @@ def _kept() -> Iterator[Tuple[Tuple[int, int], Any, List[Any], int]]:
             first = tensors_of(batch)[:1]
             if not first:
                 continue
-            place: Tuple[int, int] = _places.get(first[0], _UNKNOWN)
+            place: tuple[int, int] = _places.get(first[0], _UNKNOWN)
             if place == _UNKNOWN:
                 raise ScalingError(
                     "--checkpoint-every cannot keep the tensors that itertools.cycle holds: no DataLoader made them",
@@ -90,6 +95,6 @@ def _kept() -> Iterator[Tuple[Tuple[int, int], Any, List[Any], int]]:
     return iter(sorted(found, key=lambda one: one[0]))
 
 
-def _holders() -> List[List[Any]]:
+def _holders() -> list[list[Any]]:
     """Return the list of each living itertools.cycle, in which it keeps what it has read."""
     return [kept for one in list(_cycles) for kept in gc.get_referents(one) if type(kept) is list and kept]

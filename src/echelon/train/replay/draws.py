@@ -16,8 +16,9 @@ The script may draw from the same generators: an order of samples, a coin. So th
 batch has been loaded, wherever they have changed. States mostly differ in one word, the position in the others.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -48,7 +49,7 @@ class ScriptDraws:
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._known: Optional[torch.Tensor] = None
+        self._known: torch.Tensor | None = None
         """The state that a repeated loop has before the next draw; None: not known."""
 
     def begin(self) -> None:
@@ -76,7 +77,7 @@ class ScriptDraws:
         """Keep the next state whole: the loop is computed from here on."""
         self._known = None
 
-    def _entry(self, words: torch.Tensor) -> Optional[List[Any]]:
+    def _entry(self, words: torch.Tensor) -> list[Any] | None:
         """Return the places that differ from the known state, and their words; None: the state is the known one."""
         if self._known is None:
             return [[], words]
@@ -90,7 +91,7 @@ def _words() -> torch.Tensor:
     return torch.get_rng_state().view(torch.int64)
 
 
-def put(entry: List[Any]) -> None:
+def put(entry: list[Any]) -> None:
     """Set the generator of the CPU to the state of an entry."""
     places, words = entry
     if places:
@@ -153,7 +154,7 @@ class LeftDraws:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._before: Any = None
-        self._known: Optional[List[int]] = None
+        self._known: list[int] | None = None
         tape.put_side = self._put
 
     def switch(self, *, is_left: bool) -> None:
@@ -165,18 +166,18 @@ class LeftDraws:
         elif self._before is not None and not random_states.is_same(self._before, random_states.keep()):
             self._tape.keep(SIDE, [LIBRARIES, *self._entry()])
 
-    def _entry(self) -> List[Any]:
+    def _entry(self) -> list[Any]:
         """Return the words that differ from those kept last, or all of them."""
         words, rest = _apart(random_states.portable())
         known, self._known = self._known, words
         if known is None or len(known) != len(words):
             return [rest, words, []]
-        places = [place for place, pair in enumerate(zip(known, words)) if pair[0] != pair[1]]  # noqa: B905
+        places = [place for place, pair in enumerate(zip(known, words, strict=False)) if pair[0] != pair[1]]
         if len(places) > _MOST_WORDS:
             return [rest, words, []]
         return [rest, [words[place] for place in places], places]
 
-    def _put(self, entry: List[Any]) -> None:
+    def _put(self, entry: list[Any]) -> None:
         """Set the generators of an entry: the one of torch, or those of Python and numpy."""
         if entry[0] == TORCH:
             put(entry[1:])
@@ -184,7 +185,7 @@ class LeftDraws:
         rest, words, places = entry[1:]
         if places or not words:
             whole = list(self._known or ())
-            for place, word in zip(places, words):  # noqa: B905
+            for place, word in zip(places, words, strict=False):
                 whole[place] = word
             words = whole
         self._known = words
@@ -195,7 +196,7 @@ class LeftDraws:
         self._known = None
 
 
-def _apart(states: List[Any]) -> "tuple[List[int], List[Any]]":
+def _apart(states: list[Any]) -> "tuple[list[int], list[Any]]":
     """Return the words of both generators, and everything else.
 
     >>> import random
@@ -209,7 +210,7 @@ def _apart(states: List[Any]) -> "tuple[List[int], List[Any]]":
     return [*words, *own], [version, len(words), normal, others]
 
 
-def _together(words: List[int], rest: List[Any]) -> List[Any]:
+def _together(words: list[int], rest: list[Any]) -> list[Any]:
     version, num_own, normal, others = rest
     python = (version, tuple(words[:num_own]), normal)
     return [python, None if others is None else (others[0], words[num_own:], *others[1:])]

@@ -5,7 +5,7 @@ hollow too. A value that the script reads comes from the journal (reads.py). Whe
 that it still holds gets its value from the checkpoint; from then on every operation on it is computed.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 
@@ -20,7 +20,7 @@ class Hollow(torch.Tensor):
 
     form: torch.Tensor
     """A tensor of the meta device with its shape, strides and type."""
-    value: Optional[torch.Tensor]
+    value: torch.Tensor | None
 
     @staticmethod
     def __new__(cls: Any, form: torch.Tensor, device: Any) -> "Hollow":
@@ -39,7 +39,7 @@ class Hollow(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         hollows = [one for one in _flat(args, kwargs) if isinstance(one, Hollow)]
@@ -52,7 +52,7 @@ class Hollow(torch.Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         if self.value is not None:
             return repr(self.value)
-        return "Hollow(%s, %s, %s)" % (tuple(self.shape), self.dtype, self.device)
+        return f"Hollow({tuple(self.shape)}, {self.dtype}, {self.device})"
 
 
 def hollow(tensor: torch.Tensor) -> Hollow:
@@ -64,22 +64,23 @@ def is_hollow(tensor: Any) -> bool:
     return isinstance(tensor, Hollow) and tensor.value is None
 
 
-def of_shape(shape: Tuple[int, ...], dtype: torch.dtype, device: Any) -> Hollow:
+def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Hollow:
     return Hollow(torch.empty(shape, dtype=dtype, device="meta"), device)
 
 
 def missing(tensor: torch.Tensor) -> ScalingError:
     """Return the error for a value that neither the journal nor the checkpoint has."""
     return ScalingError(
-        "the script reads a tensor of shape %s that was computed before the checkpoint, and the checkpoint does not "
-        "have its value" % (tuple(tensor.shape),),
+        f"the script reads a tensor of shape {tuple(tensor.shape)} that was computed before the checkpoint, "
+        "and the checkpoint does not "
+        "have its value",
         "start the script without --resume; or read the value (item(), tolist()) in the step that computes it",
     )
 
 
-def _of_shapes(func: Any, args: Any, kwargs: Dict[str, Any], hollows: List[Hollow]) -> Any:
+def _of_shapes(func: Any, args: Any, kwargs: dict[str, Any], hollows: list[Hollow]) -> Any:
     """Run an operation on the meta device, and return hollow results."""
-    owners: Dict[int, Any] = {}
+    owners: dict[int, Any] = {}
 
     def form(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -94,8 +95,9 @@ def _of_shapes(func: Any, args: Any, kwargs: Dict[str, Any], hollows: List[Hollo
         results = func(*shapes, **options)
     except (NotImplementedError, RuntimeError) as error:
         raise ScalingError(
-            "%s needs the values of its tensors, and they are not computed while the loop is repeated: %s"
-            % (func, str(error).partition("\n")[0]),
+            "{} needs the values of its tensors, and they are not computed while the loop is repeated: {}".format(
+                func, str(error).partition("\n")[0]
+            ),
             "start the script without --resume",
         ) from error
 
@@ -119,7 +121,7 @@ def _value(value: Any) -> Any:
     return value.value if isinstance(value, Hollow) else value
 
 
-def _flat(args: Any, kwargs: Dict[str, Any]) -> List[Any]:
-    found: List[Any] = []
+def _flat(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
     internals.tree_map(found.append, (args, kwargs))
     return found

@@ -1,9 +1,10 @@
 """Passes over loaders: recorded batch by batch, repeated without loading, and continued in the middle."""
 
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..training import Training
 
 _WHY = "The batches of a loop are counted, so that it can continue in the middle of an epoch."
-_NO_STATE: List[Any] = []
+_NO_STATE: list[Any] = []
 
 
 class Passes:
@@ -32,12 +33,12 @@ class Passes:
         self.at_request = at_request
         """Is called when a loop asks for a batch to train on, before it gets the batch."""
         self._num_begun = 0
-        self._open: "weakref.WeakValueDictionary[int, Pass]" = weakref.WeakValueDictionary()
-        self.begun: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
+        self.begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """Each loader whose pass has begun, with the number of its latest pass."""
-        self.started: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.started: weakref.WeakSet[Any] = weakref.WeakSet()
         """The loaders that have loaded in this process."""
-        self.workers_draws: "weakref.WeakKeyDictionary[Any, WorkersDraws]" = weakref.WeakKeyDictionary()
+        self.workers_draws: weakref.WeakKeyDictionary[Any, WorkersDraws] = weakref.WeakKeyDictionary()
         run.workers_draws = self.workers_draws
 
     def install(self) -> None:
@@ -64,11 +65,11 @@ class Passes:
         """Forget a pass that has ended."""
         self._open.pop(number, None)
 
-    def positions(self) -> Dict[str, Any]:
+    def positions(self) -> dict[str, Any]:
         """Return the position of each open pass, and what it began with."""
         return {str(number): one.position_now() for number, one in sorted(self._open.items())}
 
-    def draws_of_workers(self) -> Dict[str, Any]:
+    def draws_of_workers(self) -> dict[str, Any]:
         """Return what the workers of this rank have drawn: of open passes, and of workers that live on."""
         return {
             str(number): [draws.num_workers, draws.states]
@@ -77,7 +78,7 @@ class Passes:
             and (number in self._open or getattr(loader, "persistent_workers", False))
         }
 
-    def go_on(self, saved: Dict[str, Any], draws: Dict[str, Any]) -> bool:
+    def go_on(self, saved: dict[str, Any], draws: dict[str, Any]) -> bool:
         """Continue the open passes where the checkpoint left them; return whether all workers draw as they would."""
         are_same = [self._go_on_with_draws(loader, number, draws) for loader, number in list(self.begun.items())]
         for number, one in sorted(self._open.items()):
@@ -85,7 +86,7 @@ class Passes:
             are_same.append(one.has_same_workers)
         return all(are_same)
 
-    def _go_on_with_draws(self, loader: Any, number: int, saved: Dict[str, Any]) -> bool:
+    def _go_on_with_draws(self, loader: Any, number: int, saved: dict[str, Any]) -> bool:
         is_open, lives_on = number in self._open, getattr(loader, "persistent_workers", False)
         draws = self.workers_draws.get(loader)
         if draws is None or not (is_open or lives_on):
@@ -95,13 +96,13 @@ class Passes:
             draws.go_on(states, self._open[number].num_taken if is_open else 0)
         return bool(num_workers == draws.num_workers)
 
-    def form_of(self, batch: Any) -> List[Any]:
+    def form_of(self, batch: Any) -> list[Any]:
         """Return an entry for a batch."""
         try:
             return self.tape.forms.note(batch)
         except ScalingError as error:
             raise ScalingError(
-                "--checkpoint-every cannot repeat a batch with %s" % str(error).partition("\n")[0],
+                "--checkpoint-every cannot repeat a batch with {}".format(str(error).partition("\n")[0]),
                 "let the collate function return tensors, numbers and text",
             ) from None
 
@@ -123,10 +124,10 @@ class Pass:
         passes.begun[loader] = number
         if getattr(loader, "num_workers", 0) and loader not in passes.workers_draws:
             passes.workers_draws[loader] = WorkersDraws(loader.num_workers)
-        self._at_begin: List[Any] = _NO_STATE
-        self._own_at_begin: List[Any] = []
+        self._at_begin: list[Any] = _NO_STATE
+        self._own_at_begin: list[Any] = []
         """The states of the loader's own generators."""
-        self._at_first: List[Any] = _NO_STATE
+        self._at_first: list[Any] = _NO_STATE
         self._inner: Any = None
         if passes.tape.is_recording:
             self._at_begin = generators.portable_state()
@@ -197,7 +198,7 @@ class Pass:
         self.trains = False
         self._passes.close(self._number)
 
-    def position_now(self) -> Dict[str, Any]:
+    def position_now(self) -> dict[str, Any]:
         """Return what a continued run needs to come to this place."""
         sampler = getattr(self._inner, "sampler", None)
         return {
@@ -209,7 +210,7 @@ class Pass:
             "data": self._data(),
         }
 
-    def _data(self) -> Dict[str, Any]:
+    def _data(self) -> dict[str, Any]:
         """Return what gives the position its meaning, where the loader says it."""
         batch = getattr(self._loader, "batch_size", None) or getattr(self._loader.batch_sampler, "batch_size", None)
         try:
@@ -221,7 +222,7 @@ class Pass:
         """Begin the loader's own pass with the random numbers that it began with, behind the batches already taken."""
         if saved is None or saved["taken"] != self._taken:
             raise ScalingError(
-                "the checkpoint has no pass %d over a loader with %d batches" % (self._number, self._taken),
+                f"the checkpoint has no pass {self._number} over a loader with {self._taken} batches",
                 "start the script without --resume",
             )
         same_script.refuse_other_data(self._taken, saved.get("data", {}), self._data())
@@ -231,7 +232,7 @@ class Pass:
         self._passes.started.add(self._loader)
         with self._passes.tape.left_out():
             generators.put_portable_state(self._at_begin)
-            for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin):  # noqa: B905
+            for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin, strict=False):
                 own_generators.put_state(one, state)
             run.resumed_pass = (self._taken, saved["key"])
             with self._seed_of_workers_apart():

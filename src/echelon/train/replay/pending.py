@@ -5,7 +5,8 @@ came after the step, as with two optimizers of which one steps more often, and w
 """
 
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,9 +24,9 @@ class Pending:
 
     def __init__(self) -> None:
         self._num_backwards = 0
-        self._stepped: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+        self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """The number of backward passes before the latest step of an optimizer."""
-        self._cleared: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._cleared: weakref.WeakSet[Any] = weakref.WeakSet()
         """The modules and optimizers whose gradients were cleared after a step."""
 
     def install(self) -> None:
@@ -44,7 +45,7 @@ class Pending:
         """Notice that an optimizer has used its gradients."""
         self._stepped[optimizer] = self._num_backwards
 
-    def gradients(self, objects: Any, reduce: Callable[[], None]) -> Tuple[Dict[str, torch.Tensor], Dict[str, str]]:
+    def gradients(self, objects: Any, reduce: Callable[[], None]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         """Return the gradients that are needed by their names in a checkpoint, and by the weights' names their kinds.
 
         `objects` are those of the script; `reduce` lets gradients be those of the global batch.
@@ -59,7 +60,7 @@ class Pending:
                 tensors[GRADIENT + name] = (weight.grad.to_dense() if weight.grad.is_sparse else weight.grad).detach()
         return tensors, kinds
 
-    def _needing(self, optimizers: Iterable[torch.optim.Optimizer]) -> List[torch.Tensor]:
+    def _needing(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
         """Return the weights whose gradients, if there are any, are needed."""
         cleared = {id(weight) for owner in self._cleared for weight in _weights_of(owner)}
         return [
@@ -73,12 +74,12 @@ class Pending:
 _WHY = "A checkpoint leaves out the gradients that the script clears before it uses them."
 
 
-def empty(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str]) -> Dict[str, torch.Tensor]:
+def empty(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """Return tensors to read the gradients of these kinds into."""
     missing = [name for name in kinds if name not in weights]
     if missing:
         raise ScalingError(
-            "the checkpoint has a gradient of %s, which no optimizer of the script trains" % missing[0],
+            f"the checkpoint has a gradient of {missing[0]}, which no optimizer of the script trains",
             "start the script without --resume",
         )
     return {GRADIENT + name: torch.zeros_like(weights[name]).detach() for name in kinds}

@@ -7,8 +7,9 @@ checkpoint.
 """
 
 import sys
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, List
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ def install(tape: Tape) -> None:
             patches.replace(torch.Tensor, name, _shaping(tape, name, getattr(torch.Tensor, name)), why=_WHY)
 
 
-def _sharded_kinds() -> List[Any]:
+def _sharded_kinds() -> list[Any]:
     """Return the class of sharded tensors, whose reads fsdp.py replaces; none where nothing has imported it."""
     module = sys.modules.get("torch.distributed.tensor")
     return [module.DTensor] if module is not None else []
@@ -82,8 +83,8 @@ def _shaping(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..
 
 def _refuse(name: str, num_bytes: int) -> None:
     raise ScalingError(
-        "--checkpoint-every keeps what the script reads from tensors, and %s() read %.1f MB at once"
-        % (name, num_bytes / 1e6),
+        f"--checkpoint-every keeps what the script reads from tensors, and {name}() read "
+        f"{num_bytes / 1e6:.1f} MB at once",
         "reduce the tensor before it is read; or let the script save itself, and remove --checkpoint-every",
     )
 
@@ -123,8 +124,7 @@ def _played(tape: Tape, path: str) -> Any:
     entry = tape.play(FILE)
     if isinstance(entry, str):
         raise ScalingError(
-            "the script has loaded %s, which it had written itself, and its content cannot be repeated: %s"
-            % (path, entry),
+            f"the script has loaded {path}, which it had written itself, and its content cannot be repeated: {entry}",
             "save and load state_dict(), numbers and text; or start the script without --resume",
         )
     return tape.forms.hollow(entry)

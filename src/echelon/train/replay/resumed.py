@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +21,7 @@ class Resumed(NamedTuple):
     """A checkpoint, and what it says besides its tensors."""
 
     found: store.Checkpoint
-    facts: Dict[str, Any]
+    facts: dict[str, Any]
     is_on_disk: bool
     """Whether it was on the disk, and not in memory alone."""
 
@@ -33,7 +33,7 @@ class Resumed(NamedTuple):
         """Return the content of one of its small files."""
         return content_of(self.found, name)
 
-    def empty(self, start: str, *, is_whole_name: bool = False) -> Dict[str, torch.Tensor]:
+    def empty(self, start: str, *, is_whole_name: bool = False) -> dict[str, torch.Tensor]:
         """Return tensors to read into, for all names that begin with `start`, or for this name alone."""
         return {
             name: torch.empty(one.shape, dtype=safetensors.dtype_of(one.dtype))
@@ -42,20 +42,20 @@ class Resumed(NamedTuple):
         }
 
 
-def find(order: checkpoint.CheckpointOrder, world: worlds.World) -> Optional[Resumed]:
+def find(order: checkpoint.CheckpointOrder, world: worlds.World) -> Resumed | None:
     """Return the newest whole checkpoint if this run continues one; tell about those that are left out."""
     if not order.resumes and not checkpoint.is_restarted(os.environ):
         return None
     disk = store.Store(order.folder, order.keep)
     on_disk = newest_on_disk(disk, world.processes.rank, world.processes.size, groups.any_rank)
     for finding in on_disk.findings if world.processes.rank == 0 else ():
-        sys.stderr.write("echelon: note: %s\n" % finding)
+        sys.stderr.write(f"echelon: note: {finding}\n")
     newest = newest_in_memory(on_disk.newest, have_met=world.processes.size == 1)
     if newest is None:
         on_disk.refuse_none()
         return None
     if newest.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
-        raise ScalingError("%s is of a script that saved by itself" % newest.path, "start the script without --resume")
+        raise ScalingError(f"{newest.path} is of a script that saved by itself", "start the script without --resume")
     return Resumed(newest, plain_data.decode(content_of(newest, FACTS)), newest is on_disk.newest)
 
 
@@ -78,10 +78,10 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self._last: Optional[int] = None
+        self._last: int | None = None
         """The optimizer that ends a round; None: not known yet."""
-        self._seen: List[int] = []
-        self._before: Set[int] = set()
+        self._seen: list[int] = []
+        self._before: set[int] = set()
         """What stepped before the last search: what is not among them may be new in each round."""
         self._since = 0
 

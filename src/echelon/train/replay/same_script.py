@@ -4,7 +4,8 @@ import hashlib
 import os
 import shlex
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ _MOST_BYTES = 1 << 20
 PREFIX = "attribute/"
 
 
-def plain(models: List[nn.Module]) -> Dict[str, Any]:
+def plain(models: list[nn.Module]) -> dict[str, Any]:
     """Return the numbers and texts of all modules by the names of their attributes.
 
     >>> layer = nn.Linear(2, 3)
@@ -32,7 +33,7 @@ def plain(models: List[nn.Module]) -> Dict[str, Any]:
     return {name: value for name, _, _, value in _all(models) if type(value) in _PLAIN}
 
 
-def tensors(models: List[nn.Module]) -> Dict[str, torch.Tensor]:
+def tensors(models: list[nn.Module]) -> dict[str, torch.Tensor]:
     """Return the tensors of all modules that are neither weights nor buffers."""
     return {
         name: value.detach()
@@ -41,12 +42,12 @@ def tensors(models: List[nn.Module]) -> Dict[str, torch.Tensor]:
     }
 
 
-def ids(models: List[nn.Module]) -> Set[int]:
+def ids(models: list[nn.Module]) -> set[int]:
     """Return the ids of the tensors that are attributes."""
     return {id(value) for _, _, _, value in _all(models) if isinstance(value, torch.Tensor)}
 
 
-def put(models: List[nn.Module], saved: Dict[str, Any]) -> None:
+def put(models: list[nn.Module], saved: dict[str, Any]) -> None:
     """Give the modules the values of a checkpoint."""
     modules = dict(_modules(models))
     for name, value in saved.items():
@@ -60,17 +61,17 @@ def put(models: List[nn.Module], saved: Dict[str, Any]) -> None:
         module.__dict__[attribute] = value
 
 
-def _all(models: List[nn.Module]) -> Iterator[Tuple[str, nn.Module, str, Any]]:
+def _all(models: list[nn.Module]) -> Iterator[tuple[str, nn.Module, str, Any]]:
     for owner, module in _modules(models):
         for attribute, value in module.__dict__.items():
             if attribute not in _OWN and not attribute.startswith("_"):
-                yield "%s.%s" % (owner, attribute), module, attribute, value
+                yield f"{owner}.{attribute}", module, attribute, value
 
 
-def _modules(models: List[nn.Module]) -> Iterator[Tuple[str, nn.Module]]:
+def _modules(models: list[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
     for number, model in enumerate(models):
         for path, module in model.named_modules():
-            yield "%s%d/%s" % (PREFIX, number, path), module
+            yield f"{PREFIX}{number}/{path}", module
 
 
 CARRIED = "carried/"
@@ -87,10 +88,10 @@ def say_other_arguments(before: Sequence[str], now: Sequence[str], say: Callable
     """Say how the arguments of the script differ from those of the checkpoint, and what that means."""
     if list(before) != list(now):
         words = tuple(shlex.join(arguments) or "none" for arguments in (before, now))
-        say("note: the arguments of the script were %s at the checkpoint, and are %s now; %s" % (*words, _DECIDED))
+        say("note: the arguments of the script were {} at the checkpoint, and are {} now; {}".format(*words, _DECIDED))
 
 
-def digests() -> Dict[str, str]:
+def digests() -> dict[str, str]:
     """Return a digest of the script, and of each module that was imported from its folder, by its path."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if not main:
@@ -104,11 +105,12 @@ def say_edits(before: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Say which files of the script are not as they were before the checkpoint, and what that means."""
     edited = [os.path.basename(path) for path, digest in sorted(before.items()) if _digest(path) != digest]
     if edited:
-        more = " and %d more" % (len(edited) - _MOST_NAMED) if len(edited) > _MOST_NAMED else ""
+        more = f" and {len(edited) - _MOST_NAMED} more" if len(edited) > _MOST_NAMED else ""
         say(
-            "note: edited while the run went on: %s%s; the steps before the checkpoint are repeated by what is written "
-            "now, which must ask for the same batches and values; %s; all else is as the script has it now"
-            % (", ".join(edited[:_MOST_NAMED]), more, _DECIDED)
+            "note: edited while the run went on: {}{}; the steps before the checkpoint are repeated by what is written "
+            "now, which must ask for the same batches and values; {}; all else is as the script has it now".format(
+                ", ".join(edited[:_MOST_NAMED]), more, _DECIDED
+            )
         )
 
 
@@ -125,20 +127,20 @@ def say_settings(settings: Sequence[str], say: Callable[[str], None]) -> None:
     """Say which settings of optimizers are not those that the script has set."""
     if settings:
         say(
-            "note: %s; to change a setting, change it in the loop, behind the checkpoint"
-            % "; ".join(settings[:_MOST_NAMED])
+            "note: {}; to change a setting, change it in the loop, behind the checkpoint".format(
+                "; ".join(settings[:_MOST_NAMED])
+            )
         )
 
 
-def other_settings(kind: str, group: Mapping[str, Any], saved: Mapping[str, Any]) -> List[str]:
+def other_settings(kind: str, group: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
     """Return in words the settings of a group that the checkpoint has with another number.
 
     >>> other_settings("SGD", {"lr": 0.1, "momentum": 0}, {"lr": 0.01, "momentum": 0})
     ['SGD goes on with lr 0.01, as in the checkpoint, and not with 0.1, as the script sets it']
     """
     return [
-        "%s goes on with %s %s, as in the checkpoint, and not with %s, as the script sets it"
-        % (kind, name, value, group[name])
+        f"{kind} goes on with {name} {value}, as in the checkpoint, and not with {group[name]}, as the script sets it"
         for name, value in saved.items()
         if type(value) in (int, float, tuple) and type(group.get(name)) is type(value) and group[name] != value
     ]
@@ -149,8 +151,9 @@ def refuse_other_data(taken: int, before: Mapping[str, Any], now: Mapping[str, A
     for name, text in (("batch", "batches of %s samples"), ("samples", "%s samples in its data set")):
         if name in before and before[name] != now.get(name):
             raise ScalingError(
-                "the checkpoint is behind %d batches of a DataLoader with %s, and this DataLoader has %s: the position "
-                "in the data has lost its meaning" % (taken, text % before[name], text % now.get(name)),
+                f"the checkpoint is behind {taken} batches of a DataLoader with "
+                f"{text % before[name]}, and this DataLoader has {text % now.get(name)}: the position "
+                "in the data has lost its meaning",
                 "start the script with the arguments and the data of the checkpoint; or start it without --resume",
             )
 
@@ -172,18 +175,17 @@ def refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Sequence[str
     for name in split:
         if not is_dtensor(tensors[name]):
             raise ScalingError(
-                "%s was a part on each rank when it was saved, and is whole now: a model that the loop has copied"
-                % name,
+                f"{name} was a part on each rank when it was saved, and is whole now: a model that the loop has copied",
                 "echelon run --scale data --resume …, which has whole weights",
             )
 
 
-def compare_counts(saved: Dict[str, int]) -> None:
+def compare_counts(saved: dict[str, int]) -> None:
     here = counts()
     for path, value in saved.items():
         if path in here and here[path] != value:
             raise ScalingError(
-                "the script goes another way than before the checkpoint: %s is %d now, and was %d"
-                % (path.partition(":")[2], here[path], value),
+                f"the script goes another way than before the checkpoint: {path.partition(':')[2]} is "
+                f"{here[path]} now, and was {value}",
                 "let the script decide by values that are the same in each start; or start it without --resume",
             )

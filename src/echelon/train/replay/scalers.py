@@ -1,7 +1,8 @@
 """Gradient scalers in a loop that is recorded or repeated: the journal keeps which steps overflowed, and the scale."""
 
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, Callable, List
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def _stepping(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _take(tape: Tape, take: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Any:
     """Take a step, unless a gradient overflowed, and keep which of the two."""
-    taken: List[bool] = []
+    taken: list[bool] = []
     with tape.left_out():
         handle = optimizer.register_step_pre_hook(lambda *_: taken.append(True))
         try:

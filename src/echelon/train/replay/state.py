@@ -5,8 +5,9 @@ Objects have numbers in the order of their creation. A model is a module that no
 
 import gc
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,9 +32,9 @@ class Objects:
     """The modules, optimizers and scalers of a script, in the order of their creation."""
 
     def __init__(self) -> None:
-        self._modules: "List[weakref.ref[Any]]" = []
-        self._optimizers: "List[weakref.ref[Any]]" = []
-        self._scalers: "List[weakref.ref[Any]]" = []
+        self._modules: list[weakref.ref[Any]] = []
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._scalers: list[weakref.ref[Any]] = []
 
     def install(self) -> None:
         """Note each new object."""
@@ -45,39 +46,39 @@ class Objects:
             patches.replace(kind, name, _noting(getattr(kind, name), known), why=_WHY)
         events.made.listen("names", lambda optimizer: self._optimizers.append(weakref.ref(optimizer)), why=_WHY)
 
-    def optimizers(self) -> List[torch.optim.Optimizer]:
+    def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the living optimizers."""
         return _living(self._optimizers)
 
-    def models(self) -> List[nn.Module]:
+    def models(self) -> list[nn.Module]:
         """Return the living modules that have tensors and that no other module holds."""
         modules = _living(self._modules)
         held = {id(child) for module in modules for child in module.children()}
         roots = [module for module in modules if id(module) not in held]
         return [root for root in roots if any(True for _ in root.parameters()) or any(True for _ in root.buffers())]
 
-    def tensors(self) -> Dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, torch.Tensor]:
         """Return all tensors of the training by name; a tensor that several share has its first name."""
         gc.collect()  # a model that is garbage in one process may not be in another
-        named: Dict[str, torch.Tensor] = {}
+        named: dict[str, torch.Tensor] = {}
         seen = set()
         for number, model in enumerate(self.models()):
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
                 if id(tensor) not in seen and not _is_absent(tensor):
                     seen.add(id(tensor))
-                    named["model-%d/%s" % (number, plain_name(name))] = tensor.detach()
+                    named[f"model-{number}/{plain_name(name)}"] = tensor.detach()
         named.update(of_optimizers(self.optimizers(), seen))
         return named
 
-    def attributes(self) -> Dict[str, torch.Tensor]:
+    def attributes(self) -> dict[str, torch.Tensor]:
         """Return the tensors that modules keep as plain attributes."""
         return same_script.tensors(self.models())
 
-    def put_attributes(self, saved: Dict[str, Any]) -> None:
+    def put_attributes(self, saved: dict[str, Any]) -> None:
         """Give the modules the attributes of a checkpoint."""
         same_script.put(self.models(), saved)
 
-    def ids(self) -> Set[int]:
+    def ids(self) -> set[int]:
         """Return the ids of the tensors that have names of their own."""
         models = self.models()
         known = same_script.ids(models)
@@ -89,7 +90,7 @@ class Objects:
                 known.update(id(one) for one in optimizer.state.get(parameter, {}).values())
         return known
 
-    def rest(self) -> Dict[str, Any]:
+    def rest(self) -> dict[str, Any]:
         """Return everything else: the options of optimizers, states that are no tensors, and the scalers."""
         optimizers = []
         names = self._names_of_weights()
@@ -118,24 +119,24 @@ class Objects:
         if not any(_is_absent(one) for model in models for one in model.parameters()):
             return
         marks = {name: [*one.shape, float(one.double().sum())] for name, one in same_script.tensors(models).items()}
-        every: List[Dict[str, Any]] = messages.gather({**same_script.plain(models), **marks})
+        every: list[dict[str, Any]] = messages.gather({**same_script.plain(models), **marks})
         for name, value in every[0].items():
             if any(theirs.get(name) != value for theirs in every):
                 raise ScalingError(
-                    "--checkpoint-every cannot save %s: the ranks of a pipeline have other values of it"
-                    % name[len(same_script.PREFIX) :],
+                    f"--checkpoint-every cannot save {name[len(same_script.PREFIX) :]}: the ranks of a "
+                    "pipeline have other values of it",
                     "keep it outside of the model, or in a buffer; or echelon run --scale data …",
                 )
 
-    def _names_of_weights(self) -> Dict[int, str]:
+    def _names_of_weights(self) -> dict[int, str]:
         """Return the first name of each weight; DDP makes a module that has them, too."""
-        names: Dict[int, str] = {}
+        names: dict[int, str] = {}
         for number, model in enumerate(self.models()):
             for name, weight in model.named_parameters():
-                names.setdefault(id(weight), "model-%d/%s" % (number, plain_name(name)))
+                names.setdefault(id(weight), f"model-{number}/{plain_name(name)}")
         return names
 
-    def trained(self) -> Dict[str, torch.Tensor]:
+    def trained(self) -> dict[str, torch.Tensor]:
         """Return the weights that optimizers train, which this rank has, by name."""
         names = self._names_of_weights()
         return {
@@ -145,10 +146,10 @@ class Objects:
             if not _is_absent(weight)
         }
 
-    def _modules_by_name(self) -> Iterator[Tuple[str, nn.Module]]:
+    def _modules_by_name(self) -> Iterator[tuple[str, nn.Module]]:
         for number, model in enumerate(self.models()):
             for name, module in model.named_modules():
-                yield "model-%d/%s" % (number, plain_name(name)), module
+                yield f"model-{number}/{plain_name(name)}", module
 
     def drop_gradients(self) -> None:
         """Take away the gradients without values that a repeated loop has made."""
@@ -156,46 +157,47 @@ class Objects:
             for parameter in _parameters(optimizer):
                 parameter.grad = None
 
-    def other_settings(self, rest: Dict[str, Any]) -> List[str]:
+    def other_settings(self, rest: dict[str, Any]) -> list[str]:
         """Return in words the settings of optimizers that the checkpoint has with other numbers."""
         return [
             text
-            for optimizer, told in zip(self.optimizers(), rest["optimizers"])  # noqa: B905
-            for group, saved in zip(optimizer.param_groups, told["groups"])  # noqa: B905
+            for optimizer, told in zip(self.optimizers(), rest["optimizers"], strict=False)
+            for group, saved in zip(optimizer.param_groups, told["groups"], strict=False)
             for text in same_script.other_settings(told["kind"], group, saved)
         ]
 
-    def prepare(self, rest: Dict[str, Any], saved: Mapping[str, SavedTensor]) -> None:
+    def prepare(self, rest: dict[str, Any], saved: Mapping[str, SavedTensor]) -> None:
         """Make the states of optimizers that are saved, without values, and set everything that is no tensor."""
         gc.collect()  # see tensors()
         optimizers = self.optimizers()
         kinds = [type(one).__name__ for one in optimizers], [one["kind"] for one in rest["optimizers"]]
         if kinds[0] != kinds[1]:
             raise ScalingError(
-                "the script has the optimizers %s, and the checkpoint has %s"
-                % tuple(", ".join(names) or "none" for names in kinds),
+                "the script has the optimizers {}, and the checkpoint has {}".format(
+                    *tuple(", ".join(names) or "none" for names in kinds)
+                ),
                 "start the script without --resume",
             )
         names = self._names_of_weights()
-        for optimizer, told in zip(optimizers, rest["optimizers"]):  # noqa: B905
+        for optimizer, told in zip(optimizers, rest["optimizers"], strict=False):
             _order_as(optimizer, told.get("weights", []), names)
-            for group, options in zip(optimizer.param_groups, told["groups"]):  # noqa: B905
+            for group, options in zip(optimizer.param_groups, told["groups"], strict=False):
                 group.update(options)
-            for parameter, slot in zip(_parameters(optimizer), told["slots"]):  # noqa: B905
+            for parameter, slot in zip(_parameters(optimizer), told["slots"], strict=False):
                 if slot:
                     optimizer.state[parameter] = {key: _on_device(value, parameter) for key, value in slot.items()}
         _make_states(optimizers, saved)
         self.put_attributes(rest["attributes"])
         for name, module in self._modules_by_name():
             outputs.put_ragged(module, rest.get("ragged", {}).get(name, []))
-        for scaler, state in zip(_living(self._scalers), rest["scalers"]):  # noqa: B905
+        for scaler, state in zip(_living(self._scalers), rest["scalers"], strict=False):
             if state:
                 scaler.load_state_dict(state)
 
 
-def of_optimizers(optimizers: Iterable[Any], seen: Set[int]) -> Dict[str, torch.Tensor]:
+def of_optimizers(optimizers: Iterable[Any], seen: set[int]) -> dict[str, torch.Tensor]:
     """Return the states of optimizers, or of what has their groups and states, and parameters that are not seen yet."""
-    named: Dict[str, torch.Tensor] = {}
+    named: dict[str, torch.Tensor] = {}
     for number, optimizer in enumerate(optimizers):
         for place, parameter in enumerate(_parameters(optimizer)):
             if _is_absent(parameter):
@@ -218,7 +220,7 @@ def is_weight(name: str) -> bool:
     return name.startswith("model-") or name.endswith("/parameter")
 
 
-def _noting(original: Callable[..., Any], known: "List[weakref.ref[Any]]") -> Callable[..., Any]:
+def _noting(original: Callable[..., Any], known: "list[weakref.ref[Any]]") -> Callable[..., Any]:
     @wraps(original)
     def note(self: Any, *args: Any, **kwargs: Any) -> Any:
         known.append(weakref.ref(self))
@@ -227,7 +229,7 @@ def _noting(original: Callable[..., Any], known: "List[weakref.ref[Any]]") -> Ca
     return note
 
 
-def _living(known: "List[weakref.ref[Any]]") -> List[Any]:
+def _living(known: "list[weakref.ref[Any]]") -> list[Any]:
     objects, seen = [], set()
     for reference in known:
         one = reference()
@@ -248,7 +250,7 @@ def _order_as(optimizer: Any, saved: Sequence[str], names: Mapping[int, str]) ->
             group["params"][:] = [known[name] for name in wanted]
 
 
-def _parameters(optimizer: Any) -> List[Any]:
+def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -262,8 +264,8 @@ def _refuse_values(optimizer: torch.optim.Optimizer, slots: Sequence[Mapping[str
     for key, value in (entry for slot in slots for entry in slot.items()):
         if value is not None:
             raise ScalingError(
-                "--checkpoint-every cannot save %s with --scale pipeline: it keeps %s as %s, and not as a tensor"
-                % (type(optimizer).__name__, key, type(value).__name__),
+                f"--checkpoint-every cannot save {type(optimizer).__name__} with --scale pipeline: it keeps "
+                f"{key} as {type(value).__name__}, and not as a tensor",
                 "echelon run --scale data …, or --scale fsdp",
             )
 
@@ -283,7 +285,7 @@ def _on_device(value: Any, parameter: torch.Tensor) -> Any:
 
 def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, SavedTensor]) -> None:
     """Give optimizers empty states like the saved ones, in the order of their weights."""
-    kept: Dict[str, Dict[str, SavedTensor]] = {}
+    kept: dict[str, dict[str, SavedTensor]] = {}
     for name, one in saved.items():
         owner, _, key = name.rpartition("/")
         kept.setdefault(owner, {})[key] = one
@@ -297,7 +299,7 @@ def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str
                     optimizer.state[parameter][key] = empty_state(key, tuple(one.shape), dtype, parameter, optimizer)
 
 
-def split(name: str) -> Tuple[str, str]:
+def split(name: str) -> tuple[str, str]:
     """Return the object and the name within it.
 
     >>> split("model-0/fc.weight")

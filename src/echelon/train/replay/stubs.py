@@ -1,9 +1,10 @@
 """What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from .hollow import hollow, is_hollow, of_shape
 from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Tape, is_ours
 
 _WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
-_muted: List["_Muted"] = []
+_muted: list["_Muted"] = []
 
 
 class _Muted:
@@ -65,7 +66,7 @@ def mute_loggers(tape: Tape) -> None:
     hooks.apply()
 
 
-def _adds(writer: Any) -> List[str]:
+def _adds(writer: Any) -> list[str]:
     return [name for name in vars(writer) if name.startswith("add_")]
 
 
@@ -86,7 +87,7 @@ def _mute(owner: Any, names: Any, tape: Tape) -> None:
 
 _WHY_BACKWARD_HOOKS = "What a script's hooks of backward() do is repeated with the loop."
 _IN_PLACE = "the owner"
-_NAMES: Tuple[Tuple[Any, str], ...] = (
+_NAMES: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "register_hook"),
     (torch.Tensor, "register_post_accumulate_grad_hook"),
     (nn.Module, "register_full_backward_hook"),
@@ -99,7 +100,7 @@ class BackwardHooks:
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._calls: List[Tuple[Any, Callable[..., Any]]] = []
+        self._calls: list[tuple[Any, Callable[..., Any]]] = []
 
     def install(self) -> None:
         """Note each hook that the script registers."""
@@ -156,7 +157,7 @@ class Steps(NamedTuple):
 
 
 def install(
-    tape: Tape, optimizers: Callable[[], List[torch.optim.Optimizer]], hooks: BackwardHooks, steps: Steps
+    tape: Tape, optimizers: Callable[[], list[torch.optim.Optimizer]], hooks: BackwardHooks, steps: Steps
 ) -> None:
     """Replace what trains."""
     _hook_models(tape)
@@ -178,7 +179,7 @@ def _hook_models(tape: Tape) -> None:
             return tape.forms.hollow(tape.play(CALL))
         with tape.left_out():
             result = original(self, *args, **kwargs)
-        tape.keep(CALL, form_of(tape, result, "what %s returns" % type(self).__name__))
+        tape.keep(CALL, form_of(tape, result, f"what {type(self).__name__} returns"))
         return result
 
     patches.replace(nn.Module, "__call__", call, why=_WHY)
@@ -191,7 +192,7 @@ def form_of(tape: Tape, value: Any, what: str) -> Any:
     except ScalingError as error:
         error.withdraw()
         raise ScalingError(
-            "--checkpoint-every cannot repeat %s: %s" % (what, str(error).partition("\n")[0]),
+            "--checkpoint-every cannot repeat {}: {}".format(what, str(error).partition("\n")[0]),
             "return tensors, numbers, text, lists, dicts, or objects of a class of the script",
         ) from None
 
@@ -235,7 +236,7 @@ def _taken_in(closure: Any, tape: Tape) -> Any:
 
 def _hook_backward(
     tape: Tape,
-    optimizers: Callable[[], List[torch.optim.Optimizer]],
+    optimizers: Callable[[], list[torch.optim.Optimizer]],
     hooks: BackwardHooks,
     went_back: Callable[[], None],
 ) -> None:
@@ -268,7 +269,7 @@ def _hook_backward(
     patches.replace(torch.autograd, "grad", grad, why=_WHY)
 
 
-def _give_gradients(optimizers: List[torch.optim.Optimizer]) -> None:
+def _give_gradients(optimizers: list[torch.optim.Optimizer]) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,9 +53,9 @@ class Tape:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
-        self._fresh: List[Tuple[str, Any, str]] = []
-        self._chunks: List[bytes] = []
-        self._entries: List[Tuple[str, Any, str]] = []
+        self._fresh: list[tuple[str, Any, str]] = []
+        self._chunks: list[bytes] = []
+        self._entries: list[tuple[str, Any, str]] = []
         self._place = 0
 
     @property
@@ -144,11 +145,11 @@ class Tape:
         """Return the value of the next entry, which must be of this kind and come from this line."""
         if self.is_over:
             self.at_end()
-            raise _left_the_way("asks for %s at %s" % (kind, _line()), "the journal ends")
+            raise _left_the_way(f"asks for {kind} at {_line()}", "the journal ends")
         entry = Entry(*self._entries[self._place])
         line = "" if kind in _WITHOUT_LINE else _line()
         if (entry.kind, entry.line) != (kind, line):
-            raise _left_the_way("asks for %s at %s" % (kind, line), "it asked for %s at %s" % entry[::2])
+            raise _left_the_way(f"asks for {kind} at {line}", "it asked for {} at {}".format(*entry[::2]))
         self._place += 1
         return entry.value
 
@@ -175,7 +176,7 @@ class Tape:
         self._fresh = []
 
 
-def _packed(entries: List[Tuple[str, Any, str]]) -> List[bytes]:
+def _packed(entries: list[tuple[str, Any, str]]) -> list[bytes]:
     return [zlib.compress(plain_data.encode(entries), 1)] if entries else []
 
 
@@ -198,14 +199,14 @@ def _line() -> str:
     while frame is not None:
         path = frame.f_code.co_filename
         if not is_ours_frame(frame) and "-packages" not in path and not path.startswith("<"):
-            return "%s:%d" % (os.path.basename(path), frame.f_lineno)
+            return f"{os.path.basename(path)}:{frame.f_lineno:d}"
         frame = frame.f_back
     return ""
 
 
 def _left_the_way(now: str, before: str) -> ScalingError:
     return ScalingError(
-        "the script goes another way than before the checkpoint: now it %s, where before %s" % (now, before),
+        f"the script goes another way than before the checkpoint: now it {now}, where before {before}",
         "let the script decide by values that are the same in each start, not by the time, the process or the "
         "environment; or start it without --resume",
     )
@@ -219,7 +220,7 @@ class Described(NamedTuple):
 
     module: str
     name: str
-    attributes: Dict[str, Any]
+    attributes: dict[str, Any]
 
 
 class Forms:
@@ -235,10 +236,10 @@ class Forms:
     """
 
     def __init__(self) -> None:
-        self._numbers: Dict[Any, int] = {}
-        self._forms: List[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self._forms: list[Any] = []
 
-    def note(self, value: Any) -> List[Any]:
+    def note(self, value: Any) -> list[Any]:
         """Return an entry for a value: the number of its form, and the form itself the first time.
 
         Raises ScalingError for a value that is neither plain data nor an object of a class that can be found again.
@@ -246,7 +247,7 @@ class Forms:
         quick = _of_tensor(value) if isinstance(value, torch.Tensor) else None
         if quick in self._numbers:
             return [self._numbers[quick]]
-        shapes: List[Any] = []
+        shapes: list[Any] = []
         form = [_described(value, shapes), shapes]
         key: Any = plain_data.encode(form)
         if key in self._numbers:
@@ -257,7 +258,7 @@ class Forms:
         self._forms.append(form)
         return [self._numbers[key], form]
 
-    def hollow(self, entry: List[Any]) -> Any:
+    def hollow(self, entry: list[Any]) -> Any:
         """Return the value of an entry, with tensors that have no numbers."""
         if len(entry) > 1:
             self._numbers[plain_data.encode(entry[1])] = len(self._forms)
@@ -272,11 +273,11 @@ class Forms:
         return _restored(form, tensor)
 
 
-def _of_tensor(tensor: torch.Tensor) -> Tuple[Any, ...]:
+def _of_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tuple(tensor.shape), tensor.dtype, tensor.device.type)
 
 
-def _described(value: Any, shapes: List[Any]) -> Any:
+def _described(value: Any, shapes: list[Any]) -> Any:
     """Return a value with empty tensors, and with objects as plain data; shapes and devices go to `shapes`."""
     if isinstance(value, torch.Tensor):
         shapes.append([tuple(value.shape), value.device.type])
@@ -287,7 +288,7 @@ def _described(value: Any, shapes: List[Any]) -> Any:
         return value
     kind = type(value)
     if _class(kind.__module__, kind.__qualname__) is not kind:
-        raise ScalingError("a %s is made in a function" % kind.__qualname__, "make the class at the top of its file")
+        raise ScalingError(f"a {kind.__qualname__} is made in a function", "make the class at the top of its file")
     entries = (
         list(value.items()) if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple)) else []
     )
@@ -303,7 +304,7 @@ def _restored(form: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return _mapped(form, lambda one: _restored(one, tensor)) if type(form) in (list, tuple, dict) else form
 
 
-def _object(kind: Any, held: Dict[str, Any]) -> Any:
+def _object(kind: Any, held: dict[str, Any]) -> Any:
     """Make an object of a class without its constructor, as copy.copy does."""
     entries = held["entries"]
     if issubclass(kind, tuple):

@@ -6,8 +6,9 @@ the workers before the one whose turn it is load one sample that nobody gets, so
 
 import importlib
 import sys
+from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
-from typing import Any, Callable, Dict, Iterator, List, Set
+from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
@@ -16,7 +17,7 @@ from ..rng import states as random_states
 from ..rng.states import is_generator, put_state, state_of
 from ..wire import plain_data
 
-States = Dict[str, bytes]
+States = dict[str, bytes]
 """The states of a worker's generators: of torch, of Python and numpy, and of those that the script has made."""
 _TORCH, _LIBRARIES, _OWN = "torch", "libraries", "own"
 _PASSED_OVER = -1
@@ -29,18 +30,18 @@ class WorkersDraws:
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
-        self.states: Dict[int, States] = {}
+        self.states: dict[int, States] = {}
         """By worker: its states when it had loaded the latest of its batches that the loop has got."""
         self.first_worker = 0
         """The worker that loads the first batch of a pass."""
         self._is_resumed = False
-        self._known: Dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
         """In a worker: the states that the rank knows of."""
         self._is_first = True
 
     # In the process that trains
 
-    def go_on(self, states: Dict[int, States], num_taken: int) -> None:
+    def go_on(self, states: dict[int, States], num_taken: int) -> None:
         """Start the next workers from these states; the loop has already got some batches of the pass."""
         self.states, self.first_worker, self._is_resumed = dict(states), num_taken % self.num_workers, True
 
@@ -50,7 +51,7 @@ class WorkersDraws:
             self.states, self.first_worker = {}, 0
         self._is_resumed = False
 
-    def around(self, changes: Dict[str, Any]) -> Dict[str, Any]:
+    def around(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Return changed parts of a loader, with which its workers tell what they draw."""
         return {
             **changes,
@@ -118,10 +119,10 @@ class _Begin:
 class _Collate:
     """Makes a batch, and adds the number of the worker and what its generators have become."""
 
-    def __init__(self, inner: Callable[[List[Any]], Any], draws: WorkersDraws) -> None:
+    def __init__(self, inner: Callable[[list[Any]], Any], draws: WorkersDraws) -> None:
         self._inner, self._draws = inner, draws
 
-    def __call__(self, samples: List[Any]) -> Any:
+    def __call__(self, samples: list[Any]) -> Any:
         worker: int = _worker().id
         if self._draws.passes_over(worker):
             return None, _PASSED_OVER, {}
@@ -133,17 +134,17 @@ def _worker() -> Any:
     return get_worker_info()
 
 
-def _read() -> Dict[str, Any]:
+def _read() -> dict[str, Any]:
     own = plain_data.encode([state_of(one) for one in _own_generators()])
     return {_TORCH: torch.get_rng_state(), _LIBRARIES: random_states.keep(), _OWN: own}
 
 
 def _put_own(states: Any) -> None:
-    for generator, state in zip(_own_generators(), states):  # noqa: B905
+    for generator, state in zip(_own_generators(), states, strict=False):
         put_state(generator, state)
 
 
-def _own_generators() -> List[Any]:
+def _own_generators() -> list[Any]:
     """Return the generators that the script has made, where a data set of this worker may reach them."""
     return list(generators_of(_worker().dataset))
 
@@ -157,11 +158,11 @@ def generators_of(dataset: Any) -> Iterator[Any]:
     >>> [type(one).__name__ for one in generators_of(Subset(Noisy(), [0]))]
     ['Generator']
     """
-    seen: Set[int] = set()
+    seen: set[int] = set()
     yield from _within(dataset, seen, 0)
 
 
-def _within(value: Any, seen: Set[int], depth: int) -> Iterator[Any]:
+def _within(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
     if depth > _MOST_DEPTH or id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)):
         return
     seen.add(id(value))
@@ -172,7 +173,7 @@ def _within(value: Any, seen: Set[int], depth: int) -> Iterator[Any]:
         yield from _within(part, seen, depth + 1)
 
 
-def _parts(value: Any, seen: Set[int]) -> List[Any]:
+def _parts(value: Any, seen: set[int]) -> list[Any]:
     """Return what an object may draw from: entries, attributes, and the global names of its functions."""
     if isinstance(value, (list, tuple)):
         return list(value) if len(value) <= _MOST_ENTRIES else []
@@ -189,7 +190,7 @@ def _parts(value: Any, seen: Set[int]) -> List[Any]:
     return [*attributes.values(), *_globals_of(type(value).__module__, seen)]
 
 
-def _globals_of(module: str, seen: Set[int]) -> List[Any]:
+def _globals_of(module: str, seen: set[int]) -> list[Any]:
     """Return the generators among the global names of a module of the script."""
     names = getattr(sys.modules.get(module), "__dict__", {})
     if id(names) in seen or module.partition(".")[0] in ("torch", "numpy", "builtins"):

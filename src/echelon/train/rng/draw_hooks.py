@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,7 +35,7 @@ _OF_FEATURES = {
 def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
     least = _OF_FEATURES.get(name.rstrip("_"), 0)
 
-    def draw(input: Any, p: float = 0.5, training: Optional[bool] = None, inplace: bool = False, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: Any, p: float = 0.5, training: bool | None = None, inplace: bool = False, **kwargs: Any) -> Any:  # noqa: A002
         training = kwargs.pop("train", "alpha" not in name) if training is None else training
         is_random = training and 0 < p < 1 and draws.leads and type(input) is torch.Tensor and input.dim() >= least
         place = draws.place(input.shape, is_sure=True) if is_random else None
@@ -51,7 +53,7 @@ def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
 
 def _noise(
     draws: Draws, original: Function, like: torch.Tensor, place: Place, p: float, *, is_alpha: bool
-) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the factor and the shift of each element, by the formulas of PyTorch's Dropout.cpp."""
     whole = draws.like_whole(like, place)
     if devices.is_accelerator(like.device) and original.__name__ == "dropout":
@@ -179,7 +181,7 @@ def _made(draws: Draws, original: Function) -> Function:
     return draw
 
 
-def _sizes(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple[Tuple[int, ...], Tuple[Any, ...]]:
+def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     """Return the size among the arguments, and the arguments before the size."""
     if "size" in kwargs:
         return tuple(kwargs["size"]), args
@@ -252,8 +254,8 @@ def _attention(draws: Draws, original: Function) -> Function:
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], p: float,
-    is_causal: bool, *, scale: Optional[float] = None, enable_gqa: bool = False,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, p: float,
+    is_causal: bool, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention with dropout by its formula, as PyTorch does on a CPU."""
     if enable_gqa:
@@ -273,7 +275,7 @@ def _recurrent(draws: Draws, original: Function) -> Function:
             return original(*args, **kwargs)
         if draws.is_inside and draws.is_compared:
             return original(*args[:at], 0.0, *args[at + 1 :], **kwargs)
-        with draws.otherwise("dropout between the layers of %s()" % original.__name__):
+        with draws.otherwise(f"dropout between the layers of {original.__name__}()"):
             return original(*args, **kwargs)
 
     return compute
@@ -288,7 +290,7 @@ def _left_to_ranks(draws: Draws, original: Function) -> Function:
     def draw(*args: Any, **kwargs: Any) -> Any:
         if not draws.is_inside or not _is_random(args[1:], kwargs, original):
             return original(*args, **kwargs)
-        with draws.otherwise("%s(); use --same-random to draw as one device does" % original.__name__):
+        with draws.otherwise(f"{original.__name__}(); use --same-random to draw as one device does"):
             return original(*args, **kwargs)
 
     return draw
@@ -298,7 +300,7 @@ class Row(NamedTuple):
     """Functions that share one way to draw."""
 
     module: str
-    names: Tuple[str, ...]
+    names: tuple[str, ...]
     when: str
     wrap: Function
 
@@ -306,7 +308,7 @@ class Row(NamedTuple):
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 _DROPOUTS_OF_TORCH = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 _FILLS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "geometric_", "log_normal_")
-TABLE: Tuple[Row, ...] = (
+TABLE: tuple[Row, ...] = (
     *(Row("torch.nn.functional", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS),
     *(Row("torch", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS_OF_TORCH),
     Row("torch", ("rand_like", "randn_like", "randint_like"), BY_DEFAULT, _like),
@@ -325,7 +327,7 @@ TABLE: Tuple[Row, ...] = (
 """How each function draws the numbers of one device; docs/scale.md lists the costs."""
 _CHECKPOINT = "checkpoint"
 _WHY = "What a model draws for a batch is what one device draws."
-_ORIGINALS: Dict[str, Function] = {}
+_ORIGINALS: dict[str, Function] = {}
 
 
 def install(draws: Draws) -> None:
@@ -339,7 +341,7 @@ def install(draws: Draws) -> None:
     hooks.apply()
     for name, function in (("RNN_TANH", "rnn_tanh"), ("RNN_RELU", "rnn_relu")):  # held by name
         new = getattr(internals.rnn_functions(), function)
-        patches.replace(internals.rnn_kinds(), name, new, why=_WHY, name="torch.nn.%s" % name)
+        patches.replace(internals.rnn_kinds(), name, new, why=_WHY, name=f"torch.nn.{name}")
     _leave_to_compilers(draws, hooks)
 
 
@@ -370,7 +372,7 @@ def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
     """Let compiled code call PyTorch's own functions; each rank then draws its own numbers."""
     script = torch.jit.script
 
-    def put_back() -> ContextManager[None]:
+    def put_back() -> AbstractContextManager[None]:
         return patches.set_aside(patch for patch in hooks.patches if patch.attribute != _CHECKPOINT)
 
     def compile_script(*args: Any, **kwargs: Any) -> Any:

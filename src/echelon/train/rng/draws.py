@@ -11,8 +11,9 @@ computed for parts of its rows (`check/row_trial`), and the sizes that each line
 """
 
 import math
-from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from ..wire.world import World
 from . import states as random_states
 from .generators import Generators
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 
 
 class Site(NamedTuple):
@@ -43,8 +44,8 @@ class DrawSites:
     """What is known of the lines that draw."""
 
     def __init__(self) -> None:
-        self.known: Dict[Site, Kind] = {}
-        self._heard: Optional[List[Tuple[Site, Shape]]] = None
+        self.known: dict[Site, Kind] = {}
+        self._heard: list[tuple[Site, Shape]] | None = None
 
     @property
     def is_listening(self) -> bool:
@@ -55,12 +56,12 @@ class DrawSites:
         """Begin to note each draw."""
         self._heard = []
 
-    def heard(self) -> List[Tuple[Site, Shape]]:
+    def heard(self) -> list[tuple[Site, Shape]]:
         """End the notes, and return them."""
         heard, self._heard = self._heard or [], None
         return heard
 
-    def kind_of(self, shape: Sequence[int]) -> Optional[Kind]:
+    def kind_of(self, shape: Sequence[int]) -> Kind | None:
         """Return what is known of the line that draws now; note it, if someone listens."""
         if self._heard is None and not self.known:
             return None
@@ -69,23 +70,23 @@ class DrawSites:
             self._heard.append((site, tuple(shape)))
         return self.known.get(site)
 
-    def learn(self, every: Sequence[List[Tuple[Site, Shape]]], sizes: Sequence[int]) -> "Optional[Site]":
+    def learn(self, every: Sequence[list[tuple[Site, Shape]]], sizes: Sequence[int]) -> "Site | None":
         """Learn from the draws for batches of several sizes; return the first line that follows no rule."""
         for site in dict.fromkeys(site for heard in every for site, _ in heard):
             shapes = [[shape for one, shape in heard if one == site] for heard in every]
-            kinds = {_kind(of_sizes, sizes) for of_sizes in zip(*shapes)}  # noqa: B905
+            kinds = {_kind(of_sizes, sizes) for of_sizes in zip(*shapes, strict=False)}
             if len({len(one) for one in shapes}) > 1 or len(kinds) != 1 or None in kinds:
                 return site
             self.known[site] = next(kind for kind in kinds if kind is not None)
         return None
 
 
-def _kind(shapes: Sequence[Shape], sizes: Sequence[int]) -> Optional[Kind]:
+def _kind(shapes: Sequence[Shape], sizes: Sequence[int]) -> Kind | None:
     if len(set(shapes)) == 1:
         return Kind(0)
-    changing = [dim for dim, of_dim in enumerate(zip(*shapes)) if len(set(of_dim)) > 1]  # noqa: B905
+    changing = [dim for dim, of_dim in enumerate(zip(*shapes, strict=False)) if len(set(of_dim)) > 1]
     for_each = shapes[0][changing[0]] // sizes[0]
-    follows: Any = all(shape[changing[0]] == for_each * size for shape, size in zip(shapes, sizes))  # noqa: B905
+    follows: Any = all(shape[changing[0]] == for_each * size for shape, size in zip(shapes, sizes, strict=False))
     return Kind(for_each, changing[0]) if follows and len(changing) == 1 else None
 
 
@@ -99,7 +100,7 @@ class Place(NamedTuple):
     """The place of this rank's rows in a whole tensor."""
 
     world: World
-    rows: Tuple[int, ...]
+    rows: tuple[int, ...]
     """The number of rows of each rank."""
     dim: int = 0
     for_each: int = 1
@@ -114,7 +115,7 @@ class Place(NamedTuple):
         """Say whether the first dim has one row for each sample of a batch."""
         return self.dim == 0 and any(tuple(lead.rows) == self.rows for lead in leads)
 
-    def whole(self, shape: Sequence[int]) -> List[int]:
+    def whole(self, shape: Sequence[int]) -> list[int]:
         return [sum(self.rows) if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
@@ -141,16 +142,16 @@ class Draws:
         """Whether the ranks compare their states; a rank that has stopped goes on until all ranks know of it."""
         self.takes_all = takes_all
         """Whether the functions with a high cost draw the numbers of one device too (--same-random)."""
-        self.guesses: Set[str] = set()
+        self.guesses: set[str] = set()
         """Numbers drawn without known rows; they differ from one device if their shape depends on the rank's rows."""
         self._world = world
         self._generators = generators
         self._say = say
-        self._said: Set[str] = set()
-        self._leads: Optional[List[Any]] = None
+        self._said: set[str] = set()
+        self._leads: list[Any] | None = None
         self.is_inside = False
         """Whether a model computes now."""
-        self.put_back: Callable[[], ContextManager[None]] = nullcontext
+        self.put_back: Callable[[], AbstractContextManager[None]] = nullcontext
         """A context manager that puts PyTorch's own functions back for a while."""
         self.is_compared = False
         """Whether this step is compared with one device: then kernels with their own draws drop nothing."""
@@ -158,11 +159,11 @@ class Draws:
         self.num_otherwise = 0
         """How often a model that is tried drew numbers that cannot be those of one device."""
         self._is_tried = False
-        self._memory: Dict[Any, torch.Tensor] = {}
+        self._memory: dict[Any, torch.Tensor] = {}
         self._num_steps = 0
 
     @contextmanager
-    def of(self, leads: Optional[List[Any]]) -> Iterator[None]:
+    def of(self, leads: list[Any] | None) -> Iterator[None]:
         """Compute a model for this rank's rows of a batch; None stands for no known rows."""
         before = (self._leads, self.is_inside)
         self._leads, self.is_inside = leads, True
@@ -179,7 +180,7 @@ class Draws:
             self._leads, self.is_inside = before
 
     @contextmanager
-    def tried(self, leads: List[Any]) -> Iterator[None]:
+    def tried(self, leads: list[Any]) -> Iterator[None]:
         """Compute a model once more for these rows; whoever calls this restores the generators."""
         before = (self._leads, self.is_inside, self.is_compared)
         self._is_tried = True
@@ -192,7 +193,7 @@ class Draws:
             self._leads, self.is_inside, self.is_compared = before
 
     @property
-    def leads(self) -> Optional[List[Any]]:
+    def leads(self) -> list[Any] | None:
         """The rows that a model computes now; None where draws are not those of one device."""
         return self._leads if self.is_on else None
 
@@ -202,7 +203,7 @@ class Draws:
             self.is_on = False
             self.say_other(why)
 
-    def progress(self) -> List[Any]:
+    def progress(self) -> list[Any]:
         """Return as plain data how far the ranks have come together, for a checkpoint."""
         return [self.is_on, self._is_compared, self._num_steps] if self._world.size > 1 else []
 
@@ -220,7 +221,7 @@ class Draws:
         """Say, once for each purpose, that ranks draw their own numbers for it."""
         if purpose not in self._said:
             self._said.add(purpose)
-            self._say("random numbers: each rank draws its own for %s" % purpose)
+            self._say(f"random numbers: each rank draws its own for {purpose}")
 
     @contextmanager
     def otherwise(self, purpose: str) -> Iterator[None]:
@@ -235,7 +236,7 @@ class Draws:
         with self._generators.in_own():
             yield
 
-    def place(self, shape: Sequence[int], *, is_made: bool = False, is_sure: bool = False) -> Optional[Place]:
+    def place(self, shape: Sequence[int], *, is_made: bool = False, is_sure: bool = False) -> Place | None:
         """Return the place of the rows in a shape.
 
         `is_made`: a new tensor has this shape, so it has no rows of tokens. `is_sure`: a computed tensor has it.
@@ -250,12 +251,10 @@ class Draws:
             places = [known]
         is_certain = len(places) == 1 and (is_sure or known is not None or places[0].is_whole_of(leads))
         if leads and not is_certain and max(shape, default=0) > 1 and not self.sites.is_listening:
-            self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
+            self.guesses.add(f"numbers for a tensor of shape {tuple(shape)}")
         if places and math.prod(places[0].whole(shape)) > MOST_NUMBERS:
-            self.guesses.add("numbers for a tensor of shape %s" % (tuple(shape),))
-            self.stop(
-                "models, because a batch draws more than %d million numbers in one call" % (MOST_NUMBERS // 10**6)
-            )
+            self.guesses.add(f"numbers for a tensor of shape {tuple(shape)}")
+            self.stop(f"models, because a batch draws more than {MOST_NUMBERS // 10**6} million numbers in one call")
             return None
         return places[0] if places else None
 
@@ -290,7 +289,7 @@ class Draws:
             self._generators.follow(self._world)
 
 
-def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
+def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> list[Place]:
     """Return possible places of the rows in a shape, the likeliest first; a first dim of that size leaves no doubt."""
     own = max(lead.rows[lead.world.rank], 1)
     if shape and shape[0] == own:
@@ -307,7 +306,7 @@ def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> List[Place]:
     return places
 
 
-def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> Optional[Place]:
+def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> Place | None:
     """Return the place that a line's earlier draws have shown; None for a shape of another kind."""
     lead = leads[0]
     if shape[kind.dim] != max(lead.rows[lead.world.rank], 1) * kind.for_each:
@@ -315,7 +314,7 @@ def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> Optional[Pla
     return Place(lead.world, tuple(size * kind.for_each for size in lead.rows), kind.dim, kind.for_each)
 
 
-def _order(tensor: torch.Tensor, place: Place) -> List[int]:
+def _order(tensor: torch.Tensor, place: Place) -> list[int]:
     """Return the dims of a tensor from the outermost in memory to the innermost."""
     stride = tensor.stride()
     if 0 in stride:  # expanded: torch.empty_like() shows the memory order of a tensor that is made like it

@@ -7,8 +7,9 @@ a model (dropout), or for the loading of samples, must differ between ranks, bec
 import random
 import sys
 import zlib
-from contextlib import contextmanager
-from typing import Any, Callable, ContextManager, Iterator, List, Optional
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ _SHARD_STEP = 2_654_435_761
 class Generators:
     """Switches the generators of torch, numpy and Python between the common stream and the rank's own."""
 
-    def __init__(self, rank: int, seed: Optional[int], *, are_keyed: bool = False) -> None:
+    def __init__(self, rank: int, seed: int | None, *, are_keyed: bool = False) -> None:
         self._rank = rank
         self._is_keyed = are_keyed
         self.is_single = False
@@ -35,9 +36,9 @@ class Generators:
         self.is_watched = False
         """Whether to notice draws from the rank's own stream."""
         self.was_drawn = False
-        self._seen: Optional[List[Any]] = None
+        self._seen: list[Any] | None = None
         self._is_own = False
-        self._other: Optional[List[Any]] = None
+        self._other: list[Any] | None = None
         if seed is not None:
             seed_all(seed)
 
@@ -119,12 +120,13 @@ class Generators:
         for name, buffer in module.named_buffers():
             if internals.version(buffer) != buffers.get(name, internals.version(buffer)):
                 raise ScalingError(
-                    "with --exact echelon computes each shard of a batch separately, but %s changes its buffer "
-                    "%s with each shard" % (type(module).__name__, name),
+                    "with --exact echelon computes each shard of a batch separately, but "
+                    f"{type(module).__name__} changes its buffer "
+                    f"{name} with each shard",
                     "use GroupNorm or LayerNorm in place of BatchNorm, or run without --exact",
                 )
 
-    def kept(self) -> ContextManager[Callable[[], bool]]:
+    def kept(self) -> AbstractContextManager[Callable[[], bool]]:
         """Restore all generators at the end; the context's value is a function that says whether a number was drawn."""
         return kept()
 
@@ -134,14 +136,14 @@ class Generators:
         if world.rank:
             put_portable_state(told)
 
-    def own_state(self) -> Optional[List[Any]]:
+    def own_state(self) -> list[Any] | None:
         """Return the states of the rank's own stream in a portable form; None if nothing was drawn from it."""
         if self._other is None or self._is_own:
             return None
         with self.in_own():
             return portable_state()
 
-    def put_own_state(self, state: List[Any]) -> None:
+    def put_own_state(self, state: list[Any]) -> None:
         """Continue the rank's own stream from the state of an earlier process; one device has no such stream."""
         if self.is_watched:
             return
@@ -200,33 +202,33 @@ def kept() -> Iterator[Callable[[], bool]]:
         _set_state(state)
 
 
-def _state() -> List[Any]:
+def _state() -> list[Any]:
     return [_torch_state(), random_states.keep()]
 
 
-def _torch_state() -> List[Any]:
+def _torch_state() -> list[Any]:
     return [torch.get_rng_state(), devices.random_state()]
 
 
-def _set_state(state: List[Any]) -> None:
+def _set_state(state: list[Any]) -> None:
     (cpu, of_device), library_states = state
     torch.set_rng_state(cpu)
     devices.set_random_state(of_device)
     random_states.put(library_states)
 
 
-def _is_same(state: List[Any], other_state: List[Any]) -> bool:
+def _is_same(state: list[Any], other_state: list[Any]) -> bool:
     (cpu, cuda), (other_cpu, other_cuda) = state[0], other_state[0]
     is_cuda_same = cuda is None or other_cuda is None or torch.equal(cuda, other_cuda)
     return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(state[1], other_state[1])
 
 
-def portable_state() -> List[Any]:
+def portable_state() -> list[Any]:
     """Return the states of all generators in a form that another process can take."""
     return [*_torch_state(), random_states.portable()]
 
 
-def put_portable_state(states: List[Any]) -> None:
+def put_portable_state(states: list[Any]) -> None:
     """Set states that `portable_state` returned."""
     torch.set_rng_state(states[0])
     devices.set_random_state(states[1])

@@ -11,8 +11,8 @@ import random
 import struct
 import sys
 import zlib
-from functools import lru_cache
-from typing import Any, List, NamedTuple, Optional, Tuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
 class _Place(NamedTuple):
     """The spans of memory that hold a state."""
 
-    spans: Tuple[Tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
     """The address and the number of bytes of each span."""
 
     def read(self) -> bytes:
@@ -75,13 +75,13 @@ def digest() -> int:
     return zlib.crc32(repr((kept.python, kept.numpy)).encode())
 
 
-def portable() -> List[Any]:
+def portable() -> list[Any]:
     """Return the states in the libraries' own form, for another process."""
     numpy = sys.modules.get("numpy")
     return [random.getstate(), None if numpy is None else numpy.random.get_state()]
 
 
-def put_portable(states: List[Any]) -> None:
+def put_portable(states: list[Any]) -> None:
     """Set states that `portable` returned."""
     random.setstate(states[0])
     if states[1] is not None and "numpy" in sys.modules:
@@ -100,12 +100,12 @@ def _keep_numpy() -> Any:
     return place.read() if place.spans else sys.modules["numpy"].random.get_state(legacy=False)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _place_of_python() -> _Place:
     """Return the memory of the words of `random` and of the position before them; no spans if the trial fails."""
     tried, twin = random.Random(1), random.Random(2)
     tried.random()
-    words = struct.pack("=%dI" % _NUM_WORDS, *tried.getstate()[1][:-1])
+    words = struct.pack(f"={_NUM_WORDS}I", *tried.getstate()[1][:-1])
     offset = ctypes.string_at(id(tried), tried.__sizeof__()).find(words) - 4
     span = (offset, 4 + len(words))
     if sys.implementation.name != "cpython" or offset < 0:
@@ -116,11 +116,11 @@ def _place_of_python() -> _Place:
     return _Place(_moved(span, random._inst))
 
 
-def _moved(span: Tuple[int, int], owner: Any) -> Tuple[Tuple[int, int], ...]:
+def _moved(span: tuple[int, int], owner: Any) -> tuple[tuple[int, int], ...]:
     return ((id(owner) + span[0], span[1]),)
 
 
-def _numpy_generators() -> Tuple[Any, Any]:
+def _numpy_generators() -> tuple[Any, Any]:
     """Return the generator behind numpy.random's functions, and its bit generator, which a script may replace."""
     generator = sys.modules["numpy"].random.mtrand._rand
     return generator, getattr(generator, "_bit_generator", None)
@@ -140,8 +140,8 @@ def _place_of_numpy(generator: Any, bits: Any) -> _Place:
     return _Place(((bits.ctypes.state_address, 4 * (_NUM_WORDS + 1)), (id(generator) + offset, 16)))
 
 
-@lru_cache(maxsize=None)
-def _offset_of_normal(cls: Any) -> Optional[int]:
+@cache
+def _offset_of_normal(cls: Any) -> int | None:
     """Return the offset of a generator's second normal number: eight bytes for the flag, then the number."""
     tried, twin = cls(1), cls(2)
     name, words, position = tried.get_state()[:3]
@@ -163,14 +163,14 @@ def is_generator(value: Any) -> bool:
     return isinstance(value, kinds())
 
 
-def kinds() -> Tuple[type, ...]:
+def kinds() -> tuple[type, ...]:
     """Return the classes of generators; those of numpy only if it is imported."""
     numpy = sys.modules.get(_NUMPY)
     of_numpy = () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
     return (torch.Generator, random.Random, *of_numpy)
 
 
-def state_of(generator: Any) -> List[Any]:
+def state_of(generator: Any) -> list[Any]:
     """Return the state of a generator as plain data.
 
     >>> one = random.Random(3)
@@ -188,7 +188,7 @@ def state_of(generator: Any) -> List[Any]:
     return ["numpy", json.dumps(state, default=lambda array: array.tolist())]  # with whole numbers of 128 bits
 
 
-def put_state(generator: Any, state: List[Any]) -> None:
+def put_state(generator: Any, state: list[Any]) -> None:
     """Let a generator continue from a state."""
     if state[0] == "torch":
         generator.set_state(state[1])
@@ -200,7 +200,7 @@ def put_state(generator: Any, state: List[Any]) -> None:
         generator.bit_generator.state = json.loads(state[1])
 
 
-def of_loader(loader: Any) -> List[Any]:
+def of_loader(loader: Any) -> list[Any]:
     """Return the generators from which a loader and its samplers draw, each once."""
     samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     samplers.append(getattr(samplers[1], "sampler", None))

@@ -7,7 +7,8 @@ the rank's own numbers, also in the workers of a DataLoader, whose seed shows wh
 import hashlib
 import sys
 import uuid
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
@@ -29,18 +30,18 @@ class Seeds:
         self._seed = seed
         self._rank = rank
         self._generators = generators
-        self._num_given: Dict[str, int] = {}
+        self._num_given: dict[str, int] = {}
 
     def next(self, num_bits: int = _BITS) -> int:
         """Return a new number of `num_bits` bits."""
         worker = get_worker_info()
         if worker is not None:
-            whose = "worker %d" % torch.initial_seed()  # differs between ranks, unless each rank loads whole batches
+            whose = f"worker {torch.initial_seed()}"  # differs between ranks, unless each rank loads whole batches
         else:
-            whose = "rank %d" % self._rank if self._generators.is_own else "all"
+            whose = f"rank {self._rank}" if self._generators.is_own else "all"
             self._generators.note_drawn()
         number = self._num_given[whose] = self._num_given.get(whose, 0) + 1
-        text = "%d %s %d" % (self._seed, whose, number)
+        text = f"{self._seed} {whose} {number}"
         digest = b"".join(
             hashlib.sha256(b"%d %s" % (part, text.encode())).digest() for part in range(num_bits // 256 + 1)
         )
@@ -132,7 +133,7 @@ class _Known:
         return isinstance(value, cls.original) if is_ours else type.__instancecheck__(cls, value)  # type: ignore[arg-type]
 
 
-def _stand_in(original: Any, names: Dict[str, Any]) -> Any:
+def _stand_in(original: Any, names: dict[str, Any]) -> Any:
     kind: Any = type("_Known", (_Known, type(original)), {})
     return kind(original.__name__, (original,), {"original": original, "__module__": original.__module__, **names})
 

@@ -1,6 +1,7 @@
 """Apply a strategy to an unchanged model, in one order: tensor → checkpointing → compile → shard or replicate."""
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ class ModelHints(NamedTuple):
     blocks: Sequence[str] = ()
     plan: Mapping[str, Any] = {}
     sample: Any = None
-    state: Optional[State] = None
-    initialize: Optional[Callable[[nn.Module], Any]] = None
+    state: State | None = None
+    initialize: Callable[[nn.Module], Any] | None = None
 
 
 def parallelize(
@@ -34,8 +35,8 @@ def parallelize(
     strategy: Strategy,
     hints: ModelHints,
     *,
-    loss: Optional[Callable[..., torch.Tensor]],
-    count: Optional[Callable[[Any], int]],
+    loss: Callable[..., torch.Tensor] | None,
+    count: Callable[[Any], int] | None,
 ) -> "Parallel":
     from .exact_parallel import ExactParallel
     from .parallel import Parallel
@@ -56,13 +57,13 @@ def parallelize(
     trained = [name for name, one in model.named_parameters() if one.requires_grad]
     names = list(blocks.find(model, hints.blocks))
     parts = _apply(model, axes, hints)
-    settings: Dict[str, Any] = {"order": order, "trained": trained, "loss": loss, "count": count}
+    settings: dict[str, Any] = {"order": order, "trained": trained, "loss": loss, "count": count}
     if num_shards:
         return ExactParallel(run, parts, axes, blocks=names, **settings)
     return Parallel(run, parts, axes, **settings)
 
 
-def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Module]:
+def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> dict[int, nn.Module]:
     """Cut, checkpoint, compile and shard; return this rank's stages by number: without a pipeline one stage."""
     strategy, device = axes.strategy, axes.world.device
     skeleton = meta.skeleton_of(model) if meta.is_meta(model) else None
@@ -74,7 +75,7 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Modu
     if strategy.pipeline > 1:
         begin = stages.begins(model, model_blocks, strategy)
         parts = stages.split(model, model_blocks, begin, _sample(hints, axes), axes)
-    done: Dict[int, nn.Module] = {}
+    done: dict[int, nn.Module] = {}
     for number, part in parts.items():
         own = stages.own_blocks(part, model_blocks)
         if strategy.tensor > 1:
@@ -94,7 +95,7 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> Dict[int, nn.Modu
     return done
 
 
-def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> Dict[str, nn.Module]:
+def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> dict[str, nn.Module]:
     """Return the blocks of a model; refuse a model without blocks if the strategy needs blocks."""
     reasons = {
         "checkpointing": strategy.checkpointing != "none",
@@ -121,7 +122,7 @@ def _sample(hints: ModelHints, axes: Axes) -> Any:
     return each(lambda one: one.to(axes.world.device), part)
 
 
-def _fill(parts: List[nn.Module], skeleton: Optional[nn.Module], axes: Axes, hints: ModelHints) -> None:
+def _fill(parts: list[nn.Module], skeleton: nn.Module | None, axes: Axes, hints: ModelHints) -> None:
     """Initialize weights that were made on the meta device, and load the given state."""
     state = read(hints.state) if hints.state is not None else {}
     if skeleton is not None:
@@ -139,7 +140,7 @@ def _refuse_batch_norm(model: nn.Module, strategy: Strategy) -> None:
     for name, module in model.named_modules():
         if isinstance(module, internals.BatchNormLayer) and module.training:
             raise StrategyError(
-                "%s is a BatchNorm, which needs the statistics of the whole batch, but each rank computes only "
-                "its rows" % name,
+                f"{name} is a BatchNorm, which needs the statistics of the whole batch, but each rank computes only "
+                "its rows",
                 hint="use GroupNorm; or run.model() and echelon run --sync-bn",
             )

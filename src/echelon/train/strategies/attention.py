@@ -11,7 +11,7 @@ summed.
 
 import math
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ from .strategy import StrategyError
 from .tensor_plans import divisor_of, refuse_dropout
 from .versions import unsent
 
-Pair = Tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def make(original: Any, mesh: Any, kind: str) -> Any:
@@ -191,7 +191,7 @@ def _scores(query: torch.Tensor, key: torch.Tensor, scale: float, *, is_own: boo
     return scores
 
 
-def _pass_on(tensors: List[torch.Tensor], group: Any) -> messages.Exchange:
+def _pass_on(tensors: list[torch.Tensor], group: Any) -> messages.Exchange:
     """Send tensors to the next rank of the ring, and receive tensors from the rank before."""
     place, number = dist.get_rank(group), dist.get_world_size(group)
     after = dist.get_global_rank(group, (place + 1) % number)
@@ -211,7 +211,7 @@ def apply(model: nn.Module, axes: Axes) -> None:
 
     refuse_dropout(model, "", axes)
     mesh = axes.mesh("context")
-    known: Dict[int, nn.Parameter] = {}
+    known: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) not in known:  # tied weights stay tied
@@ -239,9 +239,8 @@ def cut_plain(tensor: Any, axes: Axes) -> Any:
         return tensor
     if tensor.size(1) % number:
         raise StrategyError(
-            "a sequence has %d tokens, which is not a multiple of the context axis, %d" % (tensor.size(1), number),
-            hint="use sequences of a multiple of %d tokens, or context=%d"
-            % (number, divisor_of(tensor.size(1), number)),
+            f"a sequence has {tensor.size(1)} tokens, which is not a multiple of the context axis, {number}",
+            hint=f"use sequences of a multiple of {number} tokens, or context={divisor_of(tensor.size(1), number)}",
         )
     return tensor.chunk(number, 1)[axes.place("context")].contiguous()
 

@@ -1,6 +1,7 @@
 """The mesh of all ranks, and this rank's place on every axis of a strategy."""
 
-from typing import Any, Callable, Dict, List, Tuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,7 @@ class Axes:
             groups.prove(mesh.get_group(name))
         return mesh
 
-    def _find_places(self) -> Dict[str, int]:
+    def _find_places(self) -> dict[str, int]:
         rank, places = self.world.rank, {}
         for name in reversed(ORDER):
             rank, places[name] = divmod(rank, self.sizes[name])
@@ -61,14 +62,13 @@ class Axes:
         """The number of the part of a batch's rows that this rank has."""
         return self.place("replicate") * self.sizes["shard"] + self.place("shard")
 
-    def rows_of(self, size: int) -> Tuple[int, ...]:
+    def rows_of(self, size: int) -> tuple[int, ...]:
         """Return the number of rows in each data part of a batch; a part consists of whole virtual shards."""
         number = self.strategy.num_data
         num_parts = self.num_shards or number
         if size < num_parts:
             raise StrategyError(
-                "the batch has %d rows, but %s is %d"
-                % (size, "exact" if self.num_shards else "replicate × shard", num_parts),
+                f"the batch has {size} rows, but {'exact' if self.num_shards else 'replicate × shard'} is {num_parts}",
                 hint="use a larger batch (drop_last=True drops a small last batch), or fewer %s"
                 % ("virtual shards" if self.num_shards else "ranks on these axes"),
             )
@@ -121,7 +121,7 @@ class Axes:
 
         return wait
 
-    def broadcast_first(self, tensors: List[torch.Tensor]) -> None:
+    def broadcast_first(self, tensors: list[torch.Tensor]) -> None:
         """Give all ranks rank 0's values."""
         if self.world.size > 1:
             for tensor in tensors:

@@ -9,8 +9,8 @@ A loss that leaves out other targets, weighs classes, or compares samples of the
 ranks compute parts of the batch. The check needs no communication: each rank halves its own rows.
 """
 
-from collections.abc import Mapping
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -24,7 +24,7 @@ from .strategy import Strategy, StrategyError
 IGNORED = -100  # the default of PyTorch's losses
 
 
-def arguments_of(inputs: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return inputs as the positional and the named arguments of a model."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -41,9 +41,9 @@ def each(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
     return type(batch)(each(change, one) for one in batch) if type(batch) in (tuple, list) else batch
 
 
-def tensors_of(batch: Any) -> List[torch.Tensor]:
+def tensors_of(batch: Any) -> list[torch.Tensor]:
     """Return a batch's tensors in their order."""
-    tensors: List[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     each(tensors.append, batch)
     return tensors
 
@@ -73,7 +73,7 @@ def own_loss(outputs: Any) -> Any:
     if isinstance(loss, torch.Tensor):
         return loss
     raise StrategyError(
-        "the model returns a %s without a loss, and run.parallelize() got no loss function" % type(outputs).__name__,
+        f"the model returns a {type(outputs).__name__} without a loss, and run.parallelize() got no loss function",
         hint="run.parallelize(model, strategy, loss=function_of_outputs_and_targets)",
     )
 
@@ -97,7 +97,7 @@ def own_rows(batch: Any, axes: Axes) -> Any:
     return each(cut, batch)
 
 
-def in_parts(batch: Any, number: int, *, is_even: bool) -> List[Any]:
+def in_parts(batch: Any, number: int, *, is_even: bool) -> list[Any]:
     """Cut rows into the parts that are computed one after another."""
 
     def piece(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -105,8 +105,8 @@ def in_parts(batch: Any, number: int, *, is_even: bool) -> List[Any]:
             return tensor
         if tensor.size(0) < number or (is_even and tensor.size(0) % number):
             raise StrategyError(
-                "a rank has %d rows of the batch, but accumulation is %d" % (tensor.size(0), number),
-                hint="use a batch that gives each rank a multiple of %d rows" % number,
+                f"a rank has {tensor.size(0)} rows of the batch, but accumulation is {number}",
+                hint=f"use a batch that gives each rank a multiple of {number} rows",
             )
         rows = rows_of(tensor.size(0), number)
         return tensor.narrow(0, sum(rows[:place]), rows[place])
@@ -137,7 +137,7 @@ class OwnRows:
         """The script's own loader."""
         return self._loader
 
-    def behind(self, change: Callable[[Any], Any], more: Dict[str, Any]) -> "OwnRows":
+    def behind(self, change: Callable[[Any], Any], more: dict[str, Any]) -> "OwnRows":
         """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
         indices = change(self._loader.batch_sampler)
         return OwnRows(twin_of(self._loader, batch_sampler=indices, **more), self._axes)
@@ -150,7 +150,7 @@ class _OwnIndices:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[List[int]]:
+    def __iter__(self) -> Iterator[list[int]]:
         for indices in self._batches:
             yield of_indices(list(indices), self._axes.data_place, self._axes.rows_of(len(indices)))
 
@@ -185,8 +185,9 @@ def check(
     expected = float(_plain(whole)) * counted
     if counted and abs(total - expected) > TOLERANCE[strategy.precision] * max(abs(total), abs(expected), 1e-6):
         raise StrategyError(
-            "the loss of %d rows is %.6g, but their two halves together give %.6g: the loss is no mean over %d "
-            "targets, so no rank can compute its part" % (rows, expected / counted, total / counted, counted),
+            f"the loss of {rows} rows is {expected / counted:.6g}, but their two halves together give "
+            f"{total / counted:.6g}: the loss is no mean over {counted} "
+            "targets, so no rank can compute its part",
             hint="tell over how many targets the loss is a mean: run.parallelize(…, count=lambda targets: (targets "
             "!= 0).sum()); a loss that compares samples with each other needs the whole batch on one rank",
         )

@@ -1,7 +1,8 @@
 """Find the repeated blocks of a model; they are checkpointed, compiled, sharded and placed on stages one by one."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,35 +14,36 @@ STAGE = "echelon_stage."
 WRAPPERS = (STAGE, "module.", "_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
-def find(model: nn.Module, names: Sequence[str] = ()) -> Dict[str, nn.Module]:
+def find(model: nn.Module, names: Sequence[str] = ()) -> dict[str, nn.Module]:
     """Return the blocks by name, in the model's order: the named modules, or the repeated modules of lists."""
     if names:
         return {name: _named(model, name) for name in names}
-    blocks: Dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if any(name.startswith(known + ".") for known in blocks):
             continue  # inside of a block
         for child_name, child in _repeated(module):
-            blocks["%s.%s" % (name, child_name) if name else child_name] = child
+            blocks[f"{name}.{child_name}" if name else child_name] = child
     return blocks
 
 
-def need(model: nn.Module, names: Sequence[str], wish: str) -> Dict[str, nn.Module]:
+def need(model: nn.Module, names: Sequence[str], wish: str) -> dict[str, nn.Module]:
     """Return the blocks; refuse a model without repeated blocks."""
     blocks = find(model, names)
     if not blocks:
         children = [name for name, child in model.named_children() if any(True for _ in child.parameters())]
         raise StrategyError(
-            "%s needs blocks that repeat, but %s has none: no ModuleList or Sequential holds two modules of "
-            "the same kind" % (wish, type(model).__name__),
-            hint="name the blocks: run.parallelize(model, strategy, blocks=%r)" % (children,),
+            f"{wish} needs blocks that repeat, but {type(model).__name__} has none: no ModuleList or "
+            "Sequential holds two modules of "
+            "the same kind",
+            hint=f"name the blocks: run.parallelize(model, strategy, blocks={children!r})",
         )
     return blocks
 
 
-def tied(model: nn.Module) -> "Dict[int, Tuple[str, ...]]":
+def tied(model: nn.Module) -> "dict[int, tuple[str, ...]]":
     """Return the weights that have several names, by identity."""
-    names: Dict[int, Tuple[str, ...]] = {}
+    names: dict[int, tuple[str, ...]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)] = (*names.get(id(parameter), ()), plain_name(name))
     return {key: ones for key, ones in names.items() if len(ones) > 1}
@@ -62,7 +64,7 @@ def replace(model: nn.Module, name: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), last, module)
 
 
-def _repeated(module: nn.Module) -> List[Tuple[str, nn.Module]]:
+def _repeated(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the children of a list, or of a sequence of composed modules, if two of them have the same class."""
     if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
         return []
@@ -79,13 +81,13 @@ def _named(model: nn.Module, name: str) -> nn.Module:
     except AttributeError:
         names = [one for one, _ in model.named_modules() if one and one.count(".") < 2]
         raise StrategyError(
-            "%s has no module %r" % (type(model).__name__, name), hint="one of %s" % ", ".join(names[:20])
+            f"{type(model).__name__} has no module {name!r}", hint="one of {}".format(", ".join(names[:20]))
         ) from None
 
 
-def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], kind: str) -> None:
+def apply(model: nn.Module, model_blocks: dict[str, nn.Module], kind: str) -> None:
     """Wrap each block: "full" keeps only its input, "selective" also the results of matrix products and attention."""
-    settings: Dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if kind == "selective":
         from torch.utils.checkpoint import create_selective_checkpoint_contexts
 

@@ -5,14 +5,14 @@ one device. The caller of `install` lets all ranks draw the same numbers.
 """
 
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import patches
 
-_installed: List[Any] = []
+_installed: list[Any] = []
 
 
 def is_installed() -> bool:
@@ -94,8 +94,8 @@ def _attend_to_cut(query: Any, key: Any, value: Any, mask: Any, p: float, is_cau
 
 
 def attend_with(
-    noise: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
-    *, first: Optional[int], scale: Optional[float] = None, enable_gqa: bool = False,
+    noise: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    *, first: int | None, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention without a fused kernel; it is causal if `first`, the position of the first query, is given."""
     if enable_gqa:
@@ -110,7 +110,7 @@ def attend_with(
     return (scores.softmax(-1) * noise) @ value
 
 
-def rows_of_noise(query: Any, keys: int, p: float) -> Tuple[torch.Tensor, int]:
+def rows_of_noise(query: Any, keys: int, p: float) -> tuple[torch.Tensor, int]:
     """Return the dropout factors of this rank's queries, which are cut by position, and the first query's position."""
     own = query.to_local().size(-2)
     first = query.device_mesh.get_local_rank() * own

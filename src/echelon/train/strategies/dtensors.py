@@ -1,6 +1,6 @@
 """Teach PyTorch's DTensors operations of models that they do not support."""
 
-from typing import Any, List
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ def allow_plain_tensors() -> None:
     torch.backends.mha.set_fastpath_enabled(False)  # DTensor does not know this operation for a whole layer
 
 
-_taught: List[bool] = []
+_taught: list[bool] = []
 
 
 def teach_attention() -> None:
@@ -39,7 +39,7 @@ def teach_attention() -> None:
     def backward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
         return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6) + of_mask(attn_mask, kind)) for kind in kinds]
 
-    def of_mask(mask: Any, kind: Any) -> List[Any]:
+    def of_mask(mask: Any, kind: Any) -> list[Any]:
         """Return the placement of a mask, if there is one: cut like the other tensors, except along dims of size 1."""
         if mask is None or not distributed.places_keywords():  # PyTorch 2.6 to 2.9 leave it as it is
             return []

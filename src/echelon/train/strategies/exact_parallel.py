@@ -1,7 +1,8 @@
 """A training under a strategy whose bits are those of one device: `echelon.start(exact=V)`."""
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ class ExactParallel(Parallel):
     """A model that is trained under a strategy in a run with `exact`; `run.parallelize()` returns it."""
 
     def __init__(
-        self, run: Any, parts: Dict[int, nn.Module], axes: Axes, *, blocks: Sequence[str], **settings: Any
+        self, run: Any, parts: dict[int, nn.Module], axes: Axes, *, blocks: Sequence[str], **settings: Any
     ) -> None:
         self._virtual = VirtualShards(parts, axes, block_names=blocks, trained=settings["trained"])
         super().__init__(run, parts, axes, **settings)
@@ -29,19 +30,20 @@ class ExactParallel(Parallel):
         """Refuse a model that is called in a loop of the script's own: its gradients would not be added up."""
         if torch.is_grad_enabled() and not self._virtual.is_computing:
             raise StrategyError(
-                "exact is %d: echelon computes a batch shard by shard, but the script called the model with "
-                "the whole batch" % self.axes.num_shards,
+                f"exact is {self.axes.num_shards}: echelon computes a batch shard by shard, but the "
+                "script called the model with "
+                "the whole batch",
                 hint="trained.step(inputs, targets)",
             )
 
     def loader(self, loader: Any) -> Any:  # noqa: ARG002
         """Refuse to load rows alone: augmentation and padding would depend on the loaded rows."""
         raise StrategyError(
-            "exact is %d: rows that a rank loads alone may get other augmentation and padding" % self.axes.num_shards,
+            f"exact is {self.axes.num_shards}: rows that a rank loads alone may get other augmentation and padding",
             hint="pass batches of the script's own loader to trained.step(inputs, targets)",
         )
 
-    def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:
+    def _make_schedule(self, parts: dict[int, nn.Module]) -> Any:
         def prepare(stage: Any) -> None:
             stage.begin = self._virtual.begin
             stage.take = lambda place: self._virtual.take(stage.stage_index, place)
@@ -68,7 +70,7 @@ class ExactParallel(Parallel):
         yield
         self._virtual.take(self._stages[0], place)
 
-    def _sum_up(self, losses: List[torch.Tensor]) -> torch.Tensor:
+    def _sum_up(self, losses: list[torch.Tensor]) -> torch.Tensor:
         return self._virtual.sum_up(losses)
 
     @torch.no_grad()
@@ -79,7 +81,7 @@ class ExactParallel(Parallel):
         compute = self._forward if self._schedule is None else self._evaluate_in_stages
         losses = []
         with self._plainly():
-            for place, (part, target) in enumerate(zip(parts, wanted)):  # noqa: B905
+            for place, (part, target) in enumerate(zip(parts, wanted, strict=False)):
                 self._virtual.begin(place)
                 losses.append(compute(part, target))
         return self._begin_mean(self._virtual.sum_of_losses(losses))()

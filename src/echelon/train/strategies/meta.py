@@ -5,7 +5,8 @@ under every strategy, and no rank ever holds more than one whole module.
 """
 
 import copy
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ def skeleton_of(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
 
 
-def materialize(parts: List[nn.Module], device: torch.device) -> None:
+def materialize(parts: list[nn.Module], device: torch.device) -> None:
     """Allocate the weights of this rank on its device; tied weights stay tied."""
     for part in parts:
         ties = [names for names in _names_of_weights(part).values() if len(names) > 1]
@@ -39,18 +40,18 @@ def materialize(parts: List[nn.Module], device: torch.device) -> None:
                 blocks.replace(part, name, parameter)  # type: ignore[arg-type]
 
 
-def _names_of_weights(part: nn.Module) -> Dict[int, List[str]]:
-    names: Dict[int, List[str]] = {}
+def _names_of_weights(part: nn.Module) -> dict[int, list[str]]:
+    names: dict[int, list[str]] = {}
     for name, parameter in part.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     return names
 
 
 def draw(
-    parts: List[nn.Module],
+    parts: list[nn.Module],
     skeleton: nn.Module,
     device: torch.device,
-    initialize: Optional[Initialize],
+    initialize: Initialize | None,
     *,
     given: Mapping[str, torch.Tensor],
 ) -> None:
@@ -58,21 +59,22 @@ def draw(
     local = _everything(parts)
     for path, module in skeleton.named_modules():
         own = _own(module)
-        names = ["%s.%s" % (path, name) if path else name for name in own]
+        names = [f"{path}.{name}" if path else name for name in own]
         if not own or all(name in given for name in names):
             continue
         init = initialize or _initializer_of(skeleton, module)
         if init is None:
             raise StrategyError(
-                "%s is on the meta device, and %s has no method that initializes its weights"
-                % (", ".join(names), type(module).__name__),
+                "{} is on the meta device, and {} has no method that initializes its weights".format(
+                    ", ".join(names), type(module).__name__
+                ),
                 hint="add a method reset_parameters() to this class, or use run.parallelize(…, "
                 "initialize=function_of_a_module)",
             )
         module.to_empty(device=device, recurse=False)
         with torch.no_grad():
             init(module)
-            for name, value in zip(names, _own(module).values()):  # noqa: B905
+            for name, value in zip(names, _own(module).values(), strict=False):
                 if name in local and name not in given:
                     target = local[name]
                     holder = distributed.local_part(target) if is_dtensor(target) else target
@@ -80,23 +82,23 @@ def draw(
         module.to_empty(device="meta", recurse=False)
 
 
-def _everything(parts: List[nn.Module]) -> Dict[str, Any]:
+def _everything(parts: list[nn.Module]) -> dict[str, Any]:
     """Return weights and all buffers by name, also buffers that are not saved."""
-    tensors: Dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for part in parts:
         tensors.update({blocks.plain_name(name): one for name, one in part.named_parameters(remove_duplicate=False)})
         tensors.update({blocks.plain_name(name): one for name, one in part.named_buffers(remove_duplicate=False)})
     return tensors
 
 
-def _own(module: nn.Module) -> Dict[str, torch.Tensor]:
+def _own(module: nn.Module) -> dict[str, torch.Tensor]:
     return {
         **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
         **dict(module.named_buffers(recurse=False, remove_duplicate=False)),
     }
 
 
-def _initializer_of(root: nn.Module, module: nn.Module) -> Optional[Initialize]:
+def _initializer_of(root: nn.Module, module: nn.Module) -> Initialize | None:
     """Return the function that initializes a module: the model's own rule, or the module's method."""
     rule: Any = getattr(root, "_init_weights", None)  # Hugging Face's name, and nanoGPT's
     if callable(rule):

@@ -4,7 +4,8 @@ PyTorch's clip_grad_norm_ takes gradients of one mesh; here some weights are who
 on other ranks' stages. Each rank adds the squares of its parts, divided by the number of ranks that hold the same.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,8 +36,8 @@ def total(
     `copies` has for each gradient the number of ranks that hold the same part. `reduce` adds up the powers of the norms
     over ranks, or takes their maximum if `kind` is infinite.
     """
-    by_copies: Dict[int, List[torch.Tensor]] = {}
-    for gradient, number in zip(gradients, copies):  # noqa: B905
+    by_copies: dict[int, list[torch.Tensor]] = {}
+    for gradient, number in zip(gradients, copies, strict=False):
         own = local(gradient.detach())
         by_copies.setdefault(number, []).append(own.coalesce().values() if own.is_sparse else own)
     power = torch.zeros((), dtype=torch.float64, device=device)
@@ -51,7 +52,7 @@ def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
     """Return the 2-norm of the gradients of weights that a strategy has spread."""
     strategy = axes.strategy
     is_spread = strategy.is_fully_sharded or max(strategy.tensor, strategy.pipeline, strategy.context) > 1
-    gradients: List[Any] = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients: list[Any] = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not is_spread:
         return total(gradients, [1] * len(gradients), axes.world.device)
     copies = [strategy.num_ranks // strategy.pipeline // _num_parts(gradient) for gradient in gradients]
@@ -59,7 +60,7 @@ def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
 
 
 def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
-    by_device: Dict[Any, List[torch.Tensor]] = {}
+    by_device: dict[Any, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             gradient = local(parameter.grad)

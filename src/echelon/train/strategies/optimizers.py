@@ -1,6 +1,7 @@
 """An optimizer over weights that are cut in several ways, and its states as one device would save them."""
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
-Chooser = Callable[[str, nn.Parameter], Dict[str, Any]]
+Chooser = Callable[[str, nn.Parameter], dict[str, Any]]
 
 
 class Optimizing:
@@ -25,8 +26,8 @@ class Optimizing:
         parameters: Mapping[str, nn.Parameter],
         axes: Axes,
         *,
-        groups: Optional[Chooser] = None,
-        settings: Dict[str, Any],
+        groups: Chooser | None = None,
+        settings: dict[str, Any],
     ) -> None:
         wanted = {
             name: groups(name, parameter) if groups is not None else {}
@@ -41,7 +42,7 @@ class Optimizing:
         grouped = _grouped(parameters, wanted, every)
         self.optimizer = spreading.make_optimizer(kind, grouped, axes, settings)
 
-    def state(self, order: Sequence[str], spool: str = "") -> Dict[str, Any]:
+    def state(self, order: Sequence[str], spool: str = "") -> dict[str, Any]:
         """Return states and groups as torch.optim saves them on one device; on the main rank alone.
 
         With `spool`, a file, the tensors lie in it and are mapped, so that memory does not hold all of them.
@@ -53,10 +54,10 @@ class Optimizing:
             name = self._names[id(parameter)]
             for key, value in values.items():
                 if isinstance(value, torch.Tensor) and value.dim():
-                    tensors["%s\n%s" % (name, key)] = value
+                    tensors[f"{name}\n{key}"] = value
                 else:
-                    numbers["%s\n%s" % (name, key)] = value
-        entries: Dict[str, Any] = dict(states.gather(tensors, self._axes, (), spool))
+                    numbers[f"{name}\n{key}"] = value
+        entries: dict[str, Any] = dict(states.gather(tensors, self._axes, (), spool))
         members, kept = self._members(), {}
         for stage in self._of_all_stages((numbers, members, self._settings())):
             entries.update(stage[0])
@@ -64,41 +65,41 @@ class Optimizing:
             kept.update(stage[2])
         return {} if self._axes.world.rank else _as_one_device(entries, members, kept, order)
 
-    def rates(self) -> List[float]:
+    def rates(self) -> list[float]:
         """Return the learning rate of each group of one device; every rank must ask."""
         kept = self._merged(self._settings())
         return [float(kept[number]["lr"]) for number in sorted(kept)]
 
-    def names(self, order: Sequence[str]) -> List[str]:
+    def names(self, order: Sequence[str]) -> list[str]:
         """Return the names of the weights as one device numbers them; every rank must ask."""
         return _in_order(self._merged(self._members()), order)
 
-    def _groups(self) -> List[Dict[str, Any]]:
-        groups: List[Dict[str, Any]] = self.optimizer.param_groups
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
         return groups
 
-    def _merged(self, mine: Dict[Any, Any]) -> Dict[Any, Any]:
-        merged: Dict[Any, Any] = {}
+    def _merged(self, mine: dict[Any, Any]) -> dict[Any, Any]:
+        merged: dict[Any, Any] = {}
         for stage in self._of_all_stages(mine):
             merged.update(stage)
         return merged
 
-    def _of_all_stages(self, mine: Any) -> List[Any]:
+    def _of_all_stages(self, mine: Any) -> list[Any]:
         if self._axes.sizes["pipeline"] == 1:
             return [mine]
         return messages.gather(mine)
 
-    def _members(self) -> Dict[str, int]:
+    def _members(self) -> dict[str, int]:
         """Return for each weight the number of its group on one device."""
         return {self._names[id(one)]: group["echelon_group"] for group in self._groups() for one in group["params"]}
 
-    def _settings(self) -> Dict[int, Dict[str, Any]]:
+    def _settings(self) -> dict[int, dict[str, Any]]:
         return {
             group["echelon_group"]: {key: value for key, value in group.items() if key not in OURS}
             for group in self._groups()
         }
 
-    def _state_of_zero(self) -> Dict[str, Any]:
+    def _state_of_zero(self) -> dict[str, Any]:
         axes = self._axes
         if axes.place("replicate"):
             return {}  # only the first replica returns the state
@@ -126,16 +127,16 @@ class Optimizing:
                 values = state["state"].get(names[self._names[id(parameter)]], {})
                 self.optimizer.state[parameter] = {key: _part(value, parameter) for key, value in values.items()}
 
-    def _names_of(self, state: Mapping[str, Any], order: Sequence[str]) -> Dict[str, int]:
+    def _names_of(self, state: Mapping[str, Any], order: Sequence[str]) -> dict[str, int]:
         """Return the number of each weight in the saved state, by name."""
         names = self.names(order)
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         if len(numbers) != len(names):
             raise StrategyError(
-                "the optimizer's state has %d weights, but the model has %d" % (len(numbers), len(names)),
+                f"the optimizer's state has {len(numbers)} weights, but the model has {len(names)}",
                 hint="load the state of an optimizer of the same model",
             )
-        return dict(zip(names, numbers))  # noqa: B905
+        return dict(zip(names, numbers, strict=False))
 
 
 def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
@@ -153,7 +154,7 @@ def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
     why = optimizer_kinds.why_bits_differ(kind, is_fused=is_fused)
     if why is not None and axes.num_shards and strategy.is_fully_sharded:
         repair = unfused if is_fused else "one of these"
-        raise StrategyError(why, hint="%s; or replicate= in place of shard=, which keeps weights whole" % repair)
+        raise StrategyError(why, hint=f"{repair}; or replicate= in place of shard=, which keeps weights whole")
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
@@ -184,18 +185,18 @@ def _part(value: Any, parameter: Any) -> Any:
     )
 
 
-def _in_order(members: Mapping[str, int], order: Sequence[str]) -> List[str]:
+def _in_order(members: Mapping[str, int], order: Sequence[str]) -> list[str]:
     """Return weights in the order in which one device numbers them: group by group, in the model's order."""
     known = {name: place for place, name in enumerate(order)}
     return sorted(members, key=lambda name: (members[name], known.get(name, len(known))))
 
 
 def _as_one_device(
-    entries: Dict[str, Any], members: Dict[str, int], settings: Dict[int, Dict[str, Any]], order: Sequence[str]
-) -> Dict[str, Any]:
+    entries: dict[str, Any], members: dict[str, int], settings: dict[int, dict[str, Any]], order: Sequence[str]
+) -> dict[str, Any]:
     names = _in_order(members, order)
     numbers = {name: number for number, name in enumerate(names)}
-    state: Dict[int, Dict[str, Any]] = {}
+    state: dict[int, dict[str, Any]] = {}
     for both, value in sorted(entries.items()):
         name, _, key = both.partition("\n")
         state.setdefault(numbers[name], {})[key] = value
@@ -207,10 +208,10 @@ def _as_one_device(
 
 
 def _grouped(
-    parameters: Mapping[str, nn.Parameter], wanted: Dict[str, Dict[str, Any]], every: List[Dict[str, Any]]
-) -> List[Dict[str, Any]]:
+    parameters: Mapping[str, nn.Parameter], wanted: dict[str, dict[str, Any]], every: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return groups of weights with equal settings and the same mesh: PyTorch steps over a group at once."""
-    groups: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    groups: dict[tuple[int, str], dict[str, Any]] = {}
     for name, own in wanted.items():
         number = every.index(own)
         key = (number, _how_cut(parameters[name]))
@@ -218,12 +219,12 @@ def _grouped(
     return [groups[key] for key in sorted(groups)]
 
 
-def _all_settings(mine: List[Dict[str, Any]], axes: Axes) -> List[Dict[str, Any]]:
+def _all_settings(mine: list[dict[str, Any]], axes: Axes) -> list[dict[str, Any]]:
     """Return the different settings, in one order on all stages of a pipeline."""
     every = [mine]
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
-    different: List[Dict[str, Any]] = []
+    different: list[dict[str, Any]] = []
     for settings in [one for part in every for one in part]:
         if settings not in different:
             different.append(settings)

@@ -1,8 +1,9 @@
 """A model to which a strategy was applied: it steps, clips, saves and loads as on one device."""
 
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -56,13 +57,13 @@ class Parallel:
     def __init__(
         self,
         run: "Training",
-        parts: Dict[int, nn.Module],
+        parts: dict[int, nn.Module],
         axes: Axes,
         *,
         order: Sequence[str],
         trained: Sequence[str],
-        loss: Optional[Callable[..., torch.Tensor]],
-        count: Optional[Callable[[Any], int]],
+        loss: Callable[..., torch.Tensor] | None,
+        count: Callable[[Any], int] | None,
     ) -> None:
         self.axes = axes
         self.strategy = axes.strategy
@@ -72,7 +73,7 @@ class Parallel:
         self._loss, self._count = loss, count or batches.count_of
         self.generators = Generators(axes.data_place * axes.sizes["context"] + axes.place("context"), None)
         self.loss_scale = precision.LossScale(is_on=self.strategy.precision == "fp16")
-        self._optimizing: Optional[Optimizing] = None
+        self._optimizing: Optimizing | None = None
         self._calls = run.calls
         self._record, self._is_reordered = run.record, run.is_reordered
         self._total = 1.0
@@ -84,17 +85,18 @@ class Parallel:
             for part in self.parts:
                 part.register_forward_pre_hook(self._refuse_shared_rows)
         if run.world.size > 1:
-            run.say("strategy: %s" % self.strategy)
+            run.say(f"strategy: {self.strategy}")
 
-    def _make_schedule(self, parts: Dict[int, nn.Module]) -> Any:
+    def _make_schedule(self, parts: dict[int, nn.Module]) -> Any:
         return stages.make_schedule(parts, self.axes, self._loss_of_part)
 
     def _refuse_shared_rows(self, *_: Any) -> None:
         """Refuse rows that a run has shared among all ranks, if the strategy needs equal rows on some ranks."""
         if self._calls.is_inside:
             raise StrategyError(
-                "run.loader() gives each of %d ranks its own rows, but under %s only %d ranks have different "
-                "rows" % (self.strategy.num_ranks, self.strategy.as_code(), self.strategy.num_data),
+                f"run.loader() gives each of {self.strategy.num_ranks} ranks its own rows, but under "
+                f"{self.strategy.as_code()} only {self.strategy.num_data} ranks have different "
+                "rows",
                 hint="call trained.step(inputs, targets) with batches of the script's own loader",
             )
 
@@ -109,18 +111,18 @@ class Parallel:
             )
         return self.parts[0]
 
-    def parameters(self) -> Dict[str, nn.Parameter]:
+    def parameters(self) -> dict[str, nn.Parameter]:
         """Return this rank's weights by the names that they have in the model as it was written."""
         return dict(self._parameters)
 
-    def _named_parameters(self) -> Dict[str, nn.Parameter]:
-        parameters: Dict[str, nn.Parameter] = {}
+    def _named_parameters(self) -> dict[str, nn.Parameter]:
+        parameters: dict[str, nn.Parameter] = {}
         for part in self.parts:
             parameters.update({blocks.plain_name(name): one for name, one in part.named_parameters()})
         known = {name: place for place, name in enumerate(self._order)}
         return dict(sorted(parameters.items(), key=lambda item: known.get(item[0], len(known))))
 
-    def optimize(self, kind: Any, *, groups: Optional[Chooser] = None, **settings: Any) -> torch.optim.Optimizer:
+    def optimize(self, kind: Any, *, groups: Chooser | None = None, **settings: Any) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
         self._optimizing = Optimizing(kind, self._parameters, self.axes, groups=groups, settings=settings)
         if self._record is not None:
@@ -170,7 +172,7 @@ class Parallel:
         norms.finish(self._parameters.values())
         return total
 
-    def _sum_up(self, losses: List[torch.Tensor]) -> torch.Tensor:
+    def _sum_up(self, losses: list[torch.Tensor]) -> torch.Tensor:
         """Return the sum of this rank's parts of a loss."""
         return sum(losses, torch.zeros((), device=self.axes.world.device))
 
@@ -227,18 +229,18 @@ class Parallel:
         rank = same_batch.other_rank((inputs, targets), self.axes.world)
         if rank:
             raise StrategyError(
-                "rank %d got another batch than rank 0, but the ranks must compute parts of the same batch" % rank,
+                f"rank {rank} got another batch than rank 0, but the ranks must compute parts of the same batch",
                 hint="draw the same batches on every rank, with one seed (torch.manual_seed(0) before the loader); or "
                 "let each rank load its rows: for inputs, targets in trained.loader(loader): trained.step(…, "
                 "rows=True)",
             )
 
-    def _in_turn(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
+    def _in_turn(self, inputs: Any, targets: Any) -> list[torch.Tensor]:
         """Compute the parts one after another, and return their losses; gradients are exchanged in the last."""
         number = self.strategy.accumulation
         parts, wanted_parts = (batches.in_parts(one, number, is_even=False) for one in (inputs, targets))
         losses = []
-        for place, (part, wanted) in enumerate(zip(parts, wanted_parts)):  # noqa: B905
+        for place, (part, wanted) in enumerate(zip(parts, wanted_parts, strict=False)):
             with self._exchanging(place), self._cut_losses():
                 loss = self._forward(part, wanted)
                 # not Tensor.backward, which a run has hooked for scripts
@@ -298,28 +300,28 @@ class Parallel:
         weight = self._count(targets) / self._total
         return self._loss_of(outputs, targets, weight * self._factor)
 
-    def _in_stages(self, inputs: Any, targets: Any) -> List[torch.Tensor]:
+    def _in_stages(self, inputs: Any, targets: Any) -> list[torch.Tensor]:
         """Compute micro-batches in the schedule's order; return their losses on the rank of the last stage."""
         number = self.strategy.accumulation
         batches.in_parts(inputs, number, is_even=True)  # refuses rows that do not come out even
         assert self._schedule is not None  # noqa: S101
-        losses: List[torch.Tensor] = []
+        losses: list[torch.Tensor] = []
         has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
         tensors = self._show_stages(inputs)
-        wanted: Dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
+        wanted: dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
         wanted.update(versions.no_outputs(self._schedule))
         with precision.autocast(self.axes):
             self._schedule.step(*(tensors if has_first else ()), **stages.as_named(tensors), **wanted)
         return [one.detach() / self._factor for one in losses]
 
-    def _show_stages(self, inputs: Any) -> List[torch.Tensor]:
+    def _show_stages(self, inputs: Any) -> list[torch.Tensor]:
         """Tell stages the structure of the model's inputs; return the tensors of the inputs."""
         for part in self.parts:
             part.form = inputs
         return batches.tensors_of(self._here(inputs))
 
     def _evaluate_in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
-        parts = dict(zip(self._stages, self.parts))  # noqa: B905
+        parts = dict(zip(self._stages, self.parts, strict=False))
         with precision.autocast(self.axes):
             output = stages.forward_only(parts, self.axes, self._show_stages(inputs))
             if output is None:
@@ -333,7 +335,7 @@ class Parallel:
 
     # Saving and loading
 
-    def state(self) -> Dict[str, torch.Tensor]:
+    def state(self) -> dict[str, torch.Tensor]:
         """Return the whole model's state as one device has it, on the main rank; every rank must ask."""
         return states.gather(states.named(self.parts), self.axes, self._order)
 
@@ -341,7 +343,7 @@ class Parallel:
         """Load the state of a whole model, from a mapping or a file; every rank reads only its parts."""
         states.fill(states.named(self.parts), read(state), self._order)
 
-    def optimizer_state(self) -> Dict[str, Any]:
+    def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state as one device has it, on the main rank; every rank must ask."""
         self.optimizer  # noqa: B018  (refuses where there is none)
         assert self._optimizing is not None  # noqa: S101
@@ -365,7 +367,7 @@ class Parallel:
             if is_main:
                 os.replace(model, path)
         else:
-            content: Dict[str, Any] = {"model": safetensors.read(model)} if is_main else {}
+            content: dict[str, Any] = {"model": safetensors.read(model)} if is_main else {}
             if self._optimizing is not None:
                 content["optimizer"] = self._optimizing.state(self._trained, optimizer)
             if is_main:

@@ -1,7 +1,7 @@
 """16-bit precision: where autocast applies, which devices support it, and the scale of an fp16 loss."""
 
 from contextlib import nullcontext
-from typing import Any, Dict
+from typing import Any
 
 import torch
 
@@ -18,7 +18,7 @@ def check(strategy: Strategy, device: torch.device) -> None:
     """Refuse bf16 on a device that does not support it."""
     if strategy.precision == "bf16" and devices.lacks_bf16(device):
         raise StrategyError(
-            "precision is bf16, but %s computes only in fp16 and fp32" % devices.name(device),
+            f"precision is bf16, but {devices.name(device)} computes only in fp16 and fp32",
             hint='precision="fp16"',
         )
 
@@ -39,11 +39,11 @@ class LossScale:
         self._is_on = is_on
         self._num_good = 0
 
-    def state_dict(self) -> Dict[str, float]:
+    def state_dict(self) -> dict[str, float]:
         """Return the scale and the number of good steps since it changed."""
         return {"value": self.value, "good": self._num_good}
 
-    def load_state_dict(self, state: Dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from a state of an earlier process."""
         self.value, self._num_good = state["value"], int(state["good"])
 

@@ -1,6 +1,7 @@
 """Record a training under a strategy for a proof: whole tensors, by the names of the model as it was written."""
 
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ class Gathered:
         self._parameters = {name: parameters[name] for name in trained if name in parameters}
         self._optimizing = optimizing
         self._axes = axes
-        self._gradients: Dict[str, torch.Tensor] = {}
+        self._gradients: dict[str, torch.Tensor] = {}
 
     @property
     def num_cut(self) -> int:
@@ -53,34 +54,34 @@ class Gathered:
         num_whole = sum(all(placement.is_replicate() for placement in placements) for placements in here)
         return len(self.names) - (num_whole if self._axes.sizes["pipeline"] == 1 else 0)
 
-    def values(self) -> Iterator[Tuple[str, torch.Tensor]]:
+    def values(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each name with its weight, on the main rank."""
         yield from self._whole(self._parameters)
 
-    def norms(self) -> Iterator[Tuple[str, float]]:
+    def norms(self) -> Iterator[tuple[str, float]]:
         """Yield each name with the norm of its gradient, on the main rank."""
         gradients = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
         self._gradients = dict(self._whole(gradients))
         for name, gradient in self._gradients.items():
             yield name, float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
-    def gradients(self) -> Iterator[Tuple[str, torch.Tensor]]:
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each name with its gradient, which norms() has gathered on the main rank."""
         yield from self._gradients.items()
 
-    def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, torch.Tensor]]:
+    def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the optimizer states of each weight, on the main rank."""
         names = self._optimizing.names(self.names)
-        state_by_number: Dict[int, Dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
+        state_by_number: dict[int, dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
         for number, values in state_by_number.items():
             for key, value in values.items():
-                yield "%s of %s" % (key, names[number]), torch.as_tensor(value)
+                yield f"{key} of {names[number]}", torch.as_tensor(value)
 
-    def rates(self) -> List[float]:
+    def rates(self) -> list[float]:
         """Return the learning rate of each group of one device."""
         return self._optimizing.rates()
 
-    def _whole(self, tensors: Mapping[str, Any]) -> Iterator[Tuple[str, torch.Tensor]]:
+    def _whole(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
         yield from states.gather(tensors, self._axes, self.names).items()
 
 
@@ -90,18 +91,18 @@ WHOLE, NOTHING = "whole", "–"
 def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
     """Return a row for each weight, and a column for each rank, with the rows and columns that it holds."""
     mine = {name: (tuple(value.shape), _place(value)) for name, value in local.items()}
-    every: List[Any] = [mine]
+    every: list[Any] = [mine]
     if axes.world.size > 1:
         every = messages.gather(mine)
-    shapes: Dict[str, Tuple[int, ...]] = {name: entry[0] for part in every for name, entry in part.items()}
+    shapes: dict[str, tuple[int, ...]] = {name: entry[0] for part in every for name, entry in part.items()}
     known = {name: place for place, name in enumerate(order)}
     names = sorted(shapes, key=lambda name: (known.get(name, len(known)), name))
-    rows = [["weight", "shape", *("rank %d" % rank for rank in range(len(every)))]]
+    rows = [["weight", "shape", *(f"rank {rank}" for rank in range(len(every)))]]
     for name in names:
         cells = [part[name][1] if name in part else NOTHING for part in every]
         rows.append([name, " × ".join(map(str, shapes[name])) or "1", *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]  # noqa: B905
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
     return "\n".join(lines)
 
 
@@ -115,7 +116,7 @@ def _place(tensor: Any) -> str:
     if 0 in shape:
         return NOTHING
     slices = [
-        ":" if size == all_of_it else "%d:%d" % (first, first + size)
-        for size, first, all_of_it in zip(shape, offset, tensor.shape)  # noqa: B905
+        ":" if size == all_of_it else f"{first}:{first + size}"
+        for size, first, all_of_it in zip(shape, offset, tensor.shape, strict=False)
     ]
-    return "[%s]" % ", ".join(slices)
+    return "[{}]".format(", ".join(slices))

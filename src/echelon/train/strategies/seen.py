@@ -1,9 +1,10 @@
 """Record one forward pass of a model: the order of its blocks, and the modules with weights outside of the blocks."""
 
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,8 +23,8 @@ class Seen:
     """The record of one forward(): the called modules in their order, and their outputs."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, named: Any) -> None:
-        self.calls: List[str] = []
-        self.outputs: Dict[str, Any] = {}
+        self.calls: list[str] = []
+        self.outputs: dict[str, Any] = {}
         self.changed = ""
         """A block whose output was changed in place before the next block got it."""
         self._left: Any = None
@@ -36,11 +37,11 @@ class Seen:
         }
         self.outside = [name for name in watched if name not in blocks]
         self._weights = {
-            "%s.%s" % (name, leaf) if name else leaf: one
+            f"{name}.{leaf}" if name else leaf: one
             for name in self.outside
             for leaf, one in watched[name].named_parameters(recurse=False)
         }
-        self.uses: Dict[str, Set[int]] = {name: set() for name in self._weights}
+        self.uses: dict[str, set[int]] = {name: set() for name in self._weights}
         """Where each weight outside of the blocks is used: before them (-1), among them (0) or after them (1)."""
         self._names = {_memory_of(one): name for name, one in self._weights.items()}
         self._last, self._side = list(blocks)[-1], -1
@@ -115,25 +116,25 @@ def _has_own(module: nn.Module) -> bool:
 class Sides(NamedTuple):
     """Modules with weights outside of the blocks, by name."""
 
-    before: List[str]
+    before: list[str]
     """The modules that are called before the blocks."""
-    after: List[str]
-    loose: List[str]
+    after: list[str]
+    loose: list[str]
     """The modules whose weights are used without a separate call of the module, such as the model itself."""
 
 
-def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
+def sides(model: nn.Module, seen: Seen, order: list[str]) -> Sides:
     """Return which modules with weights are called before the blocks, and which after; refuse modules between them."""
     kind = type(model).__name__
     if [name for name in seen.calls if name in order] != order:
         raise StrategyError(
-            "%s does not call its blocks once each and in order, so the stages have no order" % kind,
+            f"{kind} does not call its blocks once each and in order, so the stages have no order",
             hint="name blocks that it calls once each and in order: run.parallelize(model, strategy, blocks=[…])",
         )
     if seen.changed:
         raise StrategyError(
-            "%s changes the output of its block %s in place, but the next stage needs the unchanged output"
-            % (kind, seen.changed),
+            f"{kind} changes the output of its block {seen.changed} in place, but the next stage needs the "
+            "unchanged output",
             hint="write x = x + y in place of x += y between the blocks",
         )
     first, last = seen.calls.index(order[0]), seen.calls.index(order[-1])
@@ -149,14 +150,14 @@ def sides(model: nn.Module, seen: Seen, order: List[str]) -> Sides:
             (modules.after if uses <= {1} else modules.loose).append(name)
         else:
             raise StrategyError(
-                "%s has weights in %s, which it calls between its blocks; no single stage can own these weights"
-                % (kind, name),
+                f"{kind} has weights in {name}, which it calls between its blocks; no single stage can "
+                "own these weights",
                 hint="move these weights into a module that the model calls before the first block or after the last",
             )
     return modules
 
 
-def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
+def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> dict[str, int]:
     """Return for each loose weight whether it is used before the blocks (-1) or after them (1); refuse other uses."""
     side_by_weight = {}
     for name, uses in seen.uses.items():
@@ -164,8 +165,7 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
             continue
         if len(uses) > 1 or 0 in uses:
             raise StrategyError(
-                "%s uses its %s %s; no single stage can own it"
-                % (
+                "{} uses its {} {}; no single stage can own it".format(
                     type(model).__name__,
                     name,
                     "between the blocks" if 0 in uses else "both before and after the blocks",
@@ -178,7 +178,7 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> Dict[str, int]:
 
 def needed_later(
     model: nn.Module, seen: Seen, before: Sequence[str], first: str, args: Any, named: Any, weights: Sequence[str] = ()
-) -> List[str]:
+) -> list[str]:
     """Return the modules and weights before the blocks that are also used after the first block.
 
     An example is a time embedding that all blocks get. The modules and weights are replaced by NaN, and the first block
@@ -200,7 +200,7 @@ def needed_later(
                 hook.remove()
             del block.__dict__["forward"]
             block.__dict__.update({} if forward is None else {"forward": forward})
-        pairs = zip(tensors_of(output), expected)  # noqa: B905
+        pairs = zip(tensors_of(output), expected, strict=False)
         return any(bool((one.isnan() & ~other.isnan()).any()) for one, other in pairs)
 
     names = [*before, *weights]

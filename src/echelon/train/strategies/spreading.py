@@ -1,6 +1,7 @@
 """Replicate or shard a model's weights with PyTorch's DDP, fully_shard and ZeRO: the outermost step."""
 
-from typing import Any, Dict, Iterable, List, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_AT_ONCE = 1 << 24  # elements: 64 MB more in float32; with larger tensors the calls take little of the time
 
 
-def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> nn.Module:
+def apply(model: nn.Module, model_blocks: dict[str, nn.Module], axes: Axes) -> nn.Module:
     """Shard or replicate a model; return the module to call from now on."""
     if axes.strategy.is_fully_sharded:
         _shard(model, model_blocks, axes)
@@ -27,11 +28,11 @@ def apply(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> n
     return model
 
 
-def _shard(model: nn.Module, model_blocks: Dict[str, nn.Module], axes: Axes) -> None:
+def _shard(model: nn.Module, model_blocks: dict[str, nn.Module], axes: Axes) -> None:
     from torch.distributed.fsdp import fully_shard
 
     strategy = axes.strategy
-    settings: Dict[str, Any] = {
+    settings: dict[str, Any] = {
         "mesh": axes.mesh_of_weights(),
         "mp_policy": _precision(axes, is_root=False),
         "reshard_after_forward": strategy.reshard == "always" and strategy.shard > 1,
@@ -65,7 +66,7 @@ def _precision(axes: Axes, *, is_root: bool) -> Any:
     )
 
 
-def _offload(strategy: Strategy, device: torch.device) -> Dict[str, Any]:
+def _offload(strategy: Strategy, device: torch.device) -> dict[str, Any]:
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     return {"offload_policy": CPUOffloadPolicy(pin_memory=devices.is_accelerator(device))} if strategy.offload else {}
@@ -80,7 +81,7 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
             spread.set_is_last_backward(is_last)
 
 
-def make_optimizer(kind: Any, groups: List[Dict[str, Any]], axes: Axes, settings: Dict[str, Any]) -> Any:
+def make_optimizer(kind: Any, groups: list[dict[str, Any]], axes: Axes, settings: dict[str, Any]) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some weights."""
     weights = [weight for group in groups for weight in group["params"]]
     if axes.num_shards or any(is_dtensor(weight) for weight in weights):

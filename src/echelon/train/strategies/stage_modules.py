@@ -6,7 +6,8 @@ every other axis can cut them.
 """
 
 import copy
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -62,8 +63,8 @@ class _Ends:
     def __init__(self, last: str) -> None:
         self.last = last
         """The name of the last block; empty for the last stage."""
-        self.received: List[Any] = []
-        self.left: List[Any] = []
+        self.received: list[Any] = []
+        self.left: list[Any] = []
 
 
 class _Done(Exception):
@@ -113,7 +114,7 @@ class _After(_StandIn):
 class _Elsewhere(_StandIn):
     """A module outside of the blocks that is on another stage; its numbers are not used, its shape may be."""
 
-    def __init__(self, original: nn.Module, device: torch.device, shape: Tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, original: nn.Module, device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__(original, device)
         self._shape, self._dtype = shape, dtype
 
@@ -135,7 +136,7 @@ def split(
     sample: Any,
     mine: Sequence[int],
     run_device: torch.device,
-) -> Dict[int, nn.Module]:
+) -> dict[int, nn.Module]:
     """Return stages by number; the model must not be used afterwards."""
     device = next(model.parameters()).device
     args, named = batches.arguments_of(batches.each(lambda one: one.to(device), sample))
@@ -147,13 +148,14 @@ def split(
     needed = needed_later(model, seen, outside.before, order[0], args, named, early)
     if needed:
         raise StrategyError(
-            "the model also uses %s after the first block of %s, but the stages there do not have it"
-            % (", ".join(needed), type(model).__name__),
+            "the model also uses {} after the first block of {}, but the stages there do not have it".format(
+                ", ".join(needed), type(model).__name__
+            ),
             hint=EVERYWHERE,
         )
     bounds = [0, *(order.index(name) for name in begin), len(order)]
     whole = {number: model if number == mine[0] else _like(model) for number in mine}
-    stages: Dict[int, nn.Module] = {}
+    stages: dict[int, nn.Module] = {}
     for number in mine:
         first, end = bounds[number], bounds[number + 1]
         for name, side in sides_of_weights.items():
@@ -166,12 +168,12 @@ def split(
 
 def _like(model: nn.Module) -> nn.Module:
     """Return a copy of a model that has the same weights, and whose modules can be replaced."""
-    same: Dict[int, Any] = {id(one): one for one in [*model.parameters(), *model.buffers()]}
+    same: dict[int, Any] = {id(one): one for one in [*model.parameters(), *model.buffers()]}
     return copy.deepcopy(model, same)
 
 
 def _stage(
-    model: nn.Module, seen: Seen, order: List[str], bounds: Tuple[int, int], outside: Sides, device: torch.device
+    model: nn.Module, seen: Seen, order: list[str], bounds: tuple[int, int], outside: Sides, device: torch.device
 ) -> Stage:
     first, end = bounds
     ends = _Ends(order[end - 1] if end < len(order) else "")

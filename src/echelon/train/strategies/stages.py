@@ -1,6 +1,7 @@
 """Place an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's schedules."""
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,31 +15,30 @@ from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
 from .versions import unscaled
 
 
-def places(strategy: Strategy, rank: int) -> List[int]:
+def places(strategy: Strategy, rank: int) -> list[int]:
     last = strategy.num_stages - 1
     if strategy.schedule in SHAPED_LIKE_V:
         return [rank, last - rank]
     return list(range(rank, strategy.num_stages, strategy.pipeline))
 
 
-def begins(model: nn.Module, model_blocks: Mapping[str, nn.Module], strategy: Strategy) -> List[str]:
+def begins(model: nn.Module, model_blocks: Mapping[str, nn.Module], strategy: Strategy) -> list[str]:
     """Return the first module of each stage but the first stage: as given, or balanced by the number of weights."""
     names = list(model_blocks)
     if len(names) < strategy.num_stages:
         raise StrategyError(
-            "the pipeline has %d stages, but %s has only %d blocks"
-            % (strategy.num_stages, type(model).__name__, len(names)),
-            hint="use at most %d stages: pipeline=%d"
-            % (len(names), max(1, len(names) * strategy.pipeline // strategy.num_stages)),
+            f"the pipeline has {strategy.num_stages} stages, but {type(model).__name__} has only {len(names)} blocks",
+            hint=f"use at most {len(names)} stages: "
+            f"pipeline={max(1, len(names) * strategy.pipeline // strategy.num_stages)}",
         )
     return list(strategy.split) or _balanced(model, names, strategy.num_stages)
 
 
-def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> List[str]:
+def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> list[str]:
     """Return where stages begin so that the largest has as few weights as can be."""
     sizes = _sizes(model, names)
     count = len(names)
-    best: Dict[Any, Any] = {(count, 0): (0, [])}
+    best: dict[Any, Any] = {(count, 0): (0, [])}
 
     def cut(first: int, stages: int) -> Any:
         if (first, stages) not in best:
@@ -52,9 +52,9 @@ def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> List[s
     return [names[place] for place in cut(0, num_stages)[1][1:]]
 
 
-def _sizes(model: nn.Module, names: Sequence[str]) -> List[int]:
+def _sizes(model: nn.Module, names: Sequence[str]) -> list[int]:
     """Return the number of weights of each block; weights outside of blocks count to the block before, or the first."""
-    owner: Dict[str, int] = {name: place for place, name in enumerate(names)}
+    owner: dict[str, int] = {name: place for place, name in enumerate(names)}
     sizes, place = [0] * len(names), 0
     for name, parameter in model.named_parameters():
         inside = next((known for known in owner if name.startswith(known + ".")), None)
@@ -69,21 +69,22 @@ def split(
     begin: Sequence[str],
     sample: Any,
     axes: Axes,
-) -> Dict[int, nn.Module]:
+) -> dict[int, nn.Module]:
     """Return this rank's stages by number."""
     _refuse_shared(model)
     unknown = [name for name in begin if name not in model_blocks]
     if unknown:
         raise StrategyError(
-            "split names %s, but the blocks of %s are %s"
-            % (", ".join(unknown), type(model).__name__, ", ".join(model_blocks)),
-            hint="split=%r" % (tuple(list(model_blocks)[1 : axes.strategy.num_stages]),),
+            "split names {}, but the blocks of {} are {}".format(
+                ", ".join(unknown), type(model).__name__, ", ".join(model_blocks)
+            ),
+            hint=f"split={tuple(list(model_blocks)[1 : axes.strategy.num_stages])!r}",
         )
     mine = places(axes.strategy, axes.place("pipeline"))
     return stage_modules.split(model, model_blocks, begin, sample, mine, axes.world.device)
 
 
-def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> Dict[str, nn.Module]:
+def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Return the blocks that a stage has, by their names in it."""
     prefix = blocks.STAGE if isinstance(part, stage_modules.Stage) else ""
     own = {prefix + name: part.get_submodule(prefix + name) for name in model_blocks}
@@ -100,7 +101,7 @@ def watch(parts: Iterable[nn.Module]) -> None:
 def _refuse_shared(model: nn.Module) -> None:
     for names in blocks.tied(model).values():
         raise StrategyError(
-            "%s are one shared tensor, but a pipeline would put it on two stages" % " and ".join(names),
+            "{} are one shared tensor, but a pipeline would put it on two stages".format(" and ".join(names)),
             hint="give each name its own weights, or use pipeline=1",
         )
 
@@ -122,7 +123,7 @@ def make_schedule(
     kind = getattr(pipelining, word, None) or getattr(schedules, word, None)
     if kind is None:
         raise StrategyError(
-            "the schedule %s needs %s, which PyTorch %s does not have" % (strategy.schedule, word, torch.__version__),
+            f"the schedule {strategy.schedule} needs {word}, which PyTorch {torch.__version__} does not have",
             hint='schedule="1f1b"',
         )
     group = axes.group("pipeline")
@@ -137,9 +138,9 @@ def make_schedule(
     return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, **unscaled(kind))
 
 
-def as_named(inputs: Sequence[Any]) -> Dict[str, Any]:
+def as_named(inputs: Sequence[Any]) -> dict[str, Any]:
     """Return a model's inputs as every stage gets them, in the order of their names."""
-    return {"input_%03d" % place: one for place, one in enumerate(inputs)}
+    return {f"input_{place:03d}": one for place, one in enumerate(inputs)}
 
 
 def forward_only(parts: Mapping[int, nn.Module], axes: Axes, inputs: Sequence[torch.Tensor]) -> Any:

@@ -1,7 +1,8 @@
 """Save whole and plain states as one device would, and load states that one device or any strategy saved."""
 
 import os
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,13 +23,13 @@ class Entry(NamedTuple):
     """One tensor of the whole model, and which rank of the pipeline has it."""
 
     stage_rank: int
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     dtype: torch.dtype
 
 
-def named(parts: Sequence[nn.Module]) -> Dict[str, Any]:
+def named(parts: Sequence[nn.Module]) -> dict[str, Any]:
     """Return this rank's weights and kept buffers by the names that they have in the model as it was written."""
-    tensors: Dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for part in parts:
         for name, value in part.state_dict(keep_vars=True).items():
             if isinstance(value, torch.Tensor):
@@ -41,10 +42,10 @@ def part_of(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     if not is_dtensor(like):
         return tensor
     shape, offset = distributed.part_of(tensor.shape, like.device_mesh, like.placements)
-    return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape))]  # noqa: B905
+    return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=False))]
 
 
-def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: str = "") -> Dict[str, torch.Tensor]:
+def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: str = "") -> dict[str, torch.Tensor]:
     """Return all tensors whole, on the main rank and in the host's memory; return nothing on other ranks.
 
     With `spool`, a file of this name has them, and they are mapped.
@@ -53,7 +54,7 @@ def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: st
         write(spool, local, axes, order)
         return {} if axes.world.rank else safetensors.read(spool)
     entries = _entries(local, axes, order)
-    return {name: value.cpu().clone() for name, value in zip(entries, _wholes(local, entries, axes))}  # noqa: B905
+    return {name: value.cpu().clone() for name, value in zip(entries, _wholes(local, entries, axes), strict=False)}
 
 
 def write(path: str, local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> None:
@@ -82,7 +83,7 @@ def _wholes(local: Mapping[str, Any], entries: Mapping[str, Entry], axes: Axes) 
             yield value
 
 
-def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> Dict[str, Entry]:
+def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> dict[str, Entry]:
     mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
@@ -112,8 +113,7 @@ def fill(local: Mapping[str, Any], state: Mapping[str, torch.Tensor], order: Seq
     for name, target in local.items():
         if tuple(state[name].shape) != tuple(target.shape):
             raise StrategyError(
-                "%s has the shape %s in the state, but %s in the model"
-                % (name, tuple(state[name].shape), tuple(target.shape)),
+                f"{name} has the shape {tuple(state[name].shape)} in the state, but {tuple(target.shape)} in the model",
                 hint="load the state of the same model",
             )
         with torch.no_grad():
@@ -125,13 +125,13 @@ def _local(tensor: Any) -> torch.Tensor:
     return part.detach()
 
 
-def _refuse_names(names: List[str], reason: str) -> None:
+def _refuse_names(names: list[str], reason: str) -> None:
     if names:
-        more = " and %d more" % (len(names) - NUM_NAMED) if len(names) > NUM_NAMED else ""
+        more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
         raise StrategyError(reason % (", ".join(names[:NUM_NAMED]) + more), hint="load the state of the same model")
 
 
-State = Union[str, Mapping[str, torch.Tensor]]
+State = str | Mapping[str, torch.Tensor]
 
 
 def read(state: State) -> Mapping[str, torch.Tensor]:

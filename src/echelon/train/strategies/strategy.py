@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any
 
 from ...errors import UsageError
 
@@ -34,7 +35,7 @@ class StrategyError(UsageError):
     is_told_briefly = True
 
     def __str__(self) -> str:
-        return "%s\n  way out: %s" % (self.message, self.hint) if self.hint else self.message
+        return f"{self.message}\n  way out: {self.hint}" if self.hint else self.message
 
 
 StrategyError.__module__ = "echelon"  # as people know it, from wherever it was imported
@@ -85,7 +86,7 @@ class Strategy:
     """In which order a pipeline computes its micro-batches."""
     stages_per_rank: int = 2
     """Stages that each rank of a looping schedule has."""
-    split: Tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
     """The modules that begin a stage, but for the first; empty: balanced by the number of weights."""
     attention: str = "all-gather"
     """How the context axis brings keys and values together."""
@@ -94,7 +95,7 @@ class Strategy:
         for name in (*AXES, "accumulation", "stages_per_rank"):
             count = getattr(self, name)
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise StrategyError("%s is %r, but must be a number of at least 1" % (name, count), hint="%s=1" % name)
+                raise StrategyError(f"{name} is {count!r}, but must be a number of at least 1", hint=f"{name}=1")
         for name, words in (
             ("reshard", RESHARD),
             ("precision", PRECISIONS),
@@ -104,8 +105,8 @@ class Strategy:
         ):
             if getattr(self, name) not in words:
                 raise StrategyError(
-                    "%s is %r; the choices are %s" % (name, getattr(self, name), ", ".join(words)),
-                    hint='%s="%s"' % (name, words[0]),
+                    "{} is {!r}; the choices are {}".format(name, getattr(self, name), ", ".join(words)),
+                    hint=f'{name}="{words[0]}"',
                 )
         object.__setattr__(self, "split", tuple(self.split))
         _check_composition(self)
@@ -143,26 +144,26 @@ class Strategy:
         return self.offload or (self.shard > 1 and self.reshard != "never") or (self.replicate > 1 and is_cut)
 
     def __str__(self) -> str:
-        axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
-        words = ["%s = %s" % (axes, "1 rank" if self.num_ranks == 1 else "%d ranks" % self.num_ranks)]
+        axes = " × ".join(f"{name} {getattr(self, name):d}" for name in AXES)
+        words = ["{} = {}".format(axes, "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks")]
         options = [field.name for field in fields(self) if field.name not in AXES]
-        words += ["%s %s" % (name.replace("_", " "), _as_word(getattr(self, name))) for name in options]
+        words += ["{} {}".format(name.replace("_", " "), _as_word(getattr(self, name))) for name in options]
         return " · ".join(words)
 
     def as_code(self) -> str:
         """Return the code that makes this value, with the arguments that differ from their defaults."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        changed = ["%s=%r" % (one.name, values[one.name]) for one in fields(self) if values[one.name] != one.default]
-        return "Strategy(%s)" % ", ".join(changed)
+        changed = [f"{one.name}={values[one.name]!r}" for one in fields(self) if values[one.name] != one.default]
+        return "Strategy({})".format(", ".join(changed))
 
     def check_ranks(self, num_ranks: int) -> None:
         """Refuse axes that do not multiply to the number of ranks; offer the nearest that do."""
         if self.num_ranks != num_ranks:
-            axes = " × ".join("%s %d" % (name, getattr(self, name)) for name in AXES)
+            axes = " × ".join(f"{name} {getattr(self, name):d}" for name in AXES)
             raise StrategyError(
-                "%s = %d, but the number of ranks is %d" % (axes, self.num_ranks, num_ranks),
-                hint="%s; or echelon run -n %d …"
-                % (", ".join(one.as_code() for one in _nearest(self, num_ranks)), self.num_ranks),
+                f"{axes} = {self.num_ranks}, but the number of ranks is {num_ranks}",
+                hint=f"{', '.join(near.as_code() for near in _nearest(self, num_ranks))}; "
+                f"or echelon run -n {self.num_ranks} …",
             )
 
 
@@ -174,29 +175,29 @@ def _as_word(value: Any) -> str:
     return str(value)
 
 
-def _nearest(strategy: Strategy, num_ranks: int) -> List[Strategy]:
+def _nearest(strategy: Strategy, num_ranks: int) -> list[Strategy]:
     """Return the strategies with this number of ranks whose axes are nearest, by powers of two."""
     sizes = [getattr(strategy, name) for name in AXES]
     ranked = sorted(
         _factors(num_ranks, len(AXES)),
         key=lambda ones: (  # among equally near strategies, those with more replicas come first
-            sum(abs(math.log2(one / old)) for one, old in zip(ones, sizes)),  # noqa: B905
+            sum(abs(math.log2(one / old)) for one, old in zip(ones, sizes, strict=False)),
             [-one for one in ones],
         ),
     )
     return list(itertools.islice(_valid(strategy, ranked), NUM_OFFERED))
 
 
-def _valid(strategy: Strategy, ranked: List[Tuple[int, ...]]) -> Iterator[Strategy]:
-    values: Dict[str, Any] = {one.name: getattr(strategy, one.name) for one in fields(strategy)}
+def _valid(strategy: Strategy, ranked: list[tuple[int, ...]]) -> Iterator[Strategy]:
+    values: dict[str, Any] = {one.name: getattr(strategy, one.name) for one in fields(strategy)}
     for sizes in ranked:
         try:
-            yield Strategy(**{**values, **dict(zip(AXES, sizes))})  # noqa: B905
+            yield Strategy(**{**values, **dict(zip(AXES, sizes, strict=False))})
         except StrategyError:
             pass  # an invalid strategy is not offered
 
 
-def _factors(number: int, count: int) -> Iterator[Tuple[int, ...]]:
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
     if count == 1:
         yield (number,)
         return
@@ -211,8 +212,8 @@ def _check_composition(strategy: Strategy) -> None:
     is_cut = strategy.tensor > 1 or strategy.pipeline > 1 or strategy.context > 1
     _refuse(
         strategy.spreads_states_only and is_cut,
-        'shard=%d with reshard="never" (ZeRO-1) and %s do not work together: ZeroRedundancyOptimizer '
-        "distributes whole tensors, and this axis cuts them" % (strategy.shard, _others(strategy)),
+        f'shard={strategy.shard} with reshard="never" (ZeRO-1) and {_others(strategy)} do not work together: '
+        "ZeroRedundancyOptimizer distributes whole tensors, and this axis cuts them",
         'use reshard="after-backward", which shards the optimizer states too',
     )
     _refuse(
@@ -223,82 +224,82 @@ def _check_composition(strategy: Strategy) -> None:
     )
     _refuse(
         strategy.context > 1 and strategy.tensor > 1,
-        "tensor=%d and context=%d exclude each other: both give a block its activations as DTensors, each on "
-        "its own mesh" % (strategy.tensor, strategy.context),
+        f"tensor={strategy.tensor} and context={strategy.context} exclude each other: both give a "
+        "block its activations as DTensors, each on "
+        "its own mesh",
         "use sequence_parallel=True, which cuts sequences along the tensor axis",
     )
     _refuse(
         strategy.context > 1 and strategy.pipeline > 1,
-        "pipeline=%d and context=%d exclude each other: stages send plain tensors, but the context axis makes "
-        "DTensors" % (strategy.pipeline, strategy.context),
+        f"pipeline={strategy.pipeline} and context={strategy.context} exclude each other: stages "
+        "send plain tensors, but the context axis makes "
+        "DTensors",
         "use context=1, or pipeline=1",
     )
     _refuse(
         strategy.tensor > 1 and strategy.pipeline > 1 and strategy.sequence_parallel,
-        "pipeline=%d and sequence_parallel exclude each other: a stage may begin where the sequence is cut"
-        % strategy.pipeline,
+        f"pipeline={strategy.pipeline} and sequence_parallel exclude each other: a stage may begin where "
+        "the sequence is cut",
         "sequence_parallel=False",
     )
     for word in ("sequence_parallel", "parallel_loss"):
         _refuse(
             getattr(strategy, word) and strategy.tensor == 1,
-            "%s needs a tensor axis, but tensor is 1" % word,
+            f"{word} needs a tensor axis, but tensor is 1",
             "tensor=2",
         )
     _refuse(
         strategy.parallel_loss and strategy.pipeline > 1,
-        "pipeline=%d and parallel_loss exclude each other: the last stage returns a plain tensor" % strategy.pipeline,
+        f"pipeline={strategy.pipeline} and parallel_loss exclude each other: the last stage returns a plain tensor",
         "parallel_loss=False",
     )
 
 
 def _check_pipeline(strategy: Strategy) -> None:
     if strategy.pipeline == 1:
-        _refuse(
-            bool(strategy.split), "split names modules, but pipeline is 1", "pipeline=%d" % (len(strategy.split) + 1)
-        )
+        _refuse(bool(strategy.split), "split names modules, but pipeline is 1", f"pipeline={len(strategy.split) + 1}")
         return
     _refuse(
         strategy.accumulation < strategy.num_stages,
-        "accumulation is %d, but the pipeline has %d stages: with fewer micro-batches than stages some ranks "
-        "always wait" % (strategy.accumulation, strategy.num_stages),
-        "accumulation=%d" % strategy.num_stages,
+        f"accumulation is {strategy.accumulation}, but the pipeline has {strategy.num_stages} stages: "
+        "with fewer micro-batches than stages some ranks "
+        "always wait",
+        f"accumulation={strategy.num_stages}",
     )
     _refuse(
         strategy.schedule in SHAPED_LIKE_V and strategy.stages_per_rank != 2,
-        "the schedule %s needs 2 stages per rank, but stages_per_rank is %d"
-        % (strategy.schedule, strategy.stages_per_rank),
+        f"the schedule {strategy.schedule} needs 2 stages per rank, but stages_per_rank is {strategy.stages_per_rank}",
         "stages_per_rank=2",
     )
     _refuse(
         strategy.schedule in ("interleaved", "zero-bubble") and strategy.accumulation % strategy.pipeline != 0,
-        "accumulation is %d, but %s needs a multiple of %d"
-        % (strategy.accumulation, strategy.schedule, strategy.pipeline),
-        "accumulation=%d" % (-(-strategy.accumulation // strategy.pipeline) * strategy.pipeline),
+        f"accumulation is {strategy.accumulation}, but {strategy.schedule} needs a multiple of {strategy.pipeline}",
+        f"accumulation={-(-strategy.accumulation // strategy.pipeline) * strategy.pipeline}",
     )
     _refuse(
         strategy.schedule in SPLIT_BACKWARD and (strategy.compile or strategy.checkpointing != "none"),
-        "%s and %s exclude each other: the schedule splits backward into two passes, for inputs and for "
-        "weights, over the graph of the forward pass"
-        % (strategy.schedule, "compile" if strategy.compile else "checkpointing=%r" % strategy.checkpointing),
+        "{} and {} exclude each other: the schedule splits backward into two passes, for inputs and for "
+        "weights, over the graph of the forward pass".format(
+            strategy.schedule, "compile" if strategy.compile else f"checkpointing={strategy.checkpointing!r}"
+        ),
         'schedule="interleaved"',
     )
     _refuse(
         strategy.schedule in SPLIT_BACKWARD and strategy.shard > 1 and strategy.reshard == "always",
-        '%s with shard=%d and reshard="always": fully_shard frees a block\'s weights between the two backward '
-        "passes, and gradients are silently wrong (PyTorch 2.13)" % (strategy.schedule, strategy.shard),
+        f'{strategy.schedule} with shard={strategy.shard} and reshard="always": fully_shard frees a block\'s weights '
+        "between the two backward passes, and gradients are silently wrong (PyTorch 2.13)",
         'reshard="after-backward"',
     )
     _refuse(
         len(strategy.split) not in (0, strategy.num_stages - 1),
-        "split names %d modules, but %d stages need %d of them"
-        % (len(strategy.split), strategy.num_stages, strategy.num_stages - 1),
+        f"split names {len(strategy.split)} modules, but {strategy.num_stages} stages need "
+        f"{strategy.num_stages - 1} of them",
         "name the first module of every stage except the first stage",
     )
 
 
 def _others(strategy: Strategy) -> str:
-    return ", ".join("%s=%d" % (name, getattr(strategy, name)) for name in AXES[2:] if getattr(strategy, name) > 1)
+    return ", ".join(f"{name}={getattr(strategy, name):d}" for name in AXES[2:] if getattr(strategy, name) > 1)
 
 
 def _refuse(is_wrong: bool, message: str, hint: str) -> None:

@@ -4,8 +4,9 @@ A derived plan places weights only. The inputs of an attention or MLP become DTe
 still sees the shapes of the whole model, however it names its heads. Its outputs are plain tensors again.
 """
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,12 +37,12 @@ OF_ATTENTION = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weigh
 class Cut(NamedTuple):
     """A module with cut weights: its first layers are cut along their outputs, its last layers along their inputs."""
 
-    first: Tuple[str, ...]
-    last: Tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
     by_layer: bool = False
     """Whether activations are cut only between its first and last layers, because it holds other layers too."""
 
-    def called(self, module: nn.Module) -> List[nn.Module]:
+    def called(self, module: nn.Module) -> list[nn.Module]:
         """Return the modules that get hooks between whole and cut activations."""
         return [module.get_submodule(name) for name in (*self.first, *self.last)] if self.by_layer else [module]
 
@@ -64,18 +65,19 @@ def apply(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes, p
     _refuse_untied(model, tied)
 
 
-def _refuse_untied(model: nn.Module, tied: List[Tuple[str, ...]]) -> None:
+def _refuse_untied(model: nn.Module, tied: list[tuple[str, ...]]) -> None:
     """Refuse a cut that would separate the names of one shared tensor."""
     for names in tied:
         if len({id(model.get_parameter(name)) for name in names}) > 1:
             raise StrategyError(
-                "%s are one shared tensor, but the tensor axis would cut it under only one of these names"
-                % " and ".join(names),
+                "{} are one shared tensor, but the tensor axis would cut it under only one of these names".format(
+                    " and ".join(names)
+                ),
                 hint="give a plan that leaves these modules out: run.parallelize(…, plan={…})",
             )
 
 
-def _styles() -> Dict[str, Any]:
+def _styles() -> dict[str, Any]:
     """Return PyTorch's styles by Hugging Face's words."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
@@ -100,14 +102,14 @@ def _apply_given(model: nn.Module, plan: Mapping[str, Any], axes: Axes) -> None:
     for pattern, style in plan.items():
         if isinstance(style, str) and style not in styles:
             raise StrategyError(
-                "the plan says %r for %s; the choices are %s" % (style, pattern, ", ".join(styles)),
+                "the plan says {!r} for {}; the choices are {}".format(style, pattern, ", ".join(styles)),
                 hint="use one of these words, or a ParallelStyle of torch.distributed.tensor.parallel",
             )
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched:
             raise StrategyError(
-                "the plan names %s, but %s has no such module" % (pattern, type(model).__name__),
-                hint="one of %s" % ", ".join(name for name in names[1:12]),
+                f"the plan names {pattern}, but {type(model).__name__} has no such module",
+                hint="one of {}".format(", ".join(name for name in names[1:12])),
             )
         for name in matched:
             made = styles[style]() if isinstance(style, str) else style
@@ -124,9 +126,8 @@ def _refuse_uneven(module: nn.Module, name: str, style: str, axes: Axes) -> None
     number = axes.sizes["tensor"]
     if size % number:
         raise StrategyError(
-            "%s has %d %s, which is not a multiple of the tensor axis, %d"
-            % (name, size, sizes[style.partition("_")[0]], number),
-            hint="tensor=%d" % divisor_of(size, number),
+            f"{name} has {size} {sizes[style.partition('_')[0]]}, which is not a multiple of the tensor axis, {number}",
+            hint=f"tensor={divisor_of(size, number)}",
         )
 
 
@@ -135,8 +136,9 @@ def derive(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes) 
     cuts = {name: cut for block in model_blocks for name, cut in cuts_of(model_blocks[block], block).items()}
     if not cuts:
         raise StrategyError(
-            "echelon recognizes no attention and no MLP in the blocks of %s, whose layers are %s"
-            % (type(model).__name__, ", ".join(_linears(next(iter(model_blocks.values())))) or "no nn.Linear"),
+            "echelon recognizes no attention and no MLP in the blocks of {}, whose layers are {}".format(
+                type(model).__name__, ", ".join(_linears(next(iter(model_blocks.values())))) or "no nn.Linear"
+            ),
             hint='give a plan: run.parallelize(…, plan={"layers.*.fc1": "colwise", "layers.*.fc2": "rowwise"})',
         )
     for name in cuts:
@@ -150,7 +152,9 @@ def derive(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes) 
         lists = {name.rpartition(".")[0] for name in model_blocks}
         if len(lists) > 1:
             raise StrategyError(
-                "sequence_parallel cuts from the first block to the last, but the blocks are in %s" % ", ".join(lists),
+                "sequence_parallel cuts from the first block to the last, but the blocks are in {}".format(
+                    ", ".join(lists)
+                ),
                 hint="sequence_parallel=False",
             )
         _cut_sequences(list(model_blocks.values()), cuts, model, axes)
@@ -162,11 +166,11 @@ def is_known(model: nn.Module) -> bool:
     return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(model_blocks[name], name) for name in model_blocks)
 
 
-def cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
+def cuts_of(block: nn.Module, prefix: str) -> dict[str, Cut]:
     """Return the modules of a block that have known layers: the innermost that hold both layers of a pair."""
     cuts = {}
     for name, module in block.named_modules():
-        path = "%s.%s" % (prefix, name) if name else prefix
+        path = f"{prefix}.{name}" if name else prefix
         if isinstance(module, nn.MultiheadAttention):
             cuts[path] = Cut((), ("out_proj",))
             continue
@@ -185,7 +189,7 @@ def cuts_of(block: nn.Module, prefix: str) -> Dict[str, Cut]:
     }
 
 
-def _linears(block: nn.Module) -> List[str]:
+def _linears(block: nn.Module) -> list[str]:
     return [name for name, module in block.named_modules() if isinstance(module, nn.Linear)]
 
 
@@ -196,8 +200,8 @@ def _refuse_heads(module: nn.Module, name: str, axes: Axes) -> None:
         heads = getattr(module, attribute, None)
         if isinstance(heads, int) and not isinstance(heads, bool) and heads % number:
             raise StrategyError(
-                "%s.%s is %d, which is not a multiple of the tensor axis, %d" % (name, attribute, heads, number),
-                hint="tensor=%d" % divisor_of(heads, number),
+                f"{name}.{attribute} is {heads}, which is not a multiple of the tensor axis, {number}",
+                hint=f"tensor={divisor_of(heads, number)}",
             )
 
 
@@ -214,8 +218,8 @@ def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
         if isinstance(p, float) and p > 0:
             where = ".".join(part for part in (name, inner) if part)
             raise StrategyError(
-                "%s applies dropout %g to tensors that the tensor or context axis cuts, and PyTorch has no "
-                "random numbers for cut tensors on a CPU" % (where, p),
+                f"{where} applies dropout {p:g} to tensors that the tensor or context axis cuts, and PyTorch has no "
+                "random numbers for cut tensors on a CPU",
                 hint="set dropout to 0 there, or use a GPU",
             )
 
@@ -255,9 +259,9 @@ def _enters(mesh: Any, outside: Any) -> Any:
     """Return a hook that makes activations DTensors, whole on every rank; masks and tables stay plain."""
     from torch.distributed.tensor import DTensor, Replicate
 
-    def enter(_module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        changed: Dict[int, Any] = {}  # a tensor that is passed twice stays one tensor: so self-attention is recognized
+        changed: dict[int, Any] = {}  # a tensor that is passed twice stays one tensor: so self-attention is recognized
 
         def change(value: Any) -> Any:
             if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
@@ -299,7 +303,7 @@ def _laid_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
 
 
-def _cut_sequences(model_blocks: List[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
+def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
     """Cut sequences from the first block to the last: norms and sums between the cut layers compute their part."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
@@ -317,19 +321,19 @@ def _cut_sequences(model_blocks: List[nn.Module], cuts: Mapping[str, Cut], model
                 continue
             if not (isinstance(module, NORMS) or type(module).__name__.endswith("RMSNorm")):
                 raise StrategyError(
-                    "block %d has weights in %s, which echelon recognizes as no norm, attention or MLP; with "
-                    "sequence_parallel each rank would apply them only to its own tokens" % (number, name or "itself"),
+                    f"block {number} has weights in {name or 'itself'}, which echelon recognizes as no norm, attention "
+                    "or MLP; with sequence_parallel each rank would apply them only to its own tokens",
                     hint="sequence_parallel=False",
                 )
             parallelize_module(module, mesh, SequenceParallel(use_local_output=True), **unsent(parallelize_module))
 
-    def enter(_module: nn.Module, args: Tuple[Any, ...]) -> Any:
+    def enter(_module: nn.Module, args: tuple[Any, ...]) -> Any:
         activation = args[0]
         if activation.size(1) % mesh.size():
             raise StrategyError(
-                "a sequence has %d tokens, which is not a multiple of the tensor axis, %d"
-                % (activation.size(1), mesh.size()),
-                hint="use sequences of a multiple of %d tokens, or sequence_parallel=False" % mesh.size(),
+                f"a sequence has {activation.size(1):d} tokens, which is not a multiple of the tensor "
+                f"axis, {mesh.size()}",
+                hint=f"use sequences of a multiple of {mesh.size()} tokens, or sequence_parallel=False",
             )
         whole = DTensor.from_local(activation, mesh, [Replicate()], run_check=False)
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *args[1:])
@@ -353,8 +357,9 @@ def _cut_head(model: nn.Module, axes: Axes) -> None:
     name, head = heads[-1]
     if id(head.weight) in blocks.tied(model):
         raise StrategyError(
-            "%s.weight is also %s, but parallel_loss cuts only one of the two"
-            % (name, ", ".join(one for one in blocks.tied(model)[id(head.weight)] if one != name + ".weight")),
+            "{}.weight is also {}, but parallel_loss cuts only one of the two".format(
+                name, ", ".join(one for one in blocks.tied(model)[id(head.weight)] if one != name + ".weight")
+            ),
             hint="parallel_loss=False",
         )
     _refuse_uneven(head, name, "colwise", axes)

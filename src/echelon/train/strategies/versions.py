@@ -1,7 +1,8 @@
 """Bridge differences between the versions of PyTorch that strategies work with, from 2.6 on."""
 
 import inspect
-from typing import Any, Callable, Dict
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,12 +12,12 @@ from ..wire import device as devices
 from .strategy import Strategy, StrategyError
 
 
-def unsent(function: Callable[..., Any]) -> Dict[str, Any]:
+def unsent(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments to cut a tensor that all ranks have without sending it; before 2.7 the first rank sends."""
     return {"src_data_rank": None} if "src_data_rank" in inspect.signature(function).parameters else {}
 
 
-def unscaled(schedule: Callable[..., Any]) -> Dict[str, Any]:
+def unscaled(schedule: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments that let a schedule leave gradients unscaled; before 2.7 no schedule scales them."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
 
@@ -24,7 +25,7 @@ def unscaled(schedule: Callable[..., Any]) -> Dict[str, Any]:
 FULLY_SHARD_ON_CPU = (2, 9)
 
 
-def no_outputs(schedule: Any) -> Dict[str, bool]:
+def no_outputs(schedule: Any) -> dict[str, bool]:
     """Return the option that drops the model's outputs of a micro-batch after it; older versions keep all of a step."""
     return {"return_outputs": False} if "return_outputs" in inspect.signature(schedule.step).parameters else {}
 
@@ -48,8 +49,8 @@ def check(strategy: Strategy, device: torch.device, version: str = torch.__versi
     ):  # fmt: skip
         if is_wanted and version_numbers < needed:
             raise VersionError(
-                "%s %s, and PyTorch %s cannot do that yet" % (strategy.as_code(), why, version),
-                hint="PyTorch 2.13; or %s" % hint,
+                f"{strategy.as_code()} {why}, and PyTorch {version} cannot do that yet",
+                hint=f"PyTorch 2.13; or {hint}",
             )
     has_parts = strategy.is_fully_sharded or max(strategy.tensor, strategy.context) > 1
     targets.check(*["dtensor"] * has_parts, *["pipeline"] * (strategy.pipeline > 1))

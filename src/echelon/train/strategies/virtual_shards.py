@@ -7,8 +7,9 @@ they are complete. One tree adds up the gradients of all shards, in the same ord
 
 import dataclasses
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,28 +31,23 @@ def fit(strategy: Strategy, num_shards: int) -> Strategy:
     for axis in ("tensor", "context"):
         if getattr(strategy, axis) > 1:
             raise StrategyError(
-                "exact is %d, but %s=%d cuts the sums inside a layer, and their order then depends on the "
-                "number of ranks" % (num_shards, axis, getattr(strategy, axis)),
-                hint="shard=%d, or echelon.start() without exact: echelon prove gives the bound"
-                % getattr(strategy, axis),
+                f"exact is {num_shards}, but {axis}={getattr(strategy, axis):d} cuts the sums inside a "
+                "layer, and their order then depends on the "
+                "number of ranks",
+                hint=f"shard={getattr(strategy, axis):d}, or echelon.start() without exact: echelon prove "
+                "gives the bound",
             )
     if strategy.compile:
         raise StrategyError(
-            "exact is %d, but compiled blocks draw random numbers in another order" % num_shards,
+            f"exact is {num_shards}, but compiled blocks draw random numbers in another order",
             hint="compile=False",
         )
     shards_per_part = num_shards // strategy.num_data  # all are powers of two
     if strategy.accumulation not in ((shards_per_part,) if strategy.pipeline > 1 else (1, shards_per_part)):
         raise StrategyError(
-            "exact is %d, but replicate %d × shard %d × accumulation %d = %d"
-            % (
-                num_shards,
-                strategy.replicate,
-                strategy.shard,
-                strategy.accumulation,
-                strategy.num_data * strategy.accumulation,
-            ),
-            hint="accumulation=%d" % shards_per_part,
+            f"exact is {num_shards}, but replicate {strategy.replicate} × shard {strategy.shard} × "
+            f"accumulation {strategy.accumulation} = {strategy.num_data * strategy.accumulation}",
+            hint=f"accumulation={shards_per_part}",
         )
     return dataclasses.replace(strategy, accumulation=shards_per_part)
 
@@ -74,8 +70,8 @@ class VirtualShards:
             )
             for number, part in parts.items()
         }
-        self._sums: Dict[int, tree.SumByPlace] = {}
-        self._squares: Dict[int, _Square] = {}
+        self._sums: dict[int, tree.SumByPlace] = {}
+        self._squares: dict[int, _Square] = {}
         self.is_computing = False
 
     @contextmanager
@@ -109,8 +105,8 @@ class VirtualShards:
         """Add up the gradients of all shards, and store the sums; return the sum of losses, on ranks that have any."""
         self._let_go()
         device = self._axes.world.device
-        tensors: List[Optional[torch.Tensor]] = []
-        likes: List[torch.Tensor] = []
+        tensors: list[torch.Tensor | None] = []
+        likes: list[torch.Tensor] = []
         for number, weights in self._weights.items():
             tensors += self._sums[number].local
             likes += weights.likes
@@ -123,7 +119,7 @@ class VirtualShards:
         for weights in self._weights.values():
             own, sums = sums[: len(weights.likes)], sums[len(weights.likes) :]
             squares = [None if one is None else _square(one) for one in own]
-            for parameter, square, is_all in zip(weights.parameters, squares, weights.put(own)):  # noqa: B905
+            for parameter, square, is_all in zip(weights.parameters, squares, weights.put(own), strict=False):
                 if square is not None and is_all:
                     self._squares[id(parameter)] = _Square(square, parameter.grad, _version(parameter.grad))
         return likes[-1] if loss is None else loss
@@ -143,7 +139,7 @@ class VirtualShards:
         (total,) = self._across([_sum_of(losses)], likes)
         return likes[0] if total is None else total
 
-    def _across(self, tensors: tree.Tensors, likes: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
+    def _across(self, tensors: tree.Tensors, likes: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Add up tensors over the data axes, whose ranks are consecutive."""
         axes = self._axes
         place = World(axes.data_place, axes.strategy.num_data, axes.world.device)
@@ -168,7 +164,7 @@ class VirtualShards:
             return known.value
         return _square(whole(gradient))
 
-    def _versions(self) -> Dict[int, int]:
+    def _versions(self) -> dict[int, int]:
         return {id(one): one._version for part in self._parts.values() for one in part.buffers()}
 
     def _refuse_changed(self, before: Mapping[int, int]) -> None:
@@ -177,7 +173,7 @@ class VirtualShards:
                 if before.get(id(buffer), internals.version(buffer)) != internals.version(buffer):
                     raise StrategyError(
                         "echelon computes each shard of a batch separately, but the model changes its buffer "
-                        "%s with each shard" % blocks.plain_name(name),
+                        f"{blocks.plain_name(name)} with each shard",
                         hint="use GroupNorm or LayerNorm in place of BatchNorm; or echelon.start() without exact",
                     )
 
@@ -200,7 +196,7 @@ def _version(gradient: Any) -> int:
     return internals.version(norms.local(gradient))
 
 
-def _sum_of(losses: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
+def _sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return the sum of losses along the tree; None without losses."""
     total = tree.Sum()
     for loss in losses:
@@ -247,9 +243,9 @@ class Fingerprints:
     def __init__(self, axes: Axes, trained: Sequence[str]) -> None:
         self._axes = axes
         self._trained = list(trained)
-        self._numbers: Dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         """The number of elements that this rank reads of each weight."""
-        self._factors: Optional[torch.Tensor] = None
+        self._factors: torch.Tensor | None = None
 
     def take(self, parameters: Mapping[str, nn.Parameter]) -> int:
         """Return the number, made of the bits of a few small tensors."""
@@ -271,10 +267,10 @@ class Fingerprints:
                 places.append(torch.arange(first, first + number) + self._trained.index(name) * _MOST_ELEMENTS)
         return 2 * torch.cat(places) + 1
 
-    def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> List[str]:
+    def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> list[str]:
         """Return the names of the smallest weights of all stages, the same on all ranks."""
         mine = {name: one.numel() for name, one in parameters.items()}
-        every: List[Any] = [mine]
+        every: list[Any] = [mine]
         if self._axes.sizes["pipeline"] > 1:
             every = messages.gather(mine)
         sizes = {name: size for one in every for name, size in one.items()}

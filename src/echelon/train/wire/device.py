@@ -9,9 +9,10 @@ SMI answers. So a process that will be forked lets a child count.
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -82,12 +83,12 @@ def before_first_use(act: Callable[[], None]) -> None:
     built = _built()
     if built == CPU:
         return
-    entrances: List[Tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
+    entrances: list[tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
     entrances += internals.driver_functions(internals.DRIVER_STARTS)
     if built not in ("cuda", "xpu") and hasattr(_module(), internals.LAZY_INIT):
         entrances.append((_module(), internals.LAZY_INIT))
     counts = internals.driver_functions(internals.DRIVER_COUNTS)
-    installed: List[patches.Patch] = []
+    installed: list[patches.Patch] = []
 
     def leave() -> None:
         while installed:
@@ -112,7 +113,7 @@ def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) ->
 
 def _counting(original: Callable[[], int]) -> Callable[[], int]:
     """Return a function that counts in a child, which starts the driver in the child alone."""
-    known: Dict[Tuple[Optional[str], ...], int] = {}
+    known: dict[tuple[str | None, ...], int] = {}
 
     @wraps(original)
     def count_in_child() -> int:
@@ -175,7 +176,7 @@ def is_capturing() -> bool:
     return is_used() and bool(getattr(_module(), "is_current_stream_capturing", lambda: False)())
 
 
-def peak_memory() -> Optional[Tuple[int, int]]:
+def peak_memory() -> tuple[int, int] | None:
     """Return the most bytes that tensors have used and that PyTorch has reserved; None if no device is in use."""
     if not is_used() or not hasattr(_module(), "max_memory_allocated"):
         return None
@@ -196,7 +197,7 @@ def identity(device: torch.device) -> str:
     """Return a name that is unique to a device on all nodes."""
     properties = torch.get_device_module(device.type).get_device_properties(device)
     visible = os.environ.get("ROCR_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return "%s %s" % (socket.gethostname(), getattr(properties, "uuid", None) or "%s of %s" % (device, visible))
+    return "{} {}".format(socket.gethostname(), getattr(properties, "uuid", None) or f"{device} of {visible}")
 
 
 def lacks_bf16(device: torch.device) -> bool:
@@ -209,7 +210,7 @@ def backends(device: torch.device, *, is_shared: bool = False) -> str:
     if not is_accelerator(device):
         return "gloo"
     own = "gloo" if is_shared else dist.get_default_backend_for_device(device)
-    return "%s:gloo,%s:%s" % (CPU, device.type, own)
+    return f"{CPU}:gloo,{device.type}:{own}"
 
 
 def is_autocast_enabled() -> bool:
@@ -229,13 +230,13 @@ def seed(number: int) -> None:
         _module().manual_seed_all(number)
 
 
-def random_state() -> Optional[torch.Tensor]:
+def random_state() -> torch.Tensor | None:
     """Return the state of the current device's generator; None if no device is in use."""
-    state: Optional[torch.Tensor] = _module().get_rng_state() if is_used() else None
+    state: torch.Tensor | None = _module().get_rng_state() if is_used() else None
     return state
 
 
-def set_random_state(state: Optional[torch.Tensor]) -> None:
+def set_random_state(state: torch.Tensor | None) -> None:
     """Restore the state of the current device's generator."""
     if state is not None:
         _module().set_rng_state(state)

@@ -9,7 +9,8 @@ around a ring: gloo gathers large tensors on several nodes.
 """
 
 import os
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -55,7 +56,7 @@ def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
     All ranks of a mesh must give its tensors in the same order, with those of other meshes at the same places between.
     """
-    batch: List[torch.Tensor] = []
+    batch: list[torch.Tensor] = []
     mesh, num_bytes = None, 0  # of sharded tensors: ranks may have different other tensors
     for tensor in tensors:
         if is_sharded(tensor):
@@ -71,20 +72,20 @@ def each_whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     yield from _wholes(batch)
 
 
-def _wholes(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    results: Dict[int, torch.Tensor] = {}
-    together: Dict[Optional[Axis], List[int]] = {}
+def _wholes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    results: dict[int, torch.Tensor] = {}
+    together: dict[Axis | None, list[int]] = {}
     for place, tensor in enumerate(tensors):
         together.setdefault(_axis(tensor), []).append(place)
     for axis, places in together.items():
         chosen = [tensors[place] for place in places]
         # PyTorch gathers a single tensor in less memory
         joined = map(whole, chosen) if axis is None or len(chosen) == 1 else _gather(chosen, axis)
-        results.update(zip(places, joined))  # noqa: B905
+        results.update(zip(places, joined, strict=False))
     return [results[place] for place in range(len(tensors))]
 
 
-def _axis(tensor: Any) -> Optional[Axis]:
+def _axis(tensor: Any) -> Axis | None:
     """Return the axis along which a tensor is sharded in consecutive parts; None for any other tensor."""
     if not is_sharded(tensor) or not tensor.numel():
         return None
@@ -101,7 +102,7 @@ def _axis(tensor: Any) -> Optional[Axis]:
     return Axis(tensor.device_mesh, cut[0], part.dtype, part.device)
 
 
-def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
+def _gather(tensors: Sequence[Any], axis: Axis) -> list[torch.Tensor]:
     """Send all parts of a rank at once along an axis, and join the parts of each tensor."""
     num_ranks = axis.mesh.size(axis.dim)
     shapes = [_shapes(tensor, axis.dim, num_ranks) for tensor in tensors]
@@ -109,20 +110,20 @@ def _gather(tensors: Sequence[Any], axis: Axis) -> List[torch.Tensor]:
     for of_ranks in shapes:
         begins.append(begins[-1] + of_ranks[0].numel())  # no rank has more than the first
     mine = torch.zeros(begins[-1], dtype=axis.dtype, device=axis.device)
-    for tensor, begin in zip(tensors, begins):  # noqa: B905
+    for tensor, begin in zip(tensors, begins, strict=False):
         part = distributed.local_part(tensor).reshape(-1)
         mine[begin : begin + part.numel()] = part
     rows = [torch.empty_like(mine) for _ in range(num_ranks)]
     sent = [row.view(torch.uint8) for row in rows]  # numbers of every dtype travel as bytes
     all_gather(sent, mine.view(torch.uint8), group=axis.mesh.get_group(axis.dim))
     joined = []
-    for tensor, of_ranks, begin in zip(tensors, shapes, begins):  # noqa: B905
-        pieces = [row[begin : begin + one.numel()].view(one) for row, one in zip(rows, of_ranks)]  # noqa: B905
+    for tensor, of_ranks, begin in zip(tensors, shapes, begins, strict=False):
+        pieces = [row[begin : begin + one.numel()].view(one) for row, one in zip(rows, of_ranks, strict=False)]
         joined.append(torch.cat(pieces, tensor.placements[axis.dim].dim))
     return joined
 
 
-def _shapes(tensor: Any, axis: int, num_ranks: int) -> List[torch.Size]:
+def _shapes(tensor: Any, axis: int, num_ranks: int) -> list[torch.Size]:
     """Return the shape of each rank's part: equal numbers of rows, and the rest on the last ranks."""
     dim, shape = tensor.placements[axis].dim, list(tensor.shape)
     most = -(-shape[dim] // num_ranks)
@@ -193,14 +194,14 @@ def gather(parts: torch.Tensor, group: Any) -> None:
     while distance < size:
         number = min(distance, size - distance)
         after, before = (rank + distance) % size, (rank - distance) % size
-        works: List[Any] = [irecv(rows, group=group, group_src=after, tag=TAG) for rows in _rows(parts, after, number)]
+        works: list[Any] = [irecv(rows, group=group, group_src=after, tag=TAG) for rows in _rows(parts, after, number)]
         works += [isend(rows, group=group, group_dst=before, tag=TAG) for rows in _rows(parts, rank, number)]
         for work in works:
             work.wait()
         distance *= 2
 
 
-def _rows(parts: torch.Tensor, first: int, number: int) -> List[torch.Tensor]:
+def _rows(parts: torch.Tensor, first: int, number: int) -> list[torch.Tensor]:
     """Return `number` rows from `first` on, in two pieces if they wrap around the end."""
     after = first + number - parts.size(0)
     return [parts[first : first + number]] if after <= 0 else [parts[first:], parts[:after]]

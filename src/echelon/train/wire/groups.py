@@ -15,9 +15,10 @@ PyTorch 2.6 gives these threads no name: there they stay.
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,14 +39,14 @@ _SHARED = (
 )
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _LOOPBACK = "lo"
-_stores: List[Any] = []  # PyTorch knows a store's C++ half alone
-_key: Optional[bytes] = None
+_stores: list[Any] = []  # PyTorch knows a store's C++ half alone
+_key: bytes | None = None
 
 
-def form(device: torch.device, timeout: Optional[timedelta] = None) -> None:
+def form(device: torch.device, timeout: timedelta | None = None) -> None:
     """Form the default group of all ranks of the run; with gloo if some ranks share a device."""
     devices.set_current(device)
-    settings: Dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    settings: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     store = _store_of_run()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     is_shared = False
@@ -128,7 +129,7 @@ def form_alone(device: torch.device) -> None:
         dist.init_process_group(devices.backends(device), store=store, rank=0, world_size=1)
 
 
-def new(ranks: Optional[Sequence[int]] = None, **settings: Any) -> Any:
+def new(ranks: Sequence[int] | None = None, **settings: Any) -> Any:
     with _near(), _without_greeting():
         group = dist.new_group(None if ranks is None else list(ranks), **settings)
     yield_cores()
@@ -160,13 +161,12 @@ def prove(group: Any) -> None:
     for place in peers:
         if not is_digest(answer(place, is_own=False), heard[place]):
             raise ScalingError(
-                "the process that connected to rank %d as rank %d does not have the key of this run"
-                % (me, ranks[place]),
+                f"the process that connected to rank {me} as rank {ranks[place]} does not have the key of this run",
                 "start the run again; docs/slurm.md says who may connect",
             )
 
 
-def _exchanged(parts: List[bytes], group: Any) -> List[bytes]:
+def _exchanged(parts: list[bytes], group: Any) -> list[bytes]:
     """Send each rank its part; return the parts for this rank. Each pair of ranks uses its own connection."""
     size = len(parts[0])
     sent = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
@@ -228,5 +228,5 @@ def yield_cores() -> None:
 
 
 def _name_of(thread: str) -> str:
-    with open("/proc/self/task/%s/comm" % thread) as file:
+    with open(f"/proc/self/task/{thread}/comm") as file:
         return file.read().strip()

@@ -6,7 +6,8 @@ Gloo sends and receives the memory of the CPU alone. From a device it fails with
 PyTorch 2.11 on an H200). So such tensors travel over a copy on the CPU.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ _HEAD_BYTES = 1024  # most values fit into one message
 _LENGTH_BYTES = 8
 
 
-def gather(value: Any, group: Any = None) -> List[Any]:
+def gather(value: Any, group: Any = None) -> list[Any]:
     """Return the values of all ranks of a group, in their order."""
     content = plain_data.encode(value)
     device = _device_of(group)
@@ -29,11 +30,11 @@ def gather(value: Any, group: Any = None) -> List[Any]:
     lengths = [_length(head) for head in heads]
     longest = max(lengths) - (_HEAD_BYTES - _LENGTH_BYTES)
     if longest <= 0:
-        return [_value(head, length) for head, length in zip(heads, lengths)]  # noqa: B905
+        return [_value(head, length) for head, length in zip(heads, lengths, strict=False)]
     rest = _padded(content[_HEAD_BYTES - _LENGTH_BYTES :], longest, device)
     rests = [torch.empty_like(rest) for _ in range(size)]
     dist.all_gather(rests, rest, group=group)
-    return [_value(torch.cat(pair), length) for *pair, length in zip(heads, rests, lengths)]  # noqa: B905
+    return [_value(torch.cat(pair), length) for *pair, length in zip(heads, rests, lengths, strict=False)]
 
 
 def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = False) -> Any:
@@ -117,18 +118,16 @@ class Exchange:
         self._received = [one.tensor for one in receives]
         self._sent = [_carried(one.tensor.contiguous(), group) for one in sends]  # kept until they are sent
         self._carriers = [_carrier(tensor, group) for tensor in self._received]
-        wishes = [dist.P2POp(dist.isend, one, to.rank, group, tag) for one, to in zip(self._sent, sends)]  # noqa: B905
-        wishes += [
-            dist.P2POp(dist.irecv, into, to.rank, group, tag)
-            for into, to in zip(self._carriers, receives)  # noqa: B905
-        ]
+        wishes = [dist.P2POp(dist.isend, one, to.rank, group, tag) for one, to in zip(self._sent, sends, strict=False)]
+        carried = zip(self._carriers, receives, strict=False)
+        wishes += [dist.P2POp(dist.irecv, into, to.rank, group, tag) for into, to in carried]
         self._works = dist.batch_isend_irecv(wishes) if wishes else []
 
-    def wait(self) -> List[torch.Tensor]:
+    def wait(self) -> list[torch.Tensor]:
         """Return the received tensors."""
         for work in self._works:
             work.wait()
-        for tensor, carrier in zip(self._received, self._carriers):  # noqa: B905
+        for tensor, carrier in zip(self._received, self._carriers, strict=False):
             if carrier is not tensor:
                 tensor.copy_(carrier)
         return self._received
@@ -146,14 +145,14 @@ def receive_tensors(tensor: torch.Tensor, rank: int, group: Any = None) -> None:
         tensor.copy_(carrier)
 
 
-def _carried(tensor: torch.Tensor, group: Optional[Any]) -> torch.Tensor:
+def _carried(tensor: torch.Tensor, group: Any | None) -> torch.Tensor:
     return tensor.cpu() if _is_by_gloo(tensor, group) else tensor
 
 
-def _carrier(tensor: torch.Tensor, group: Optional[Any]) -> torch.Tensor:
+def _carrier(tensor: torch.Tensor, group: Any | None) -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu") if _is_by_gloo(tensor, group) else tensor
 
 
-def _is_by_gloo(tensor: torch.Tensor, group: Optional[Any]) -> bool:
+def _is_by_gloo(tensor: torch.Tensor, group: Any | None) -> bool:
     device = tensor.device.type
-    return device != "cpu" and "%s:gloo" % device in str(dist.get_backend_config(group))
+    return device != "cpu" and f"{device}:gloo" in str(dist.get_backend_config(group))

@@ -18,8 +18,9 @@ import struct
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Iterable
 from http.client import HTTPMessage
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,7 +40,7 @@ def bytes_at(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-def take_apart(value: Any) -> Optional[Tuple[Any, ...]]:
+def take_apart(value: Any) -> tuple[Any, ...] | None:
     """Return the name of a value's kind and its parts; None for a value of another kind."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -58,7 +59,7 @@ def take_apart(value: Any) -> Optional[Tuple[Any, ...]]:
     return None
 
 
-def build(name: str, parts: List[Any]) -> Any:
+def build(name: str, parts: list[Any]) -> Any:
     """Return the value of a kind that has these parts."""
     return _ROWS[name].build(*parts)
 
@@ -68,7 +69,7 @@ def is_ordered(kind: Any) -> bool:
     return kind in (collections.OrderedDict, collections.Counter)
 
 
-def parts_of_error(error: BaseException) -> Optional[List[Any]]:
+def parts_of_error(error: BaseException) -> list[Any] | None:
     """Return the arguments and the attributes from which an error can be rebuilt; None if it cannot."""
     kind = type(error)
     try:
@@ -83,7 +84,7 @@ def parts_of_error(error: BaseException) -> Optional[List[Any]]:
     return [tuple(made[1]), state]
 
 
-def error_of(kind: Any, arguments: Tuple[Any, ...], state: Dict[str, Any]) -> BaseException:
+def error_of(kind: Any, arguments: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     """Return a rebuilt error."""
     error: BaseException = kind(*arguments)
     for name, value in state.items():
@@ -91,14 +92,14 @@ def error_of(kind: Any, arguments: Tuple[Any, ...], state: Dict[str, Any]) -> Ba
     return error
 
 
-def _array(dtype: str, shape: Tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
+def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
     import numpy
 
     array = numpy.frombuffer(content, dtype=numpy.dtype(dtype)).reshape(shape)
     return array[()] if is_scalar else array.copy()
 
 
-def _headers(items: List[Tuple[str, str]]) -> Any:
+def _headers(items: list[tuple[str, str]]) -> Any:
     made = HTTPMessage()
     for name, value in items:
         made[name] = value
@@ -112,7 +113,7 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-_ROWS: Dict[str, Row] = {
+_ROWS: dict[str, Row] = {
     "complex": Row(complex, lambda one: (one.real, one.imag), complex),
     "slice": Row(slice, lambda one: (one.start, one.stop, one.step), slice),
     "range": Row(range, lambda one: (one.start, one.stop, one.step), range),
@@ -139,7 +140,7 @@ _NAMES = {row.kind: name for name, row in _ROWS.items() if row.kind is not None}
 _LARGEST_INT = 1 << 62
 _REFUSAL = [ScalingError.__module__, ScalingError.__qualname__]  # as people know it; no module has it under that name
 _HEAD = struct.Struct("<Q")
-Blobs = List[bytes]
+Blobs = list[bytes]
 
 
 class _CannotTravel(Exception):
@@ -207,11 +208,11 @@ def _form_of_object(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
     return None if leaves_out else _refuse(value)
 
 
-def _forms(values: Iterable[Any], blobs: Blobs, leaves_out: bool) -> List[Any]:
+def _forms(values: Iterable[Any], blobs: Blobs, leaves_out: bool) -> list[Any]:
     return [_form(value, blobs, leaves_out) for value in values]
 
 
-def _named_form(value: Any) -> Optional[Tuple[str, str, str, Any]]:
+def _named_form(value: Any) -> tuple[str, str, str, Any] | None:
     """Return the form of a value that only its class can rebuild: the method, the class by name, and the parts."""
     kind = type(value)
     name = (kind.__module__, kind.__qualname__)
@@ -235,7 +236,7 @@ def _error_form(error: BaseException, blobs: Blobs) -> Any:
     return ["error", names, parts, str(error)]
 
 
-def _slots(value: Any) -> Dict[str, Any]:
+def _slots(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
@@ -258,15 +259,15 @@ def _put(content: bytes, blobs: Blobs) -> int:
 def _value(form: Any, blobs: Blobs) -> Any:
     if not isinstance(form, list):
         return form
-    build: Callable[[List[Any], Blobs], Any] = _BUILD[form[0]]
+    build: Callable[[list[Any], Blobs], Any] = _BUILD[form[0]]
     return build(form[1:], blobs)
 
 
-def _values(forms: List[Any], blobs: Blobs) -> List[Any]:
+def _values(forms: list[Any], blobs: Blobs) -> list[Any]:
     return [_value(form, blobs) for form in forms]
 
 
-def _tensor(form: List[Any], blobs: Blobs) -> torch.Tensor:
+def _tensor(form: list[Any], blobs: Blobs) -> torch.Tensor:
     dtype = getattr(torch, form[0])
     if not isinstance(dtype, torch.dtype):
         raise TypeError(form[0])
@@ -278,8 +279,8 @@ def _tensor(form: List[Any], blobs: Blobs) -> torch.Tensor:
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(form[1])
 
 
-def _dict(form: List[Any], blobs: Blobs) -> Dict[Any, Any]:
-    return dict(zip(_values(form[0], blobs), _values(form[1], blobs)))  # noqa: B905
+def _dict(form: list[Any], blobs: Blobs) -> dict[Any, Any]:
+    return dict(zip(_values(form[0], blobs), _values(form[1], blobs), strict=False))
 
 
 def _imported(module: str, name: str) -> Any:
@@ -292,7 +293,7 @@ def _imported(module: str, name: str) -> Any:
     return entry
 
 
-def _fields(form: List[Any], blobs: Blobs) -> Any:
+def _fields(form: list[Any], blobs: Blobs) -> Any:
     kind = _imported(*form[:2])
     if not issubclass(kind, tuple):
         raise TypeError(form[1])
@@ -300,10 +301,10 @@ def _fields(form: List[Any], blobs: Blobs) -> Any:
     return kind._make(values) if hasattr(kind, "_fields") else kind(values)
 
 
-def _mapping(form: List[Any], blobs: Blobs) -> Any:
+def _mapping(form: list[Any], blobs: Blobs) -> Any:
     kind: Any = _imported(*form[:2])
     keys, values = _values(form[2], blobs)
-    pairs = dict(zip(keys, values))  # noqa: B905
+    pairs = dict(zip(keys, values, strict=False))
     if issubclass(_class(kind), dict) and dataclasses.is_dataclass(kind):
         return _class(kind)(**pairs)
     if not is_ordered(kind):
@@ -311,7 +312,7 @@ def _mapping(form: List[Any], blobs: Blobs) -> Any:
     return kind(pairs)
 
 
-def _dataclass(form: List[Any], blobs: Blobs) -> Any:
+def _dataclass(form: list[Any], blobs: Blobs) -> Any:
     kind: Any = _imported(*form[:2])
     if not dataclasses.is_dataclass(kind):
         raise TypeError(form[1])
@@ -325,7 +326,7 @@ def _class(kind: Any) -> Any:
     return kind
 
 
-def _error(form: List[Any], blobs: Blobs) -> BaseException:
+def _error(form: list[Any], blobs: Blobs) -> BaseException:
     """Return the error, or an error of its nearest class that this process has imported."""
     names, parts, text = form[0], _value(form[1], blobs), form[2]
     for place, name in enumerate(names):
@@ -345,19 +346,19 @@ def _refuse(value: Any) -> Any:
 def _refusal(value: Any) -> ScalingError:
     kind = type(value)
     return ScalingError(
-        "a %s.%s cannot travel from one rank to another" % (kind.__module__, kind.__qualname__),
+        f"a {kind.__module__}.{kind.__qualname__} cannot travel from one rank to another",
         "send numbers, text, tuples, lists, dicts or tensors",
     )
 
 
-def _building(build: Callable[[List[Any]], Any]) -> Callable[[List[Any], Blobs], Any]:
+def _building(build: Callable[[list[Any]], Any]) -> Callable[[list[Any], Blobs], Any]:
     return lambda form, blobs: build(_values(form[0], blobs))
 
 
-_SEQUENCES: Dict[Any, Callable[[List[Any]], Any]] = {
+_SEQUENCES: dict[Any, Callable[[list[Any]], Any]] = {
     tuple: tuple, list: list, set: set, frozenset: frozenset, torch.Size: torch.Size,
 }  # fmt: skip
-_BUILD: Dict[str, Callable[[List[Any], Blobs], Any]] = {
+_BUILD: dict[str, Callable[[list[Any], Blobs], Any]] = {
     **{kind.__name__: _building(build) for kind, build in _SEQUENCES.items()},
     "int": lambda form, _: int(form[0], 16),
     "dict": _dict,

@@ -4,8 +4,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any
 
 import torch.distributed as dist
 
@@ -16,7 +17,7 @@ CONNECT_SECONDS = 60.0
 ANSWER_SECONDS = 300.0
 _AHEAD_SECONDS = 1.0  # how long a value that came with another value is valid
 
-Text = Union[str, bytes]
+Text = str | bytes
 
 
 class _Link:
@@ -25,7 +26,7 @@ class _Link:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.pid = os.getpid()  # a fork has no connection
-        self.ahead: Dict[bytes, bytes] = {}
+        self.ahead: dict[bytes, bytes] = {}
         self.ahead_until = 0.0
 
 
@@ -42,7 +43,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         self._ask(b"S", [_bytes(key), _bytes(value)])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        self._ask(b"S", [_bytes(one) for pair in zip(keys, values) for one in pair])  # noqa: B905
+        self._ask(b"S", [_bytes(one) for pair in zip(keys, values, strict=False) for one in pair])
 
     def append(self, key: str, value: Text) -> None:
         self._ask(b"P", [_bytes(key), _bytes(value)])
@@ -57,11 +58,11 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         link.ahead.pop(name, None)
         return values[0]
 
-    def multi_get(self, keys: Sequence[str]) -> List[bytes]:
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return many values, after all exist."""
         return self._ask(b"M", [_bytes(key) for key in keys], self.timeout)
 
-    def wait(self, keys: Sequence[str], timeout: Optional[timedelta] = None) -> None:
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist."""
         names = [_bytes(key) for key in keys]
         link = self._link()
@@ -99,15 +100,15 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)
 
-    def _wait_for(self, names: List[bytes], timeout: Any) -> List[bytes]:
+    def _wait_for(self, names: list[bytes], timeout: Any) -> list[bytes]:
         values = self._ask(b"W", names, timeout)
         if len(names) == 1:
             link = self._link()
-            link.ahead = dict(zip([names[0], *values[1::2]], values[::2]))  # noqa: B905
+            link.ahead = dict(zip([names[0], *values[1::2]], values[::2], strict=False))
             link.ahead_until = time.monotonic() + _AHEAD_SECONDS
         return values
 
-    def _ask(self, word: bytes, parts: List[bytes], timeout: Any = None) -> List[bytes]:
+    def _ask(self, word: bytes, parts: list[bytes], timeout: Any = None) -> list[bytes]:
         link = self._link()
         link.ahead = {}
         seconds = ANSWER_SECONDS if timeout is None else max(timeout.total_seconds(), 0.001)
@@ -116,20 +117,20 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
             link.socket.sendall(packed(word, parts))
             size = LENGTH.unpack(_received(link.socket, LENGTH.size))[0]
             return unpacked(_received(link.socket, size)[1:])
-        except socket.timeout:
+        except TimeoutError:
             self._leave(link)
             name = parts[0].decode("utf-8", "replace")
-            raise dist.DistStoreError("wait timeout after %g s: %s is not in the store" % (seconds, name)) from None
+            raise dist.DistStoreError(f"wait timeout after {seconds:g} s: {name} is not in the store") from None
         except OSError as error:
             self._leave(link)
-            raise dist.DistStoreError("the agent that serves the ranks' store is gone: %s" % error) from None
+            raise dist.DistStoreError(f"the agent that serves the ranks' store is gone: {error}") from None
 
     def _leave(self, link: _Link) -> None:
         link.socket.close()
         del self._links.link
 
     def _link(self) -> _Link:
-        link: Optional[_Link] = getattr(self._links, "link", None)
+        link: _Link | None = getattr(self._links, "link", None)
         if link is None or link.pid != os.getpid():
             link = self._links.link = _Link(_connected(self._address, self._key))
         return link
@@ -149,7 +150,9 @@ def _connected(address: Any, key: bytes) -> socket.socket:
             return sock
         except OSError as error:
             if time.monotonic() + pause > deadline:
-                raise dist.DistStoreError("the store of this run's ranks at %s:%d: %s" % (*address, error)) from None
+                raise dist.DistStoreError(
+                    f"the store of this run's ranks at {address[0]}:{address[1]}: {error}"
+                ) from None
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -56,7 +56,7 @@ class Waits:
         self._since = time.monotonic()
         self._next_note = FIRST_NOTE_SECONDS
         self._round = 0
-        self._earlier: Dict[int, Tuple[str, str]] = {}
+        self._earlier: dict[int, tuple[str, str]] = {}
         self._end = threading.Event()
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class Waits:
             except RuntimeError:
                 return  # the store is gone: the run ends
 
-    def _look(self) -> Optional[Stand]:
+    def _look(self) -> Stand | None:
         frame = _of_others(sys._current_frames().get(self._thread_id))
         if frame is None:
             return None
@@ -89,7 +89,7 @@ class Waits:
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
         code = frame.f_code
-        call = "%s:%d, collective %d" % (os.path.basename(code.co_filename), frame.f_lineno, mark[2])
+        call = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, collective {mark[2]}"
         return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame), call)
 
     def _speak(self, stand: Stand) -> None:
@@ -103,26 +103,26 @@ class Waits:
         if asked <= self._round:
             return
         self._round = asked
-        self._store.set("%d/%d" % (asked, self._rank), json.dumps(stand))
+        self._store.set(f"{asked}/{self._rank}", json.dumps(stand))
         if self._rank == 0:
             stands = self._answers(asked)
             self._store.set(_ASKED, "")
             self._judge(stands)
 
-    def _answers(self, number: int) -> Dict[int, Stand]:
+    def _answers(self, number: int) -> dict[int, Stand]:
         """Return the places of the ranks that answer."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        stands: Dict[int, Stand] = {}
+        stands: dict[int, Stand] = {}
         while len(stands) < self._num_ranks and time.monotonic() < deadline and not self._end.is_set():
             for rank in set(range(self._num_ranks)) - set(stands):
-                key = "%d/%d" % (number, rank)
+                key = f"{number}/{rank}"
                 if self._store.check([key]):
                     stands[rank] = Stand(*json.loads(self._store.get(key)))
                     self._store.delete_key(key)
             self._end.wait(0.1)
         return stands
 
-    def _judge(self, stands: Dict[int, Stand]) -> None:
+    def _judge(self, stands: dict[int, Stand]) -> None:
         """Refuse if all ranks wait where they waited in the last round; else print which rank waits for which."""
         waiting = {rank: one for rank, one in stands.items() if one.is_waiting and one.seconds >= STILL_SECONDS / 2}
         places = {rank: (one.place, one.call) for rank, one in waiting.items()}
@@ -137,19 +137,19 @@ class Waits:
         if places and away and longest >= self._next_note:
             self._next_note = 2 * longest
             lines_of_waiting = {rank: one.place for rank, one in waiting.items()}
-            sys.stderr.write("echelon: note: %s\n" % _note(lines_of_waiting, away, longest))
+            sys.stderr.write(f"echelon: note: {_note(lines_of_waiting, away, longest)}\n")
             sys.stderr.flush()
 
-    def _refuse(self, places: Dict[int, str]) -> None:
+    def _refuse(self, places: dict[int, str]) -> None:
         if len(set(places.values())) == 1:
             self._refuse_one_line(places[0])
-        by_place: Dict[str, List[int]] = {}
+        by_place: dict[str, list[int]] = {}
         for rank, place in sorted(places.items()):
             by_place.setdefault(place, []).append(rank)
-        told = "; ".join("%s at %s" % (_ranks(ranks), place) for place, ranks in by_place.items())
+        told = "; ".join(f"{_ranks(ranks)} at {place}" for place, ranks in by_place.items())
         tell_at(
             ScalingError(
-                "the ranks wait for each other at different lines, so none can continue: %s" % told,
+                f"the ranks wait for each other at different lines, so none can continue: {told}",
                 "let all ranks take the same decisions: do not decide by a rank's own clock, environment or "
                 "files; or start one rank: echelon run -n 1 …",
             )
@@ -159,7 +159,7 @@ class Waits:
     def _refuse_one_line(self, place: str) -> None:
         tell_at(
             ScalingError(
-                "the ranks wait for each other in different exchanges at %s, so none can continue" % place,
+                f"the ranks wait for each other in different exchanges at {place}, so none can continue",
                 "let no number, shape or branch in this line depend on the samples of a rank; "
                 "or start one rank: echelon run -n 1 …",
             )
@@ -172,7 +172,7 @@ def begin(rank: int, num_ranks: int, store: Any) -> None:
     Waits(rank, num_ranks, store).begin()
 
 
-def _of_others(frame: Optional[FrameType]) -> Optional[FrameType]:
+def _of_others(frame: FrameType | None) -> FrameType | None:
     """Return the innermost call that does not only take the time of another one."""
     while frame is not None and ".measuring." in str(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -190,7 +190,7 @@ def _num_collectives() -> int:
     return total
 
 
-def _is_shared(frame: Optional[FrameType]) -> bool:
+def _is_shared(frame: FrameType | None) -> bool:
     """Say whether a frame is in a call that all ranks must make: echelon, torch.distributed, or a backward pass."""
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     if name == oracle.__name__:  # rank 0 waits for the oracle, and continues
@@ -198,16 +198,16 @@ def _is_shared(frame: Optional[FrameType]) -> bool:
     return name.partition(".")[0] in ("echelon", "_echelon") or name.startswith(("torch.distributed", "torch.autograd"))
 
 
-def _note(places: Dict[int, str], away: Dict[int, str], seconds: float) -> str:
+def _note(places: dict[int, str], away: dict[int, str], seconds: float) -> str:
     waiting, place = min(places.items())
     rank, elsewhere = min(away.items())
-    more = " (and %d more)" % (len(away) - 1) if len(away) > 1 else ""
-    where = "which is at %s" % elsewhere if elsewhere else "which does not answer"
-    return "rank %d has waited for %d s at %s for rank %d%s, %s" % (waiting, seconds, place, rank, more, where)
+    more = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
+    where = f"which is at {elsewhere}" if elsewhere else "which does not answer"
+    return f"rank {waiting} has waited for {seconds:.0f} s at {place} for rank {rank}{more}, {where}"
 
 
-def _ranks(ranks: List[int]) -> str:
+def _ranks(ranks: list[int]) -> str:
     if len(ranks) == 1:
-        return "rank %d" % ranks[0]
-    first: Tuple[int, ...] = tuple(ranks[:8])
-    return "ranks %s%s" % (", ".join(map(str, first)), " …" if len(ranks) > 8 else "")
+        return f"rank {ranks[0]}"
+    first: tuple[int, ...] = tuple(ranks[:8])
+    return "ranks {}{}".format(", ".join(map(str, first)), " …" if len(ranks) > 8 else "")

@@ -3,8 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Mapping, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -52,7 +53,7 @@ class World(NamedTuple):
             return self
         return World(self.rank // self.hosted, self.size // self.hosted, self.device)
 
-    def shards(self) -> "List[World]":
+    def shards(self) -> "list[World]":
         """Return the place of each shard that this process computes."""
         return [self._replace(rank=self.rank + place) for place in range(self.hosted)]
 
@@ -110,7 +111,7 @@ def seed_of_run(environ: Mapping[str, str]) -> int:
     return (number + attempt) % (1 << 31)
 
 
-_acts: List[str] = []
+_acts: list[str] = []
 
 
 @contextmanager
@@ -132,8 +133,9 @@ def refuse_exchange() -> None:
     """Refuse an exchange with ranks that do not take part."""
     if _acts:
         raise ScalingError(
-            "only rank 0 does %s, and it needs the parts of a batch that other ranks hold; the other ranks do "
-            "not take part" % _acts[-1],
+            f"only rank 0 does {_acts[-1]}, and it needs the parts of a batch that other ranks hold; the "
+            "other ranks do "
+            "not take part",
             "compute the value before you write it: a number by .item(), a tensor by .cpu().numpy()",
         )
 
@@ -144,14 +146,14 @@ _open = open  # before it is hooked: each rank writes its own file
 
 def leave_word(folder: str, rank: int, step: int) -> None:
     """Write that this rank has made its last step."""
-    with _open(os.path.join(folder, "ended-%d" % rank), "w") as file:
-        file.write("%d\n" % step)
+    with _open(os.path.join(folder, f"ended-{rank}"), "w") as file:
+        file.write(f"{step}\n")
 
 
 def end_with_others(folder: str, num_ranks: int) -> NoReturn:
     """Wait until all ranks have left word in the folder, and end this process with exit code 0."""
     try:
-        wanted = [os.path.join(folder, "ended-%d" % rank) for rank in range(num_ranks)]
+        wanted = [os.path.join(folder, f"ended-{rank}") for rank in range(num_ranks)]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and not all(os.path.exists(path) for path in wanted):
             time.sleep(0.005)
