@@ -122,8 +122,9 @@ def become(words: Sequence[str], environ: Mapping[str, str], outputs: Sequence[i
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor != kept:
                 _close(descriptor)
+        wanted = dict(environ)  # it may be os.environ itself
         os.environ.clear()
-        os.environ.update(environ)
+        os.environ.update(wanted)
         _forget_signals()
         sys.excepthook = sys.__excepthook__  # that of a command is not that of what it starts
         atexit._clear()  # what is registered is the parent's

@@ -28,6 +28,7 @@ torch.save(model.state_dict(), "model.pt")
 BREAKS = """
 module = sys.modules["_echelon.train.{module}"]
 exec(compile("def broken(*_, **__):\\n    raise KeyError('deep inside')\\n", module.__file__, "exec"), vars(module))
+assert hasattr({owner}, "{name}")
 setattr({owner}, "{name}", module.broken)
 """
 """Replaces a function of echelon by one of the same module that fails."""
@@ -44,8 +45,8 @@ def run(folder: Path, breaks: str = "", ends: str = "pass", *words: str) -> tupl
     [
         in_all("run", "module.Run", "begin"),
         ("run", "module.Run", "backward"),
-        in_all("run", "module.Run", "before_step"),
-        ("run", "module.Run", "after_step"),
+        in_all("parallelism.replicated", "module.Replicated", "before_step"),
+        ("parallelism.replicated", "module.Replicated", "after_step"),
         ("global_tensors.calls", "module.Calls", "call"),
         ("global_tensors.rules", "module.GlobalTensor", "rule"),
         in_all("hooks", "module", "_scale_learning_rate"),
