@@ -29,7 +29,7 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def gather(content: bytes, group: Any = None) -> list[bytes]:
+def gather(content: bytes, group: object = None) -> list[bytes]:
     """Return the bytes of all ranks of a group, in their order; every rank must call it.
 
     >>> gather(b"alone")
@@ -51,7 +51,7 @@ def _length(content: bytes) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "little")
 
 
-def _gathered(content: bytes, group: Any, device: torch.device, num_ranks: int) -> list[bytes]:
+def _gathered(content: bytes, group: object, device: torch.device, num_ranks: int) -> list[bytes]:
     mine = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
     all_of_them = [torch.empty_like(mine) for _ in range(num_ranks)]
     dist.all_gather(all_of_them, mine, group=group)

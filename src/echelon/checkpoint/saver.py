@@ -311,7 +311,7 @@ def _report_of(written: WrittenFile | None, mistake: str) -> dict[str, Any]:
     return {"mistake": mistake, "bytes": written.num_bytes, "checksum": written.checksum}
 
 
-def _key(name: str, what: Any) -> str:
+def _key(name: str, what: object) -> str:
     return f"echelon/checkpoint/{name}/{what}"
 
 

@@ -57,7 +57,7 @@ class Writer(StorageWriter):
         """Choose another folder."""
         self.folder = self.folder if checkpoint_id is None else os.fspath(checkpoint_id)
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:  # noqa: ARG002
         """Make the folder."""
         with writing(self.folder):
             os.makedirs(self.folder, exist_ok=True)
@@ -87,7 +87,7 @@ class Writer(StorageWriter):
         write_file(os.path.join(self.folder, tensors_file.NAME), tensors_file.encode(saved_tensors(metadata, results)))
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
         """Say whether this is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))
 
@@ -103,7 +103,7 @@ class Reader(StorageReader):
         """Choose another folder."""
         self.folder = self.folder if checkpoint_id is None else os.fspath(checkpoint_id)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # noqa: ARG002
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:  # noqa: ARG002
         """Return the tensors of the checkpoint; raise FormatError if it has none."""
         self.saved = tensors_file.read(self.folder)
         entries: dict[str, Any] = {}
@@ -113,7 +113,7 @@ class Reader(StorageReader):
             entries[name] = TensorStorageMetadata(properties, torch.Size(one.shape), chunks)
         return Metadata(entries)
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: object, **kwargs: object) -> None:
         """Nothing is to be prepared."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -140,7 +140,7 @@ class Reader(StorageReader):
         return future
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
         """Say whether this is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))
 
@@ -380,7 +380,7 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 
 
-def _agree(fields: dict[str, Any], mistake: str, group: Any) -> list[dict[str, Any]]:
+def _agree(fields: dict[str, Any], mistake: str, group: object) -> list[dict[str, Any]]:
     """Return the fields of all ranks; raise CheckpointError on all ranks if one of them has made a mistake."""
     told = [json.loads(one) for one in exchange.gather(json.dumps({**fields, "mistake": mistake}).encode(), group)]
     mistakes = [(rank, one["mistake"]) for rank, one in enumerate(told) if one["mistake"]]

@@ -64,21 +64,21 @@ def _of_transformers(path: str, rows: int, length: int) -> tuple[Any, dict[str, 
     return model, _tokens(config, rows, length)
 
 
-def _images(config: Any, rows: int) -> dict[str, Any]:
+def _images(config: object, rows: int) -> dict[str, Any]:
     side = getattr(config, "image_size", None) or USUAL_SIDE
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
     pixels = torch.zeros(rows, getattr(config, "num_channels", 3), height, width)
     return {"pixel_values": pixels, "labels": torch.zeros(rows, dtype=torch.int64)}
 
 
-def _tokens(config: Any, rows: int, length: int) -> dict[str, Any]:
+def _tokens(config: object, rows: int, length: int) -> dict[str, Any]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     usual = min(getattr(text, "max_position_embeddings", None) or MOST_LENGTH, MOST_LENGTH)
     tokens = torch.zeros(rows, length or usual, dtype=torch.int64)
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _train(model: nn.Module, batch: Any, optimizer: str, device: str) -> None:
+def _train(model: nn.Module, batch: object, optimizer: str, device: str) -> None:
     """Take steps until the trace has seen enough."""
     model = model.to(device)
     steps = _optimizer(optimizer, model)
@@ -102,6 +102,6 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     return kind(weights, lr=1e-3)
 
 
-def _mean(result: Any) -> torch.Tensor:
+def _mean(result: object) -> torch.Tensor:
     first = next(tensor for tensor in internals.tree_iter(result) if isinstance(tensor, torch.Tensor))
     return first.float().mean()

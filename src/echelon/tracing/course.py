@@ -133,7 +133,7 @@ class Course:
     def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call of a module, which sees the batch also where it has names: model(input_ids=tokens)."""
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(module: nn.Module, *args: object, **kwargs: object) -> Any:
             if not self._stack and self._ledger.phase != OPTIMIZER:
                 self._begin_forward(module, (args, kwargs))
             return original(module, *args, **kwargs)
@@ -149,7 +149,7 @@ class Course:
         num_bytes = sum(row["bytes"] for row in rows if row["dtype"] in ("bfloat16", "float16"))
         return "weights" if 2 * num_bytes > sum(row["bytes"] for row in rows) else ""
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         ledger = self._ledger
         self.sharing.entered(module, _tensors(args))
         self._has_autocast = self._has_autocast or any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
@@ -159,7 +159,7 @@ class Course:
         if block is not None and ledger.phase == FORWARD:
             ledger.mark("enter", block)
 
-    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, result: object) -> None:
         ledger = self._ledger
         if self._stack:
             self._stack.pop()
@@ -183,7 +183,7 @@ class Course:
             self._entered.discard(block)
             self._ledger.mark("leave backward", block)
 
-    def _begin_forward(self, model: nn.Module, args: Any) -> None:
+    def _begin_forward(self, model: nn.Module, args: object) -> None:
         """Note a model when it is called from outside of every module."""
         ledger = self._ledger
         self._micro_batches.before_model()
@@ -226,7 +226,7 @@ class Course:
     def _going_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         ledger, differentiate = self._ledger, torch.autograd.grad
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(*args: object, **kwargs: object) -> Any:
             if ledger.phase == BACKWARD:  # torch.Tensor.backward calls the other
                 return original(*args, **kwargs)
             self._begin()
@@ -293,7 +293,7 @@ class Course:
             ledger.mark("optimizer")
         ledger.phase = OPTIMIZER
 
-    def _after_step(self, optimizer: Any, *_: Any) -> None:
+    def _after_step(self, optimizer: Any, *_: object) -> None:
         ledger = self._ledger
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
@@ -334,14 +334,14 @@ def _sorted(shape: Any) -> tuple[int, ...]:
     return tuple(sorted(shape))
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
+def _tensors(values: object) -> list[torch.Tensor]:
     return [value for value in internals.tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
-def _on_gradient(values: Any, act: Callable[[], None]) -> None:
+def _on_gradient(values: object, act: Callable[[], None]) -> None:
     """Call a function when backward() has reached one of these tensors."""
 
-    def reached(_: Any) -> None:
+    def reached(_: object) -> None:
         act()
 
     for tensor in _tensors(values):

@@ -56,7 +56,7 @@ def _in_full(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that gets float32 under autocast."""
 
     @wraps(original)
-    def compute(first: Any, *args: Any, **kwargs: Any) -> Any:
+    def compute(first: object, *args: object, **kwargs: object) -> Any:
         if torch.is_autocast_enabled("cpu"):
             first, args = _full(first), tuple(map(_full, args))
         return original(first, *args, **kwargs)
@@ -68,7 +68,7 @@ def _full(value: Any) -> Any:
     return value.float() if _is_half(value) else value
 
 
-def _is_half(value: Any) -> bool:
+def _is_half(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -142,7 +142,7 @@ class _Attention(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, *_: object) -> Any:
         query, key, value, mask, __, sums = ctx.saved_tensors
         scratch = torch.empty_like(sums)
         grads = [torch.empty_like(one) for one in (query, key, value)]
@@ -153,7 +153,7 @@ class _Attention(torch.autograd.Function):
 
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *_: Any, **__: Any,
+    dropout_p: float = 0.0, is_causal: bool = False, *_: object, **__: object,
 ) -> torch.Tensor:  # fmt: skip
     """Compute attention with the memory of the kernel that a device takes."""
     if torch.is_autocast_enabled("cpu"):
@@ -213,7 +213,7 @@ class _Recurrent(torch.autograd.Function):
     """A recurrent layer whose kernel keeps its inputs, its results and a reserve."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, state: Any, how: tuple[Any, ...], *weights: Any) -> Any:
+    def forward(ctx: Any, x: Any, state: Any, how: tuple[Any, ...], *weights: object) -> Any:
         num_layers, is_both, planes, num_states = how
         num_directions = 2 if is_both else 1
         hidden, num_rows = state.shape[-1], x.numel() // x.shape[-1]
@@ -224,7 +224,7 @@ class _Recurrent(torch.autograd.Function):
         return (result, *ends)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, *_: object) -> Any:
         x, state, __, __, *weights = ctx.saved_tensors
         flat = x.new_empty((sum(one.numel() for one in weights),))
         parts, at = [], 0
@@ -238,7 +238,7 @@ def _grouped(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the products of groups of matrices, as in mixtures of experts, for all kinds of numbers."""
 
     @wraps(original)
-    def compute(first: Any, second: Any, offs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def compute(first: Any, second: object, offs: object = None, *args: object, **kwargs: Any) -> Any:
         if first.dtype == torch.bfloat16 or not isinstance(first, FakeTensor):
             return original(first, second, offs, *args, **kwargs)
         return _Grouped.apply(first, second, offs)  # type: ignore[no-untyped-call]
@@ -258,6 +258,6 @@ class _Grouped(torch.autograd.Function):
         return first.new_empty((rows, columns))
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, *_: object) -> Any:
         first, second, __ = ctx.saved_tensors
         return torch.empty_like(first), torch.empty_like(second), None

@@ -106,7 +106,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
             if known.category == TEMPORARY and known.phase == FORWARD:
                 known.category = ACTIVATION
 
-    def mark(self, *words: Any) -> None:
+    def mark(self, *words: object) -> None:
         """Add a mark to the events; with a step the operations are counted anew."""
         if words == ("step",):
             self._former_flops, self.flops = self.flops, {FORWARD: 0, BACKWARD: 0}
@@ -126,7 +126,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         """Note nothing more: what the end of the script frees is no part of the training."""
         self.is_closed = True
 
-    def _note(self, inputs: list[torch.Tensor], result: Any, least_bytes: int) -> None:
+    def _note(self, inputs: list[torch.Tensor], result: object, least_bytes: int) -> None:
         results = [value for value in internals.tree_iter(result) if isinstance(value, torch.Tensor)]
         if not (self._counts_all or self.is_moving or any(map(is_fake, inputs)) or any(map(is_fake, results))):
             return
@@ -179,7 +179,7 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         if not self.is_closed:
             self.events.append(-number - 1)
 
-    def _count_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _count_flops(self, func: Any, args: Any, kwargs: Any, result: object) -> None:
         counter = self._counters.get(internals.packet_of(func))
         if counter is not None and self.phase in self.flops:
             self.flops[self.phase] += int(counter(*args, **kwargs, out_val=result))

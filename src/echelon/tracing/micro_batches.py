@@ -39,7 +39,7 @@ class MicroBatches:
         """Return the beginning of an optimizer, which is noted."""
 
         @wraps(original)
-        def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        def init(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             original(optimizer, *args, **kwargs)
             self._optimizers.append(weakref.ref(optimizer))
 

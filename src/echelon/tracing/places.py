@@ -20,7 +20,7 @@ _NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_emp
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
-def is_device(place: Any) -> bool:
+def is_device(place: object) -> bool:
     """Say whether a device, a name or a number is that of a GPU."""
     if place is None or isinstance(place, (torch.Tensor, torch.dtype)):
         return False
@@ -117,7 +117,7 @@ class Places:
         with internals.without_modes(), self._mode:
             return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device="cpu")
 
-    def _leaving(self, tensor: Any, settings: dict[str, Any]) -> Any:
+    def _leaving(self, tensor: object, settings: dict[str, Any]) -> Any:
         """Return a tensor's copy in the host's memory."""
         copied = self._beside(tensor, settings["dtype"])
         if hasattr(tensor, "echelon_truth"):
@@ -128,7 +128,7 @@ class Places:
         """Let the weights of modules have no data, from the moment in which a module has them."""
         register = nn.Module.register_parameter
 
-        def registered(module: nn.Module, name: str, weight: Any) -> None:
+        def registered(module: nn.Module, name: str, weight: object) -> None:
             register(module, name, None if weight is None else self._without_data(weight))
 
         patches.replace(nn.Module, "register_parameter", registered, why=_WHY)
@@ -177,7 +177,7 @@ class Places:
         """Return a function that makes tensors; its first `num_kept` arguments are tensors, the others are sizes."""
 
         @wraps(original)
-        def make(*args: Any, **kwargs: Any) -> Any:
+        def make(*args: object, **kwargs: object) -> Any:
             place = kwargs.get("device")
             if self._ledger.depth or str(place) == "meta":
                 return original(*args, **kwargs)

@@ -40,7 +40,7 @@ class _Nothing:
         """Say that the work is done."""
         return True
 
-    def elapsed_time(self, _: Any) -> float:
+    def elapsed_time(self, _: object) -> float:
         """Return how many milliseconds passed: one."""
         return 1.0
 
@@ -116,7 +116,7 @@ def _make_types() -> None:
 def _set_types(original: Callable[[Any], None], names: dict[str, Any], moved: dict[Any, Any]) -> None:
     """Let a type of the device, or its name, be the default one."""
 
-    def set_type(kind: Any) -> None:
+    def set_type(kind: object) -> None:
         kind = names.get(kind, kind) if isinstance(kind, str) else kind
         if callable(kind) and kind in moved:
             torch.set_default_dtype(moved[kind])
@@ -141,7 +141,7 @@ def _make_generators(original: Any) -> None:
     patches.replace(torch, "Generator", Generator, why=_WHY)
 
 
-def _answering(value: Any) -> Any:
+def _answering(value: object) -> Any:
     return lambda *_, **__: value
 
 
@@ -172,7 +172,7 @@ def install_one_device() -> None:
     groups_of_one: list[int] = []
     original = DistributedDataParallel.__init__
 
-    def init_process_group(*_: Any, world_size: int = -1, **__: Any) -> None:
+    def init_process_group(*_: object, world_size: int = -1, **__: object) -> None:
         if world_size != 1:
             raise Distributes("init_process_group() is called")
         groups_of_one.append(world_size)
@@ -189,7 +189,7 @@ def install_one_device() -> None:
         are_gradients = kwargs.get("gradient_as_bucket_view", False)
         self.buckets = [] if are_gradients else [torch.empty_like(one, requires_grad=False) for one in weights]
 
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: object, **kwargs: object) -> Any:
         return self.module(*args, **kwargs)
 
     for owner in (dist, dist.distributed_c10d):
@@ -207,11 +207,11 @@ def simplify_frameworks() -> None:
             patches.replace(owner, name, replacement, why=_WHY_ONE_DEVICE)
 
 
-def _as_it_is(_: Any, tensor: Any, *__: Any, **___: Any) -> Any:
+def _as_it_is(_: object, tensor: object, *__: object, **___: object) -> Any:
     return tensor
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     return None
 
 

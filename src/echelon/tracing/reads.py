@@ -49,7 +49,7 @@ class Reads:
         ]
 
     def _reading(self, original: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
-        def reads(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def reads(tensor: torch.Tensor, *args: object, **kwargs: object) -> Any:
             if not isinstance(tensor, FakeTensor):
                 return original(tensor, *args, **kwargs)
             constant = tensor.constant
@@ -79,12 +79,12 @@ class Reads:
         return ""
 
 
-def _array(tensor: torch.Tensor, value: Any) -> Any:
+def _array(tensor: torch.Tensor, value: object) -> Any:
     kind = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
     return np.full(tuple(tensor.shape), value, dtype=str(kind).rpartition(".")[2])
 
 
-def _list(tensor: torch.Tensor, value: Any) -> Any:
+def _list(tensor: torch.Tensor, value: object) -> Any:
     return value if tensor.dim() == 0 else _array(tensor, value).tolist()
 
 
@@ -106,7 +106,7 @@ _READ: dict[str, Callable[..., Any]] = {
 def _sure(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose result is true: a training that goes well is assumed."""
 
-    def asks(*args: Any, **kwargs: Any) -> Any:
+    def asks(*args: object, **kwargs: object) -> Any:
         return _tell(original(*args, **kwargs), is_true=True)
 
     return asks
@@ -115,7 +115,7 @@ def _sure(original: Callable[..., Any]) -> Callable[..., Any]:
 def _as_sure(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose result is as true as the tensors that it gets."""
 
-    def asks(*args: Any, **kwargs: Any) -> Any:
+    def asks(*args: object, **kwargs: object) -> Any:
         tensors: list[Any] = [value for value in args if isinstance(value, FakeTensor)]
         is_true = bool(tensors) and all(getattr(value, "echelon_truth", TRUTH) for value in tensors)
         return _tell(original(*args, **kwargs), is_true=is_true)
@@ -123,7 +123,7 @@ def _as_sure(original: Callable[..., Any]) -> Callable[..., Any]:
     return asks
 
 
-def _tell(result: Any, *, is_true: bool) -> Any:
+def _tell(result: object, *, is_true: bool) -> Any:
     if isinstance(result, FakeTensor) and result.dtype == torch.bool:
         result.echelon_truth = is_true
     return result

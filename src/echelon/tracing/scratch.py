@@ -55,12 +55,12 @@ class Scratch:
     def _replace_folders(self) -> None:
         """Make the folders of the script in this one, and let the script see them where it made them."""
 
-        def make(path: Any, *_: Any, **settings: Any) -> None:
+        def make(path: Any, *_: object, **settings: object) -> None:
             if settings.get("dir_fd") is None and not os.path.isdir(path):
                 _makedirs(self._place(path, is_written=True), exist_ok=True)
 
         def seeing(original: Callable[..., Any]) -> Callable[..., Any]:
-            def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            def look(path: object = ".", *args: object, **kwargs: object) -> Any:
                 is_here = path is not None and kwargs.get("dir_fd") is None
                 return original(self._place(path, is_written=False) if is_here else path, *args, **kwargs)
 
@@ -95,7 +95,7 @@ def _makedirs(folder: str, *, exist_ok: bool) -> None:
         _mkdir(folder)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     return None
 
 
@@ -103,7 +103,7 @@ def _alone(original: Callable[..., None]) -> Callable[..., None]:
     """Return the beginning of a loader that loads in this process, and keeps no batches ahead."""
 
     @wraps(original)  # Lightning makes a loader again, with the arguments that its signature names
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: object, **kwargs: object) -> None:
         settings = dict(zip(_ORDER, args, strict=False))
         settings.update(kwargs)
         settings.update(num_workers=0, pin_memory=False, persistent_workers=False, timeout=0)

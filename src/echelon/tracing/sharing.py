@@ -29,7 +29,7 @@ class Sharing:
         """Note whether batches come from a loader: then it is the run that knows them."""
         original = internals.LoaderIterator.__next__
 
-        def following(loader: Any) -> Any:
+        def following(loader: object) -> Any:
             self._is_shared = True
             return original(loader)
 
@@ -56,7 +56,7 @@ class Sharing:
         if sizes[0] == rows and (len(sizes) < 3 or sizes[1] % rows):  # else the two dims may have been exchanged
             self.refusal = of_layer(self._model, shape, rows, type(layer).__name__)[0]
 
-    def went_backward(self, loss: Any) -> None:
+    def went_backward(self, loss: object) -> None:
         """Judge at the first loss."""
         if not (self._is_over or self._is_shared or self.refusal) and isinstance(loss, torch.Tensor):
             error = refusal(loss, self._last, NUM_RANKS, True)

@@ -235,7 +235,7 @@ class Compiling:
         """Return a sentence if the script compiles."""
         return [_NOTE] if self._is_asked else []
 
-    def _compile(self, model: Any = None, **_: Any) -> Any:
+    def _compile(self, model: object = None, **_: object) -> Any:
         self._is_asked = True
         as_it_is: Callable[[Any], Any] = lambda function: function  # noqa: E731  (the decorator's other form)
         return as_it_is if model is None else model

@@ -55,11 +55,11 @@ def _index(tensor: torch.Tensor, indices: list[Any]) -> torch.Tensor:
     return selected
 
 
-def _index_put(tensor: torch.Tensor, *_: Any) -> Any:
+def _index_put(tensor: torch.Tensor, *_: object) -> Any:
     return torch.empty_like(tensor)
 
 
-def _index_put_(tensor: torch.Tensor, *_: Any) -> Any:
+def _index_put_(tensor: torch.Tensor, *_: object) -> Any:
     return tensor
 
 
@@ -74,7 +74,7 @@ def _numbers(indices: list[Any]) -> list[Any]:
     return numbers
 
 
-def _unique(tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _unique(tensor: torch.Tensor, *_: object, **__: object) -> Any:
     counts = tensor.new_zeros((tensor.numel(),), dtype=torch.int64)
     return tensor.new_zeros((tensor.numel(),)), counts, counts.clone()
 
@@ -83,7 +83,7 @@ def _repeat_interleave(repeats: torch.Tensor, output_size: Any = None) -> torch.
     return repeats.new_zeros((output_size or repeats.numel(),))
 
 
-def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: object, **__: object) -> Any:
     rows, steps, width = scores.shape[1], scores.shape[0], targets.shape[-1]
     return scores.new_zeros((rows,)), scores.new_zeros((rows, steps, 2 * width + 1))
 
@@ -98,7 +98,7 @@ def _pack(tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any
     return tensor.new_zeros((sum(counts), *tensor.shape[2:])), sizes
 
 
-def _bincount(tensor: torch.Tensor, _: Any = None, minlength: int = 0) -> torch.Tensor:
+def _bincount(tensor: torch.Tensor, _: object = None, minlength: int = 0) -> torch.Tensor:
     return tensor.new_zeros((max(minlength, 1),))
 
 
@@ -126,7 +126,7 @@ _KNOWN = (internals.pack(),)
 _WITH_MASKS = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 
-def is_fake(value: Any) -> bool:
+def is_fake(value: object) -> bool:
     """Say whether a value is a tensor without data."""
     return isinstance(value, _fakes.FakeTensor)
 
@@ -141,7 +141,7 @@ def _forward(args: Any, result: Any) -> list[int]:
     return [_most(weight, inputs, result)]
 
 
-def _backward(args: Any, _: Any) -> list[int]:
+def _backward(args: Any, _: object) -> list[int]:
     gradient, inputs, weight = args[:3]
     wanted = args[-1]
     return [_most(weight, inputs, gradient)] * sum(map(bool, wanted[:2]))  # of the inputs, and of the weight

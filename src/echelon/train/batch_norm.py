@@ -16,13 +16,13 @@ class _Sum(torch.autograd.Function):
     """The sum over ranks; each rank uses the sum, so its gradient is also summed over ranks."""
 
     @staticmethod
-    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+    def forward(_ctx: object, part: torch.Tensor) -> torch.Tensor:
         result = part.clone()
         dist.all_reduce(result)
         return result
 
     @staticmethod
-    def backward(_ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(_ctx: object, *gradients: torch.Tensor) -> Any:
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 

@@ -26,7 +26,7 @@ def rows_of(size: int, num_ranks: int) -> tuple[int, ...]:
     return tuple(least + (rank < more) for rank in range(num_ranks))
 
 
-def twin_of(loader: Any, **changes: Any) -> Any:
+def twin_of(loader: object, **changes: object) -> Any:
     """Return a copy of a DataLoader with changed parts and with its own workers."""
     twin = copy.copy(loader)
     own = {internals.LOADER_ITERATOR: None}
@@ -34,7 +34,7 @@ def twin_of(loader: Any, **changes: Any) -> Any:
     return twin
 
 
-def has_workers(loader: Any) -> bool:
+def has_workers(loader: object) -> bool:
     """Say whether workers of an earlier pass wait for the next one."""
     return loader.__dict__.get(internals.LOADER_ITERATOR) is not None
 
@@ -54,20 +54,20 @@ def of_indices(indices: list[Any], rank: int, rows: Sequence[int]) -> list[Any]:
     return indices[first : first + rows[rank]] or indices[:1]
 
 
-def length_of(batch: Any) -> int:
+def length_of(batch: object) -> int:
     """Return the number of samples of a collated batch: the first dim of all tensors; 0 if they differ."""
     sizes = {one.size(0) for one in tensors_of(batch) if one.dim()}
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def has_rows(batch: Any, size: int) -> bool:
+def has_rows(batch: object, size: int) -> bool:
     """Say whether a collated batch can be split: each tensor has a row for each sample."""
     tensors = tensors_of(batch)
     return bool(tensors) and all(one.dim() and one.size(0) == size for one in tensors)
 
 
 def of_whole(
-    batch: Any, world: World, rows: tuple[int, ...], of_lists: frozenset[lists.Path] = frozenset()
+    batch: object, world: World, rows: tuple[int, ...], of_lists: frozenset[lists.Path] = frozenset()
 ) -> Any:  # fmt: skip
     """Return the global tensors of a batch that every rank has whole; the lists of samples at some paths stay lists."""
 
@@ -94,7 +94,7 @@ def of_shards(
     return _with_whole_lists(pieces.of(shards), world, rows, shards)
 
 
-def of_parts(batch: Any, world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering) -> Any:
+def of_parts(batch: object, world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering) -> Any:
     """Return a batch's global tensors, made of each rank's part; a collate function may change the rows."""
     tensors = [one for one in tensors_of(batch) if one.dim()]
     counts = _all_counts([tensors], world, rows) if may_be_ragged else [rows] * len(tensors)

@@ -26,7 +26,7 @@ def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
     hooks = patches.Hooks()
 
     def with_guard(original: Any) -> Any:
-        def launch(*args: Any, **kwargs: Any) -> Any:
+        def launch(*args: object, **kwargs: object) -> Any:
             pid = guarded_pid()
             if not pid:
                 return original(*args, **kwargs)
@@ -56,7 +56,7 @@ def guard(pid: int) -> None:
     hooks = patches.Hooks()
 
     def refusing(original: Any) -> Any:
-        def backward(*args: Any, **kwargs: Any) -> Any:
+        def backward(*args: object, **kwargs: object) -> Any:
             meet(pid)
             return original(*args, **kwargs)
 

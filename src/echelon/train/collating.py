@@ -100,5 +100,5 @@ def _difference(whole: torch.Tensor, first: torch.Tensor, last: torch.Tensor) ->
     return least if 0 < least == int(added.max()) else None
 
 
-def _tensors(batch: Any) -> list[torch.Tensor]:
+def _tensors(batch: object) -> list[torch.Tensor]:
     return [tensor for tensor in tensors_of(batch) if tensor.dim()]

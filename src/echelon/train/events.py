@@ -60,13 +60,13 @@ class _Hooked(Event):
         super().listen(place, listener, why=why)
         patches.Hooks().when_imported(OPTIMIZERS, self._begin, why=why)
 
-    def _begin(self, module: Any) -> None:
+    def _begin(self, module: object) -> None:
         """Hook what tells of this event, the first time; the reasons of the listeners are those of the hook."""
         self._rows = self._rows or self._hook(module, self)
         for row in self._rows:
             row.why = " ".join(dict.fromkeys(entry.why for entry in self._entries if entry.why))
 
-    def __call__(self, optimizer: Any, *_: Any) -> None:
+    def __call__(self, optimizer: object, *_: object) -> None:
         for listener in self.listeners:
             if listener(optimizer):
                 return
@@ -76,7 +76,7 @@ def _hook_makers(module: Any, event: Event) -> list[Any]:
     original = module.Optimizer.__init__
 
     @wraps(original)
-    def init(self: Any, *arguments: Any, **options: Any) -> None:
+    def init(self: object, *arguments: object, **options: object) -> None:
         original(self, *arguments, **options)
         event(self)
 
@@ -88,7 +88,7 @@ def _hook_clearing(module: Any, event: Event) -> list[Any]:
 
     def telling(original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
-        def zero_grad(self: Any, *arguments: Any, **options: Any) -> None:
+        def zero_grad(self: object, *arguments: object, **options: object) -> None:
             event(self)
             original(self, *arguments, **options)
 

@@ -68,7 +68,7 @@ class Explicit(Training):
         count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
         plan: Mapping[str, Any] | None = None,
-        sample: Any = None,
+        sample: object = None,
         state: Optional["State"] = None,
         initialize: Callable[[nn.Module], Any] | None = None,
     ) -> "Parallel": ...
@@ -82,7 +82,7 @@ class Explicit(Training):
         count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
         plan: Mapping[str, Any] | None = None,
-        sample: Any = None,
+        sample: object = None,
         state: Optional["State"] = None,
         initialize: Callable[[nn.Module], Any] | None = None,
     ) -> "Parallel | Trained":
@@ -107,7 +107,7 @@ class Explicit(Training):
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
 
-    def checkpoint(self, *, every: str = "10m", **named: Any) -> "Checkpoints":
+    def checkpoint(self, *, every: str = "10m", **named: object) -> "Checkpoints":
         """Save this training as it goes, and continue it: echelon.checkpoints(), which has an example."""
         from .checkpoints.saving import Checkpoints
 
@@ -152,7 +152,7 @@ class Explicit(Training):
         self.calls = self.calls.succeeded_by(kind.kind_of_calls(self))
         self.parallelism.install(self)
 
-    def _refuse(self, kind: Any) -> None:
+    def _refuse(self, kind: object) -> None:
         """Refuse what is no parallelism, or comes too late."""
         from .strategies.strategy import StrategyError
 

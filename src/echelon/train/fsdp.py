@@ -135,7 +135,7 @@ def _let_be_called(root: Any, name: str) -> None:
     spread, is_inside = getattr(root, name), distributed.is_in_forward(root)
 
     @wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         return (plain if is_inside() else spread)(*args, **kwargs)
 
     setattr(root, name, call)
@@ -227,7 +227,7 @@ def _hook_modules() -> None:
     patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
 
 
-def _with_wholes(state: Any) -> Any:
+def _with_wholes(state: object) -> Any:
     """Return a state with whole tensors; one message gathers many of them."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
@@ -253,7 +253,7 @@ def _hook_reads() -> None:
     from torch.distributed.tensor import DTensor
 
     def read_whole(name: str) -> Callable[..., Any]:
-        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def read(self: Any, *args: object, **kwargs: object) -> Any:
             return getattr(self.detach().full_tensor(), name)(*args, **kwargs)
 
         return read

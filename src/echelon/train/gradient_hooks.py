@@ -49,7 +49,7 @@ class LateHooks:
         known = self._hooks[kind]
 
         @wraps(original)  # global tensors know functions by their names
-        def register(tensor: torch.Tensor, hook: Any) -> Any:
+        def register(tensor: torch.Tensor, hook: object) -> Any:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
@@ -88,7 +88,7 @@ class LateHooks:
                 for hook in hooks if weight.grad is not None else ():
                     hook(weight)
 
-    def changed(self, tensor: Any, gradient: Any) -> Any:
+    def changed(self, tensor: object, gradient: object) -> Any:
         """Return the gradient of a weight as its hooks change it."""
         _, hooks = self._hooks[_KINDS[0]].get(id(tensor), (None, {}))
         return _changed(gradient, list(hooks.values()))
@@ -135,7 +135,7 @@ class GradientObservers:
 
         def noticed(original: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(original)  # global tensors know functions by their names
-            def register(*args: Any, **kwargs: Any) -> Any:
+            def register(*args: object, **kwargs: object) -> Any:
                 self.note()
                 return original(*args, **kwargs)
 

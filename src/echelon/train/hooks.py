@@ -63,7 +63,7 @@ def _hook_backward(run: Run) -> None:
         finally:
             within.pop()
 
-    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def backward(self: torch.Tensor, *args: object, **kwargs: object) -> None:
         if within or run.calls.is_inside:
             run.trials.at_backward(self)
             original(self, *args, **kwargs)  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ def _hook_calls(run: Run) -> None:
     """Let each rank compute its part of a batch in models; a compiled model calls its modules without this hook."""
     original, compiles = nn.Module.__call__, torch.compile
 
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self: nn.Module, *args: object, **kwargs: object) -> Any:
         if run.calls.is_idle or world.is_alone():
             if not run.calls.is_compiled:
                 return original(self, *args, **kwargs)
@@ -136,7 +136,7 @@ def _hook_calls(run: Run) -> None:
 
 def _hook_readers_of_gradients(run: Run) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def reads(*args: Any, **kwargs: Any) -> Any:
+        def reads(*args: object, **kwargs: object) -> Any:
             run.parallelism.reduce()
             return gather.whole(original(*args, **kwargs))
 
@@ -145,13 +145,13 @@ def _hook_readers_of_gradients(run: Run) -> None:
     def clips(original: Callable[..., Any]) -> Callable[..., Any]:
         read = wrapped(original)
 
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Any, *args: object, **kwargs: object) -> Any:
             weights = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             return read([run.parallelism.present(one) for one in weights], *args, **kwargs)
 
         return clip
 
-    def clip_norm(*args: Any, **kwargs: Any) -> Any:
+    def clip_norm(*args: object, **kwargs: object) -> Any:
         return run.parallelism.clip_grad_norm()(*args, **kwargs)
 
     for name, clipping in (("clip_grad_norm_", clip_norm), ("clip_grad_value_", nn.utils.clip_grad_value_)):
@@ -237,7 +237,7 @@ def _hook_losses_that_are_read(run: Run) -> None:
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)  # global tensors know functions by their names
-        def read(self: torch.Tensor, *args: Any) -> Any:
+        def read(self: torch.Tensor, *args: object) -> Any:
             if _is_local_loss(self, run):
                 return original(worlds.mean(run.world, self, run.weight), *args)
             return original(self, *args)
@@ -299,7 +299,7 @@ def _hook_own_distribution(run: Run) -> None:
         patches.replace(nn.DataParallel, "__init__", _refuse_data_parallel, why=why)
 
 
-def _refuse_data_parallel(*_args: Any, **_kwargs: Any) -> None:
+def _refuse_data_parallel(*_args: object, **_kwargs: object) -> None:
     raise ScalingError(
         "the script uses nn.DataParallel, which drives all devices from one process",
         "remove nn.DataParallel: under echelon every device has a rank of its own",

@@ -226,7 +226,7 @@ class Loop:
             self._sampler.first_worker = self._draws.first_worker
         return iterate(twin)
 
-    def _refuse_small_batches(self, loader: Any) -> None:
+    def _refuse_small_batches(self, loader: object) -> None:
         size = getattr(loader, "batch_size", None)
         if size is not None and size < self.run.world.size and not self.run.options.keeps_batch:
             raise small_batch(size, self.run.world)
@@ -297,7 +297,7 @@ class Loop:
         run.ignore_index.ask(shards_of(batch))
         return batch
 
-    def _size_of_whole(self, batch: Any) -> int:
+    def _size_of_whole(self, batch: object) -> int:
         of_lists = frozenset() if self._sampler is None else self._sampler.of_lists
         return lists.length(batch, of_lists) if of_lists else batches.length_of(batch)
 

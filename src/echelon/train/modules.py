@@ -51,7 +51,7 @@ class FormerWeight(nn.Parameter):
     """A weight that a script has listed before it was sharded; functions compute with the present weight instead."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: object, args: object = (), kwargs: object = None) -> Any:
         return func(*map_tensors(args, _present), **map_tensors(kwargs or {}, _present))
 
 
@@ -77,7 +77,7 @@ class ReplacedParameters:
                 parameter.__dict__["present"] = new
                 parameter.__class__ = FormerWeight
 
-    def present(self, parameter: Any) -> Any:
+    def present(self, parameter: object) -> Any:
         """Return the present weight."""
         old, new = self._known.get(id(parameter), (None, parameter))
         return new if old is not None and old() is parameter else parameter

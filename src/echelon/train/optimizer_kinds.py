@@ -25,23 +25,23 @@ ELEMENTWISE = (
 _NEED_WHOLE = {"LBFGS": "all weights as one vector", "Adafactor": "means over rows and columns of whole weights"}
 
 
-def why_needs_whole(kind: Any) -> str | None:
+def why_needs_whole(kind: object) -> str | None:
     """Return why an optimizer needs more than a part of each weight; None if a part suffices."""
     names = [name for name in _names(kind) if name in _NEED_WHOLE]
     return f"{names[0]} computes with {_NEED_WHOLE[names[0]]}" if names else None
 
 
-def needs_all_weights(kind: Any) -> bool:
+def needs_all_weights(kind: object) -> bool:
     """Say whether an optimizer needs all weights at once, each of them whole."""
     return "LBFGS" in _names(kind)
 
 
-def _names(kind: Any) -> list[str]:
+def _names(kind: object) -> list[str]:
     """Return the names of a class and its bases, because other libraries have an Adafactor too."""
     return [base.__name__ for base in getattr(kind, "__mro__", ())]
 
 
-def why_bits_differ(kind: Any, *, is_fused: bool) -> str | None:
+def why_bits_differ(kind: object, *, is_fused: bool) -> str | None:
     """Return why the bits of a step may depend on the partition of weights; None if they do not."""
     name = getattr(kind, "__name__", kind)
     if kind not in ELEMENTWISE:
@@ -55,7 +55,7 @@ def why_bits_differ(kind: Any, *, is_fused: bool) -> str | None:
     return None
 
 
-def on_own_elements(kind: Any, *, at_once: bool) -> Any:
+def on_own_elements(kind: object, *, at_once: bool) -> Any:
     """Return a subclass of an optimizer class, whose steps compute with this rank's part of each weight.
 
     With `at_once` one call changes all weights of a group, which needs memory for as many additional elements.
@@ -63,7 +63,7 @@ def on_own_elements(kind: Any, *, at_once: bool) -> Any:
     if kind not in ELEMENTWISE:
         return kind
 
-    def reduce(self: Any, _protocol: Any) -> Any:
+    def reduce(self: Any, _protocol: object) -> Any:
         return _of_kind, (kind, at_once), self.__getstate__()
 
     own = {"step": _step(kind, at_once), "__module__": kind.__module__, "__reduce_ex__": reduce}
@@ -94,7 +94,7 @@ def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
     return step
 
 
-def _of_kind(kind: Any, at_once: bool) -> Any:
+def _of_kind(kind: object, at_once: bool) -> Any:
     """Return an empty optimizer, for unpickling."""
     own = on_own_elements(kind, at_once=at_once)
     return own.__new__(own)
@@ -154,7 +154,7 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
         states.update(own)  # states of weights that are not cut
 
 
-def _part(value: Any) -> Any:
+def _part(value: object) -> Any:
     return distributed.local_part(value) if isinstance(value, DTensor) else value
 
 

@@ -124,7 +124,7 @@ class Hook(_Entry):
 _table: list[Any] = []
 
 
-def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Patch:
+def replace(owner: object, attribute: object, new: object, *, why: str, name: str = "") -> Patch:
     """Replace an attribute, or an entry of a dict, for which `name` must be a readable name."""
     patch = Patch(owner, attribute, new, why=why, name=name)
     _put(patch)
@@ -132,7 +132,7 @@ def replace(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -
 
 
 @contextmanager
-def replaced(owner: Any, attribute: Any, new: Any, *, why: str, name: str = "") -> Iterator[None]:
+def replaced(owner: object, attribute: object, new: object, *, why: str, name: str = "") -> Iterator[None]:
     """Replace an attribute, or an entry of a dict, for the duration of a block."""
     patch = Patch(owner, attribute, new, why=why, name=name, when=FOR_A_BLOCK)
     _put(patch)
@@ -154,7 +154,9 @@ def set_aside(patches: Iterable[Patch]) -> Iterator[None]:
         yield
 
 
-def hook(register: Callable[[Any], Any], function: Any, *, why: str, name: str = "", remove: Do | None = None) -> Hook:
+def hook(
+    register: Callable[[Any], Any], function: object, *, why: str, name: str = "", remove: Do | None = None
+) -> Hook:
     """Register a function with PyTorch or Python; the returned handle or `remove` removes it."""
     handle = register(function)
     entry = Hook(name or f"{register.__module__}.{register.__qualname__}", remove or handle.remove, why)
@@ -162,7 +164,7 @@ def hook(register: Callable[[Any], Any], function: Any, *, why: str, name: str =
     return entry
 
 
-def is_replaced(owner: Any, attribute: str) -> bool:
+def is_replaced(owner: object, attribute: str) -> bool:
     """Say whether this name has a patch."""
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
@@ -196,7 +198,7 @@ def _present(owner: Any, attribute: Any) -> Any:
     return vars(owner).get(attribute, _ABSENT)
 
 
-def _assignment(owner: Any, attribute: Any, value: Any) -> Do:
+def _assignment(owner: Any, attribute: Any, value: object) -> Do:
     """Return a function that assigns a value, or removes the name."""
     if isinstance(owner, dict):
         remove, put = partial(owner.pop, attribute, None), partial(owner.__setitem__, attribute, value)
@@ -205,7 +207,7 @@ def _assignment(owner: Any, attribute: Any, value: Any) -> Do:
     return remove if value is _ABSENT else put
 
 
-def _name_of(owner: Any) -> str:
+def _name_of(owner: object) -> str:
     """Return a dotted name; a class is named as scripts import it: torch.nn.Module."""
     if isinstance(owner, ModuleType):
         return owner.__name__
@@ -252,7 +254,7 @@ def look_through() -> None:
         _held.append(set(map(id, namespace.values())))
 
 
-def _namespace_of(module: Any) -> dict[str, Any]:
+def _namespace_of(module: object) -> dict[str, Any]:
     """Return a module's namespace, without loading a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
@@ -278,7 +280,7 @@ class Hooks:
         """Replace a function, or Class.method, of a module that is imported now or later, if the module has it."""
         by = _caller()
 
-        def act(module: Any) -> None:
+        def act(module: object) -> None:
             owner = module
             *classes, last = attribute.split(".")
             for class_name in classes:
@@ -291,7 +293,7 @@ class Hooks:
 
         self.when_imported(name, act, why=why, attribute=attribute)
 
-    def put(self, owner: Any, attribute: str, original: Any, new: Any, *, why: str, by: str = "") -> None:
+    def put(self, owner: object, attribute: str, original: object, new: object, *, why: str, by: str = "") -> None:
         """Set an attribute, and remember its value for the modules that have imported it by name."""
         patch = Patch(owner, attribute, new, why=why, by=by)
         patch.original = original
@@ -366,7 +368,7 @@ class _Finder:
     def _follow(self, name: str, loader: Any) -> None:
         original = loader.exec_module
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: object) -> None:
             original(module)
             self.completing.append(name)
             try:

@@ -24,7 +24,7 @@ def begin(environ: Mapping[str, str]) -> None:
         return  # an earlier attempt of the run has made it
     recording = Recording(order, path)
 
-    def install(_: Any) -> None:
+    def install(_: object) -> None:
         gone = targets.changes("profile")
         if gone:
             sys.stderr.write(f"echelon: {targets.describe(gone)}; this rank is not profiled\n")
@@ -44,7 +44,7 @@ class Recording:
         self._profiler: Any = None
         self._step: Any = None
 
-    def after_step(self, *_: Any) -> None:
+    def after_step(self, *_: object) -> None:
         """Take the end of a step; a fork of the rank, such as the check of the first step, records nothing."""
         if os.getpid() != self._pid:
             return

@@ -36,7 +36,7 @@ class StepTimes:
         self._last = self._written = time.perf_counter()
         self._lines: list[str] = []
 
-    def stepped(self, *_: Any) -> None:
+    def stepped(self, *_: object) -> None:
         """Note that an optimizer has made a step."""
         if os.getpid() != self._pid:
             return  # a fork of the script's own

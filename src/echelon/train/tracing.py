@@ -31,7 +31,7 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(original)
-        def look(*args: Any, **kwargs: Any) -> Any:
+        def look(*args: object, **kwargs: object) -> Any:
             model = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(model, nn.Module) and not world.is_alone():
                 share_buffers(model)

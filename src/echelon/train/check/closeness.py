@@ -23,7 +23,7 @@ class Difference(NamedTuple):
     how: str
 
 
-def difference_of(ours: Any, theirs: Any) -> Difference | None:
+def difference_of(ours: object, theirs: object) -> Difference | None:
     """Return the first output that differs from that of the whole batch; None if all are equal up to rounding."""
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
@@ -61,7 +61,7 @@ def differs(own: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(_how_tensors(own, expected))
 
 
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (torch.Tensor, bool, int, float)):
         yield name, value
     elif isinstance(value, (tuple, list)):
@@ -81,7 +81,7 @@ def _how_numbers(own: Any, expected: Any) -> str:
     return f"is {own:.6g} for the rows of rank 0, but {expected:.6g} for the whole batch"
 
 
-def _how_tensors(own: torch.Tensor, expected: Any) -> str:
+def _how_tensors(own: torch.Tensor, expected: object) -> str:
     if not isinstance(expected, torch.Tensor):
         return ""
     if own.shape != expected.shape:

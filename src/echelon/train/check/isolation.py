@@ -102,7 +102,7 @@ def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a BatchNorm that updates copies of its running statistics, wherever a script keeps them."""
 
     @wraps(original)
-    def batch_norm(x: Any, mean: Any = None, variance: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def batch_norm(x: object, mean: object = None, variance: object = None, *args: object, **kwargs: object) -> Any:
         return original(x, _clone(mean), _clone(variance), *args, **kwargs)
 
     return batch_norm
@@ -130,7 +130,7 @@ def _clone(tensor: Any) -> Any:
     return None if tensor is None else tensor.detach().clone()
 
 
-def _is_of_torch(hook: Any) -> bool:
+def _is_of_torch(hook: object) -> bool:
     """Say whether a hook belongs to PyTorch, such as spectral norm's; a script's own hook may record its inputs."""
     hook = getattr(hook, "func", hook)  # of functools.partial
     where = getattr(hook, "__module__", None) or type(hook).__module__
@@ -155,13 +155,13 @@ def switch_off() -> Callable[[], None]:
     return switch_on
 
 
-def _without_dropout(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+def _without_dropout(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
     return tensor
 
 
 def _attention_without_dropout(attention: Any) -> Any:
     @wraps(attention)  # torch.compile asks functions for their names
-    def compute(*args: Any, **kwargs: Any) -> Any:
+    def compute(*args: object, **kwargs: object) -> Any:
         kwargs.pop("dropout_p", None)  # the fifth argument
         return attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
 
@@ -216,18 +216,18 @@ class Kept:
                 _fill(value, content)
 
 
-def _is_own(value: Any) -> bool:
+def _is_own(value: object) -> bool:
     """Say whether the class of a value belongs to a file of the script."""
     module = sys.modules.get(type(value).__module__)
     path = getattr(module, "__file__", None)
     return path is not None and lines.is_file_of_script(path)
 
 
-def _base(value: Any) -> type | None:
+def _base(value: object) -> type | None:
     return next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
 
 
-def _content(value: Any) -> Any:
+def _content(value: object) -> Any:
     """Return a copy of a container, by the methods of Python's own class."""
     kind: Any = _base(value)
     return kind.copy(value)
@@ -239,7 +239,7 @@ def _entries(content: Any) -> list[int]:
     return [id(entry) for entry in flat]
 
 
-def _fill(value: Any, content: Any) -> None:
+def _fill(value: object, content: object) -> None:
     kind: Any = _base(value)
     kind.clear(value)
     (kind.extend if kind in (list, deque) else kind.update)(value, content)

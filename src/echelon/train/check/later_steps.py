@@ -100,14 +100,14 @@ class LaterSteps:
     def _signs(self) -> bool:
         return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
 
-    def _at_batch(self, _: Any, indices: list[Any]) -> None:
+    def _at_batch(self, _: object, indices: list[Any]) -> None:
         """Note the samples of a batch."""
         if self._signs:
             began = time.perf_counter()
             self._note(f"the samples of a batch: {len(indices)}", signature.of_indices(indices))
             self._seconds += time.perf_counter() - began
 
-    def _at_stream(self, batch: Any) -> None:
+    def _at_stream(self, batch: object) -> None:
         """Note a batch that every rank has read whole."""
         if self._signs:
             began = time.perf_counter()
@@ -116,7 +116,12 @@ class LaterSteps:
             self._seconds += time.perf_counter() - began
 
     def _at_call(
-        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: list[Any], leads: list[list[Sharded]]
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        inputs: object,
+        every: list[Any],
+        leads: list[list[Sharded]],
     ) -> None:
         """Note a model call before it is computed, and compare its results at once if the step is a spot."""
         if not self.is_on:
@@ -128,7 +133,7 @@ class LaterSteps:
             self._compare_now()
             self.spots.at_call(original, module, inputs, every, leads)
 
-    def _note_call(self, module: nn.Module, inputs: Any, rows_of_ranks: set[int]) -> None:
+    def _note_call(self, module: nn.Module, inputs: object, rows_of_ranks: set[int]) -> None:
         """Note the shapes of the shared arguments, and the elements of the arguments that every rank has whole."""
         began = time.perf_counter()
         shared = [one for one in tensors_of(inputs) if isinstance(one, GlobalTensor) or _is_whole(one, rows_of_ranks)]

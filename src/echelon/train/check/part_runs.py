@@ -170,7 +170,7 @@ def states_of(generators: list[Any]) -> list[int]:
     return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 

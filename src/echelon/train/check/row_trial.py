@@ -205,11 +205,11 @@ _DRAWS = "draws numbers for each of its samples at %s, and each rank has only it
 _BUFFER = "changes its buffer %s with the samples that it gets, and each rank gets different samples"
 
 
-def _is_single(value: Any) -> bool:
+def _is_single(value: object) -> bool:
     return not isinstance(value, torch.Tensor) or value.numel() == 1
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
 
 
@@ -220,7 +220,7 @@ def _refusal(module: nn.Module, verdict: Verdict, tensors: list[torch.Tensor], n
     return graph or (f"{type(module).__name__} {verdict.reason}", WAY_OUT)
 
 
-def _is_fine(possible: set[str], output: Any, *, needs_gradient: bool) -> bool:
+def _is_fine(possible: set[str], output: object, *, needs_gradient: bool) -> bool:
     """Say whether ranks can put an output together from their parts."""
     if isinstance(output, torch.Tensor) and output.numel() > 1:
         wanted = {ROWS, SAME, MEAN} if output.is_floating_point() or output.is_complex() else {ROWS, SAME}
@@ -242,7 +242,7 @@ def _is_elsewhere(weight: torch.Tensor) -> bool:
     return is_sharded(weight) or weight.is_meta or isinstance(weight, nn.parameter.UninitializedParameter)
 
 
-def _signature(value: Any) -> Any:
+def _signature(value: object) -> Any:
     """Return the way in which a model is called: the kinds of its arguments, and the values of flags."""
     if isinstance(value, torch.Tensor):
         return value.dim()
@@ -343,7 +343,7 @@ def _told(name: str, line: lines.Line, how: str) -> str:
     )  # fmt: skip
 
 
-def _is_kept(value: Any) -> bool:
+def _is_kept(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
@@ -372,7 +372,7 @@ class _Watch(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
 
-    def _look(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _look(self, frame: FrameType, event: str, _: object) -> Any:
         if self.line or not lines.is_of_script(frame):
             return None
         if event in ("line", "return"):

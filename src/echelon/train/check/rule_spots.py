@@ -54,7 +54,7 @@ class RuleSpots:
         finally:
             self._is_busy = False
 
-    def _compare(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _compare(self, func: Any, name: str, args: object, kwargs: object) -> Any:
         try:
             whole_args, whole_kwargs = plain((args, kwargs))
         except ScalingError as refusal:  # on all ranks: their parts do not fit together

@@ -1,7 +1,5 @@
 """Check whether all ranks have the same batch, because each rank computes its part of the batch that it has."""
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
@@ -14,7 +12,7 @@ NUM_COMPARED = 10
 
 
 @torch.no_grad()
-def other_rank(batch: Any, world: World) -> int:
+def other_rank(batch: object, world: World) -> int:
     """Return the first rank whose batch differs from rank 0's; 0 if all batches are equal. All ranks must call this."""
     if world.size == 1:
         return 0

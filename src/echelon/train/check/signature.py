@@ -91,7 +91,7 @@ def are_equal(most: list[float]) -> bool:
     return exact == -least_exact and total + least_total <= TOLERANCE * size
 
 
-def text_of_shapes(value: Any) -> str:
+def text_of_shapes(value: object) -> str:
     """Return the shapes of all tensors in a value, without the dims of shared tensors that ranks may have padded."""
     return ", ".join(f"{_text_of_shape(one)} {str(one.dtype)[6:]}" for one in tensors_of(value))
 

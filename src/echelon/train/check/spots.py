@@ -63,7 +63,12 @@ class Spots:
         return self._step == step and not torch.is_inference_mode_enabled()
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, inputs: Any, every: list[Any], leads: list[list[Sharded]]
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        inputs: object,
+        every: list[Any],
+        leads: list[list[Sharded]],
     ) -> None:
         """Compare a model call before it runs, if this step is a spot."""
         self._num_calls += 1
@@ -132,7 +137,7 @@ class _Call:
         self._is_main = run.world.processes.rank == 0
         self._was_drawn = False
 
-    def compare(self, inputs: Any, every: list[Any], leads: list[list[Sharded]], seed: int) -> str:
+    def compare(self, inputs: object, every: list[Any], leads: list[list[Sharded]], seed: int) -> str:
         """Return the difference on rank 0; an empty text where nothing differs or nothing can be compared."""
         if not self._agree(is_fine=_fits(inputs)):
             return self._left_out()
@@ -208,7 +213,7 @@ class _Call:
         dist.all_reduce(flag, op=dist.ReduceOp.MIN)
         return bool(flag)
 
-    def _own_gradients(self, outputs: Any, wanted: list[torch.Tensor], copies: list[Any]) -> Any:
+    def _own_gradients(self, outputs: object, wanted: list[torch.Tensor], copies: list[Any]) -> Any:
         """Return the gradients of the weights from this rank's part of the outputs; None where there are none."""
         if not copies or not copies[0]:
             return None
@@ -311,7 +316,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return fresh(whole).requires_grad_(tensor.requires_grad and whole.is_floating_point())
 
 
-def _fits(value: Any) -> bool:
+def _fits(value: object) -> bool:
     """Say whether this process can join its shards: each may be padded to its own longest sample."""
     for pieces in tensors_of(value):
         if isinstance(pieces, Pieces) and isinstance(pieces.parts[0], Sharded):
@@ -321,13 +326,13 @@ def _fits(value: Any) -> bool:
     return True
 
 
-def _views_of(outputs: Any) -> list[torch.Tensor]:
+def _views_of(outputs: object) -> list[torch.Tensor]:
     """Return the distinct output tensors of a model, in the order of `outputs.distinct`."""
     distinct = {id(one): one for one in tensors_of(outputs) if not isinstance(one, nn.Parameter)}
     return list(distinct.values())
 
 
-def _weights_of_outputs(outputs: Any, seed: int) -> list[torch.Tensor]:
+def _weights_of_outputs(outputs: object, seed: int) -> list[torch.Tensor]:
     """Return gradients for the outputs, drawn with a seed: equal on all ranks."""
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -339,7 +344,7 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
-def _weighted(part: Any, weights: torch.Tensor) -> torch.Tensor:
+def _weighted(part: object, weights: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of the sum of an output multiplied by its gradient."""
     if isinstance(part, Sharded):
         return _summed(part.counted, exchange.own_rows(weights, part.world.rank, part.rows, part.dim_of_rows))

@@ -41,7 +41,7 @@ class Objects:
         for name, optimizer in self.optimizers.items():
             self._refuse_foreign(name, optimizer)
 
-    def _add(self, name: str, value: Any) -> None:
+    def _add(self, name: str, value: object) -> None:
         if isinstance(value, Parallel):
             self._add_parallel(name, value)
         elif isinstance(value, nn.Module):
@@ -231,7 +231,7 @@ def _add(named: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> Non
     named[name] = tensor
 
 
-def _plain_state(optimizer: str, key: str, value: Any) -> Any:
+def _plain_state(optimizer: str, key: str, value: object) -> Any:
     """Return a state of an optimizer that is a number; refuse lists of tensors and the like, as LBFGS has."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

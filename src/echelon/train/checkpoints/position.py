@@ -35,7 +35,7 @@ class Position:
         self.epoch, self.batches = facts["epoch"], facts["batches"]
         self.samples_per_batch = facts["samples_per_batch"]
 
-    def fit(self, loader: Any, *, was_ranks: int, num_ranks: int) -> None:
+    def fit(self, loader: object, *, was_ranks: int, num_ranks: int) -> None:
         """Count the batches that are done as this loader counts them; refuse a place between two of its batches."""
         before, now = self.samples_per_batch, samples_per_batch(loader)
         self.samples_per_batch = now
@@ -59,18 +59,18 @@ def _samples(number: int) -> str:
     return f"{number} samples" if number else "an unknown size"
 
 
-def loader_of(loader: Any) -> Any:
+def loader_of(loader: object) -> Any:
     """Return the loader of torch.utils.data in a loader of echelon, or the loader itself."""
     return loader.inner if isinstance(loader, (ShardedLoader, OwnRows)) else loader
 
 
-def keeps_workers(loader: Any) -> bool:
+def keeps_workers(loader: object) -> bool:
     """Say whether workers stay for all epochs: only in the first one such a loader draws a seed for them."""
     return bool(getattr(loader_of(loader), "persistent_workers", False))
 
 
 @contextmanager
-def _without_seed(loader: Any, *, is_on: bool) -> Iterator[None]:
+def _without_seed(loader: object, *, is_on: bool) -> Iterator[None]:
     """Let a loader that begins draw the seed of its workers elsewhere: in this training it was drawn before."""
     target = loader.own if isinstance(loader, OwnRows) else loader
     if not is_on or not isinstance(target, DataLoader):
@@ -83,13 +83,13 @@ def _without_seed(loader: Any, *, is_on: bool) -> Iterator[None]:
         target.__dict__["generator"] = before
 
 
-def _is_divided(loader: Any) -> bool:
+def _is_divided(loader: object) -> bool:
     """Say whether a batch belongs to all ranks, on any number of them."""
     is_sampler = isinstance(getattr(loader, "sampler", None), DistributedSampler)
     return is_sampler or isinstance(loader, (ShardedLoader, OwnRows))
 
 
-def samples_per_batch(loader: Any) -> int:
+def samples_per_batch(loader: object) -> int:
     """Return the samples of a batch of all ranks among which a DistributedSampler divides them; 0: unknown."""
     inner = loader_of(loader)
     size: int | None = getattr(inner, "batch_size", None)
@@ -122,7 +122,7 @@ class Behind:
             next(self._indices, None)
         self._number = 0
 
-    def _shortened(self, loader: Any) -> Any:
+    def _shortened(self, loader: object) -> Any:
         inner = loader_of(loader)
         indices = getattr(inner, "batch_sampler", None)
         if not isinstance(inner, DataLoader) or indices is None or isinstance(inner.dataset, IterableDataset):
@@ -132,7 +132,7 @@ class Behind:
             return loader.behind(self._rest_of, elsewhere)
         return twin_of(loader, batch_sampler=self._rest_of(indices), **elsewhere)
 
-    def _rest_of(self, values: Any) -> "_Rest":
+    def _rest_of(self, values: object) -> "_Rest":
         return _Rest(values, self)
 
     def iterate(self, values: Any) -> Iterator[Any]:

@@ -19,7 +19,7 @@ OWN = "of ranks: "
 """How the name of a tensor begins that holds plain data; no name of a script's model does."""
 
 
-def as_bytes(value: Any) -> torch.Tensor:
+def as_bytes(value: object) -> torch.Tensor:
     """Return plain data as a tensor of bytes, shape (number of bytes,)."""
     return torch.frombuffer(bytearray(plain_data.encode(value)), dtype=torch.uint8)
 
@@ -105,7 +105,7 @@ def _batches(told: Iterator[Any], draws: WorkersDraws) -> Iterator[Any]:
         yield batch
 
 
-def _can_tell(loader: Any) -> bool:
+def _can_tell(loader: object) -> bool:
     """Say whether a loader has workers of PyTorch that load samples by index, one batch after the other."""
     return (
         isinstance(loader, DataLoader)
@@ -170,7 +170,7 @@ class RandomNumbers:
         common = _common([one["global"] for one in now])
         self._resumed = {"global": common, "streams": [], "keys": now[0]["keys"], "loader": now[0]["loader"]}
 
-    def begin_epoch(self, loader: Any, *, is_in_middle: bool) -> None:
+    def begin_epoch(self, loader: object, *, is_in_middle: bool) -> None:
         """Note the states before the loader shuffles; after a checkpoint in the middle of an epoch, set them again."""
         self._of_loader = of_loader(loader)
         if is_in_middle:
@@ -214,5 +214,5 @@ def _common(every: list[list[Any]]) -> list[Any]:
     ]
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: object, other: object) -> bool:
     return torch.equal(as_bytes(one), as_bytes(other))

@@ -93,7 +93,7 @@ class Checkpoints:
         finally:
             self.wait()  # the script may destroy its process group now
 
-    def batches(self, loader: Any) -> Iterator[Any]:
+    def batches(self, loader: object) -> Iterator[Any]:
         """Return the batches of this epoch that are left, and save between two of them when it is time.
 
         Batches that are done are not loaded again where the loader's samples have an index. It is for the one loop of
@@ -143,7 +143,7 @@ class Checkpoints:
 
     # Saving
 
-    def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
 
     def _state(self) -> saver.State:
@@ -234,7 +234,7 @@ class Checkpoints:
         self._schedule.note_saved(self.step_number, on_disk=self._is_on_disk)
         self._say(f"continues after step {self.step_number}, from {place_in_words(on_disk=self._is_on_disk)}")
 
-    def _begin_epoch(self, loader: Any) -> Iterator[Any]:
+    def _begin_epoch(self, loader: object) -> Iterator[Any]:
         """Return an iterator at the place in the epoch; a shuffle is drawn as at the epoch's begin."""
         self._position.fit(loader, was_ranks=self._was_ranks, num_ranks=self._num_ranks)
         self._was_ranks = self._num_ranks

@@ -69,7 +69,7 @@ class GraphCuts:
         self._joins = [one for one in self._joins if one.step == self._step]
         self._step += 1
 
-    def backward(self, loss: Any, run: Callable[[torch.Tensor], None], weights: Any, world: Any) -> Any:
+    def backward(self, loss: Any, run: Callable[[torch.Tensor], None], weights: Any, world: object) -> Any:
         """Compute all gradients of a loss, which is a whole tensor or a list of the shards' parts; return its value."""
         if isinstance(loss, list):
             value = self._of_shards(lambda place: run(loss[place]), weights, world, [one.detach() for one in loss])
@@ -80,7 +80,7 @@ class GraphCuts:
             pass
         return value
 
-    def _go_on(self, weights: Any, world: Any) -> bool:
+    def _go_on(self, weights: object, world: object) -> bool:
         """Pass the gradients of joins on to their shards; return whether there were any."""
         wanted = [(one, one.whole.grad) for one in self._joins if one.whole.grad is not None]
         if not wanted:

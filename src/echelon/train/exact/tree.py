@@ -258,7 +258,7 @@ def _own_part(gradient: torch.Tensor, parameter: Any, rows: slice) -> Any:
 
 
 def clip_by_whole_norm(
-    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, **_foreach: Any
+    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, **_foreach: object
 ) -> torch.Tensor:
     """Clip as torch.nn.utils.clip_grad_norm_ does, by a norm that does not depend on the sharding of the gradients."""
     parameter_list = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

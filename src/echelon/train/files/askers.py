@@ -66,7 +66,7 @@ _collecting: list[str] = []  # is not empty while the garbage collector runs, wh
 def watch_collector() -> None:
     """Notice when destructors run because of the garbage collector."""
 
-    def note(phase: str, _: Any) -> None:
+    def note(phase: str, _: object) -> None:
         if phase == "start":
             _collecting.append(phase)
         else:

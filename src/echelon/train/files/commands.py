@@ -43,7 +43,7 @@ def install(files: Files, hooks: Hooks) -> None:
 
 def _once(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> Any:
             if not is_of_script(sys._getframe(1)):
                 return original(*args, **kwargs)
             return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
@@ -55,7 +55,7 @@ def _once(files: Files, name: str) -> Callable[[Any], Any]:
 
 def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def end(*args: Any, **kwargs: Any) -> Any:
+        def end(*args: object, **kwargs: object) -> Any:
             result = original(*args, **kwargs)
             if is_of_script(sys._getframe(1)):
                 files.meet(name, os.getcwd())

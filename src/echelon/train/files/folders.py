@@ -65,7 +65,7 @@ def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], A
     """Return a wrapper for a function that changes the path in its argument."""
 
     def wrap(original: Any) -> Any:
-        def change(*args: Any, **kwargs: Any) -> Any:
+        def change(*args: object, **kwargs: object) -> Any:
             target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
             if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
                 return original(*args, **kwargs)
@@ -83,7 +83,7 @@ def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], A
     return wrap
 
 
-def _make(original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+def _make(original: Any, path: Any, *args: object, **kwargs: object) -> None:
     """Make a folder that another rank may be making too."""
     try:
         original(path, *args, **kwargs)
@@ -92,7 +92,7 @@ def _make(original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
             raise
 
 
-def _drop_own(files: Files, source: Any) -> None:
+def _drop_own(files: Files, source: object) -> None:
     """Remove this rank's own file after rank 0 has moved its own to the shared name."""
     path = path_of(source)
     if path is None or not files.is_own(path):
@@ -105,7 +105,7 @@ def _drop_own(files: Files, source: Any) -> None:
 
 def _asking(files: Files) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def ask(*args: Any, **kwargs: Any) -> Any:
+        def ask(*args: object, **kwargs: object) -> Any:
             return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
 
         _stand_for(original, ask)
@@ -114,7 +114,7 @@ def _asking(files: Files) -> Callable[[Any], Any]:
     return wrap
 
 
-def _stand_for(original: Any, new: Any) -> None:
+def _stand_for(original: object, new: object) -> None:
     """Add a hook to os's sets of functions that support an option, if the original is in them."""
     for name in _WHAT_OS_CAN:
         if original in getattr(os, name):
@@ -128,7 +128,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def make(*args: Any, **kwargs: Any) -> Any:
+        def make(*args: object, **kwargs: object) -> Any:
             bound = signature.bind(*args, **kwargs)
             is_aside = files.is_closed and files.way(path_of(bound.arguments.get("dir"))) != EACH
             if is_aside:
@@ -145,7 +145,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
     def wrap_folder(original: Any) -> Any:
         own = wrap(original)
 
-        def make(suffix: Any = None, prefix: Any = None, dir: Any = None) -> Any:  # noqa: A002
+        def make(suffix: object = None, prefix: object = None, dir: object = None) -> Any:  # noqa: A002
             if dir is None or path_of(dir) == os.path.abspath(tempfile.gettempdir()):
                 return own(suffix, prefix)
             return files.act("mkdtemp", dir, lambda: original(suffix, prefix, dir))
@@ -201,7 +201,7 @@ def install_downloads(files: Files, hooks: Hooks) -> None:
 
 def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def unpack(*args: Any, **kwargs: Any) -> Any:
+        def unpack(*args: object, **kwargs: object) -> Any:
             folder = args[place] if len(args) > place else kwargs.get("path")
             return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))
 

@@ -43,7 +43,7 @@ def fall_silent(files: Files, hooks: Hooks) -> None:
     hooks.when_imported("mlflow", lambda mlflow: begin(mlflow) if mlflow.active_run() is None else None, why=_WHY)
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
+def _nothing(*_args: object, **_kwargs: object) -> None:
     return None
 
 
@@ -66,7 +66,7 @@ class Silent:
         """Return the folder of rank 0's writer."""
         return self.log_dir
 
-    def add_figure(self, _tag: str, figure: Any, *_args: Any, close: bool = True, **_kwargs: Any) -> None:
+    def add_figure(self, _tag: str, figure: object, *_args: object, close: bool = True, **_kwargs: object) -> None:
         """Close the figure, as the writer does: the script makes a new figure each time."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if close and pyplot is not None:
@@ -76,7 +76,7 @@ class Silent:
     def __enter__(self) -> "Silent":
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -85,11 +85,11 @@ class Silent:
         return _take_call
 
 
-def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) -> None:
+def _hook_methods(files: Files, hooks: Hooks, owner: object, names: Iterable[str]) -> None:
     """Let methods log numbers that are equal on all ranks, and do nothing in a fork of the rank that logs."""
 
     def wrap(original: Any) -> Any:
-        def speak(*args: Any, **kwargs: Any) -> Any:
+        def speak(*args: object, **kwargs: object) -> Any:
             if files.is_closed:
                 return None
             with alone("{}.{}()".format(getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
@@ -102,14 +102,14 @@ def _hook_methods(files: Files, hooks: Hooks, owner: Any, names: Iterable[str]) 
         hooks.put(owner, name, original, wraps(original)(with_plain(wrap)(original)), why=_WHY)
 
 
-def _spoken(mlflow: Any) -> list[str]:
+def _spoken(mlflow: object) -> list[str]:
     return [name for name in dir(mlflow) if name.startswith(("log_", "set_tag")) and callable(getattr(mlflow, name))]
 
 
 def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
     """Return a hook that makes the folder of events in a meeting of all ranks, as every change of the disk."""
 
-    def act(module: Any) -> None:
+    def act(module: object) -> None:
         writer = getattr(module, _WRITER, None)
         if writer is None or issubclass(writer, Silent) or patches.is_replaced(writer, "__init__"):
             return
@@ -118,7 +118,7 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
             return
         original = writer.__init__
 
-        def init(self: Any, logdir: Any = None, *args: Any, **kwargs: Any) -> None:
+        def init(self: object, logdir: object = None, *args: object, **kwargs: object) -> None:
             logdir = kwargs.pop("log_dir", logdir)
 
             def begin() -> str:
@@ -137,7 +137,7 @@ def _speaking_once(files: Files) -> Callable[[Any], Any]:
     """Begin a run of Weights & Biases on rank 0, and a disabled run on other ranks."""
 
     def wrap(original: Any) -> Any:
-        def init(*args: Any, **kwargs: Any) -> Any:
+        def init(*args: object, **kwargs: object) -> Any:
             if not files.is_closed:
                 return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)
             files.act("wandb.init", "wandb", lambda: None)
@@ -155,7 +155,7 @@ def _speaking_once(files: Files) -> Callable[[Any], Any]:
 def _shown_nowhere(original: Any) -> Any:
     """Let a progress bar count, for scripts that read it, but draw nothing."""
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: object, **kwargs: object) -> None:
         if kwargs.get("file") is None:
             kwargs["file"] = _Nowhere()
         original(self, *args, **kwargs)

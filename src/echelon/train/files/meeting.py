@@ -141,7 +141,7 @@ class Told(NamedTuple):
     """The state of the path on rank 0's node after the act."""
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 

@@ -79,7 +79,7 @@ def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
     return made
 
 
-def _copy(files: Files, made: Any, path: str) -> None:
+def _copy(files: Files, made: object, path: str) -> None:
     """Let the other ranks copy the content of rank 0's file before rank 0 changes it."""
     files.meet("read back", path)
     if isinstance(made, Sink):
@@ -87,7 +87,7 @@ def _copy(files: Files, made: Any, path: str) -> None:
     files.meet("read back", path)
 
 
-def _hook_numpy(opened: Any) -> Any:
+def _hook_numpy(opened: object) -> Any:
     """Return a hook for numpy.savetxt, which keeps io.open in a table."""
 
     def act(numpy: Any) -> None:

@@ -33,7 +33,7 @@ _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _SHARED_MEMORY = "/dev/shm/"
 
 
-def path_of(file: Any) -> str | None:
+def path_of(file: object) -> str | None:
     """Return the absolute path of a file argument; None if it is not a path, such as an open file."""
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else None
 
@@ -134,11 +134,11 @@ class Files:
     def act(
         self,
         label: str,
-        file: Any,
+        file: object,
         do: Callable[[], Any],
         *,
         tells: Callable[[Any], Any] = lambda value: value,
-        instead: Any = None,
+        instead: object = None,
     ) -> Any:
         """Access a file in its way; on ranks that do not act, return rank 0's result, or `instead`."""
         path = path_of(file)
@@ -171,7 +171,7 @@ class Files:
         if self.written is not None:
             self.written.note(path)
 
-    def meet(self, label: str, file: Any) -> None:
+    def meet(self, label: str, file: object) -> None:
         """Wait for all ranks, if this rank meets them for this file."""
         path = path_of(file)
         if path is not None and self.way(path) == TOGETHER:
@@ -216,7 +216,7 @@ class Files:
                     self._writers.add(sink)
         self.meeting = self._suspended
 
-    def seen(self, file: Any) -> Any:
+    def seen(self, file: object) -> Any:
         """Return the path to read: rank 0's name of the file, after rank 0 has written it so far."""
         if not self._open and not self._aliases and self.written is None:
             return file
@@ -241,7 +241,7 @@ class Files:
         self._hidden -= found
         return bool(found)
 
-    def begin_writing(self, path: str, file: Any, *, is_hidden: bool = False) -> None:
+    def begin_writing(self, path: str, file: object, *, is_hidden: bool = False) -> None:
         """Note that a file is open for writing; its readers have to wait until rank 0 is there too."""
         self._open.add(path)
         self._note_written(path)
@@ -250,7 +250,7 @@ class Files:
         if not self.is_closed:
             self._writers.add(file)
 
-    def note_sink(self, sink: Any) -> None:
+    def note_sink(self, sink: object) -> None:
         """Note a sink, which becomes a file if this rank begins to write."""
         self._sinks.add(sink)
 
@@ -270,7 +270,7 @@ class Files:
         """Say whether this process made a path for itself."""
         return bool(self._own) and any(path == own or path.startswith(own + os.sep) for own in self._own)
 
-    def keep_own(self, file: Any) -> None:
+    def keep_own(self, file: object) -> None:
         """Note that no other rank has this file or folder: tempfile's names differ between processes."""
         path = path_of(file)
         if path is not None:

@@ -29,7 +29,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
         if getattr(original, "_echelon_is_hooked", False):
             return original  # one function under two names
 
-        def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
+        def connect(database: object, *args: object, **kwargs: object) -> Any:
             is_file = not str(database).startswith((":memory:", "file:")) and bool(database)
             path = path_of(database) if is_file else None
             way = files.way(path)
@@ -47,7 +47,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
     return wrap
 
 
-def _copy_of_database(connect: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) -> Any:
     """Return a connection to a copy in memory; for a large file, a read-only connection to the file itself."""
     kwargs = {**kwargs, "uri": True}
     reading = "file:{}?mode=ro".format(path.replace("%", "%25").replace("?", "%3f").replace("#", "%23"))
@@ -64,7 +64,7 @@ def _copy_of_database(connect: Any, path: str, *args: Any, **kwargs: Any) -> Any
 
 def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def init(self: Any, name: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> None:
+        def init(self: Any, name: Any, mode: Any = "r", *args: object, **kwargs: Any) -> None:
             path = path_of(name)
             way = files.way(path)
             if path is None or mode in (None, "r") or way == EACH or (way == ONE and not files.is_closed):

@@ -128,7 +128,7 @@ def opened(
     return text
 
 
-def open_raw(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> Any:
+def open_raw(file: object, mode: str, buffering: int, closefd: bool, opener: object) -> Any:
     """Open a file that appears when it is whole; return None if it must be written in its place."""
     is_line_buffered = buffering == 1 and "b" not in mode
     if mode not in _MODES or buffering == 0 or is_line_buffered:
@@ -178,7 +178,7 @@ def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None])
 
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
-        def write(*args: Any, **kwargs: Any) -> Any:
+        def write(*args: object, **kwargs: object) -> Any:
             file: Any = args[place] if len(args) > place else kwargs.get(key)
             folder = _folder_beside(file) if isinstance(file, (str, bytes, os.PathLike)) else ""
             if not folder:
@@ -202,7 +202,7 @@ def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None])
     return wrap
 
 
-def _holding_back(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _holding_back(original: Any, *args: object, **kwargs: object) -> Any:
     """Call a function that may flush an open file before the file is whole."""
     _holding[0] += 1
     try:

@@ -34,10 +34,10 @@ def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[
 def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Let all ranks join the parts of shared tensors before one rank calls the wrapped function."""
 
-    def wrap_plain(original: Any) -> Any:
+    def wrap_plain(original: object) -> Any:
         wrapped = wrap(original)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             if any(isinstance(one, GlobalTensor) for one in tensors_of(args, kwargs)):
                 args, kwargs = plain(args), plain(kwargs)
             return wrapped(*args, **kwargs)

@@ -8,7 +8,7 @@ batch while the script keeps such a row.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -33,7 +33,7 @@ _known: list[_Alias] = []
 _num_agreed = [0]
 
 
-def note(tensor: GlobalTensor, whole: torch.Tensor, result: Any) -> None:
+def note(tensor: GlobalTensor, whole: torch.Tensor, result: object) -> None:
     """Remember a whole tensor if a result shares its elements."""
     is_known = any(known.whole is whole for known in _known)
     if not is_known and any(_storage_of(one) == _storage_of(whole) for one in tensors_of(result)):

@@ -71,7 +71,7 @@ def _dims(dims: Any) -> Kwargs:
     return {"dim": tuple(dims)} if dims else {}
 
 
-def squeeze(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def squeeze(func: object, args: Args, kwargs: Kwargs) -> Any:
     """Squeeze all dims but that of the rows: a rank may have a single row where the batch has several."""
     if len(args) > 1 or kwargs or not isinstance(args[0], Sharded):
         return along(func, args, kwargs)
@@ -178,7 +178,7 @@ def permute(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(func(tensor.local, *args[1:]), tensor) if keeps else None
 
 
-def get_item(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
+def get_item(_func: object, args: Args, _kwargs: Kwargs) -> Any:
     """Take the same part of every row, or the rows that a mask names."""
     tensor, key = args
     if not isinstance(tensor, Sharded) or tensor.dim_of_rows or tensor.size(0) == 1:

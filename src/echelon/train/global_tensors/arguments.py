@@ -51,7 +51,7 @@ class Entries:
         own_args = type(args)(self._argument(place, value) for place, value in enumerate(args))
         return own_args, {name: self._argument(name, value) for name, value in kwargs.items()}
 
-    def some(self, value: Any, first: int, count: int) -> Any:
+    def some(self, value: object, first: int, count: int) -> Any:
         """Return `count` of this rank's samples, from `first` on, of arguments that `enter` returned."""
         num_rows = self._num_rows
 
@@ -64,7 +64,7 @@ class Entries:
 
         return self._changed(value, cut, lambda one: one[first : first + count])
 
-    def doubled(self, value: Any) -> Any:
+    def doubled(self, value: object) -> Any:
         """Return arguments that `enter` returned with a second row, where this rank has one: an altered copy."""
 
         def double(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ class Entries:
         self._num_rows = 2
         return both
 
-    def _argument(self, name: Any, value: Any) -> Any:
+    def _argument(self, name: object, value: object) -> Any:
         value = lists.hide(value, self._own_list)
         numbers = iter(range(len(tensors_of(value))))
         return self._shown(map_tensors(value, lambda tensor: self._own(tensor, (name, next(numbers)))))
@@ -94,10 +94,10 @@ class Entries:
         first = min(sum(rows[: self._lead.world.rank]), len(value) - 1)  # a rank without samples computes a placeholder
         return value[first : first + max(1, rows[self._lead.world.rank])]
 
-    def _shown(self, value: Any) -> Any:
+    def _shown(self, value: object) -> Any:
         """Return a value with its hidden lists, which are noted as lists of samples."""
 
-        def note(one: Any) -> None:
+        def note(one: object) -> None:
             if isinstance(one, lists.Hidden):
                 self._lists.append(one.content)
             elif isinstance(one, (tuple, list, dict)):
@@ -108,7 +108,7 @@ class Entries:
         return lists.show(value)
 
     def _changed(
-        self, value: Any, change: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]
+        self, value: object, change: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]
     ) -> Any:
         known = {id(one) for one in self._lists}
         hidden = lists.hide(value, lambda one: of_list(one) if id(one) in known else None)

@@ -75,7 +75,7 @@ class Calls(ModelCalls):
         return self._compute_plain(original, module, args, kwargs, shared)
 
     def _compute_plain(
-        self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any, shared: list[Sharded]
+        self, original: Callable[..., Any], module: nn.Module, args: object, kwargs: object, shared: list[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
@@ -114,7 +114,7 @@ class Calls(ModelCalls):
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 
-    def _as_a_whole(self, module: nn.Module, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+    def _as_a_whole(self, module: nn.Module, args: object, kwargs: object) -> AbstractContextManager[Any]:
         """Return the context of a call with arguments that ranks cannot share; its modules may share theirs.
 
         They may not where the model got a batch with too few samples: what they get would be steps of time, say.
@@ -183,7 +183,7 @@ class Calls(ModelCalls):
                 "let forward() return what the script prints or keeps of it"
             )
 
-    def _rows_of_plain(self, args: Any, kwargs: Any) -> list[Sharded] | None:
+    def _rows_of_plain(self, args: object, kwargs: object) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
         Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
@@ -207,7 +207,7 @@ class Calls(ModelCalls):
             return False
         return self._run.begins_training() and self._is_batch(first)
 
-    def _leading(self, args: Any, kwargs: Any) -> torch.Tensor | None:
+    def _leading(self, args: object, kwargs: object) -> torch.Tensor | None:
         return lists.leading(args, kwargs, self._run.batch_sizes())
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:
@@ -222,7 +222,7 @@ def _has_rows(tensor: GlobalTensor) -> bool:
     return isinstance(tensor, Sharded) or (isinstance(tensor, pieces.Pieces) and not tensor.is_total)
 
 
-def _rows_among(value: Any) -> list[Sharded]:
+def _rows_among(value: object) -> list[Sharded]:
     return [one for one in tensors_of(value) if isinstance(one, Sharded)]
 
 
@@ -245,7 +245,7 @@ def first_place(model: nn.Module) -> str | None:
     return None
 
 
-def _code_of(hook: Any) -> Any:
+def _code_of(hook: object) -> Any:
     """Return the code object of a function, method or partial; None for a callable without Python code."""
     while isinstance(hook, functools.partial):
         hook = hook.func

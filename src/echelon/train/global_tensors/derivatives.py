@@ -67,7 +67,7 @@ def install_functions() -> None:
 
 
 def _grad_of_shards(
-    of_part: Callable[..., Any], num_shards: int, outputs: list[Any], inputs: list[Any], output_gradients: Any
+    of_part: Callable[..., Any], num_shards: int, outputs: list[Any], inputs: list[Any], output_gradients: object
 ) -> Any:
     """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
@@ -88,7 +88,7 @@ def _grad(
     world: World,
     outputs: list[Any],
     inputs: list[Any],
-    output_gradients: Any,
+    output_gradients: object,
     *,
     allows_unused: bool,
 ) -> Any:
@@ -123,9 +123,9 @@ def _grad(
 
 
 def _allows_unused(
-    _retain_graph: Any = None, _create_graph: bool = False, _only_inputs: bool = True,
+    _retain_graph: object = None, _create_graph: bool = False, _only_inputs: bool = True,
     allow_unused: bool | None = None, _is_grads_batched: bool = False, materialize_grads: bool = False,
-    **_others: Any,
+    **_others: object,
 ) -> bool:  # fmt: skip
     """Say whether torch.autograd.grad returns None for an input that no output depends on."""
     return bool(allow_unused) and not materialize_grads

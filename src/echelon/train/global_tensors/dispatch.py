@@ -56,7 +56,7 @@ def install() -> None:
         return
     original: Callable[..., Any] = variable.__new__
 
-    def new(cls: Any, data: Any = None, requires_grad: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: object, data: object = None, requires_grad: bool = False, *args: object, **kwargs: object) -> Any:
         if not isinstance(data, GlobalTensor):
             if data is None:
                 return original(cls, *args, **kwargs)

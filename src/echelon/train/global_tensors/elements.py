@@ -53,7 +53,7 @@ def leader(tensors: list[torch.Tensor]) -> Sharded | None:
     return None if any(one.size(0) not in (1, lead.size(0)) for one in plain_tensors) else lead
 
 
-def to_local(value: Any, lead: Sharded) -> Any:
+def to_local(value: object, lead: Sharded) -> Any:
     """Return the value with this rank's rows in place of each tensor of all rows."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,7 +66,7 @@ def to_local(value: Any, lead: Sharded) -> Any:
     return map_tensors(value, change)
 
 
-def wrap_rows(result: Any, lead: Sharded) -> Any:
+def wrap_rows(result: object, lead: Sharded) -> Any:
     """Return the computed rows as global tensors with the leading tensor's rows."""
     return map_tensors(result, lambda local: Sharded(local, lead.world, lead.rows, lead.dim_of_rows))
 

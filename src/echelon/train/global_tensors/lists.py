@@ -22,7 +22,7 @@ class Hidden:
         self.content = content
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Say whether a value is an array of numpy with at least one dim."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and value.ndim > 0
@@ -68,11 +68,11 @@ def _are_samples(shapes: list[tuple[int, ...]]) -> bool:
     return len(shapes[0]) == 1 or (len(set(shapes)) > 1 and not (are_alike and shapes[0][0] > len(shapes)))
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value)
 
 
-def hide(value: Any, replace: Callable[[Any], Any]) -> Any:
+def hide(value: object, replace: Callable[[Any], Any]) -> Any:
     """Return a value with the result of `replace`, hidden, in place of each list or array for which there is one."""
     if isinstance(value, (tuple, list)) or is_array(value):
         changed = replace(value)
@@ -85,7 +85,7 @@ def hide(value: Any, replace: Callable[[Any], Any]) -> Any:
     return value
 
 
-def show(value: Any) -> Any:
+def show(value: object) -> Any:
     """Return a value with the lists that `hide` has hidden."""
     if isinstance(value, Hidden):
         return value.content
@@ -104,12 +104,12 @@ def doubled(value: Any) -> Any:
     return type(value)(entries)
 
 
-def paths(value: Any, size: int) -> frozenset[Path]:
+def paths(value: object, size: int) -> frozenset[Path]:
     """Return the paths of all lists in a value that have `size` entries, and tensors in them."""
     return frozenset(path for path, one in _nested(value) if len(one) == size and tensors_of(one))
 
 
-def _nested(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, (list, tuple)):
         yield path, value
     if isinstance(value, (list, tuple, dict)):
@@ -117,13 +117,13 @@ def _nested(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from _nested(entry, (*path, key))
 
 
-def length(value: Any, of_lists: frozenset[Path]) -> int:
+def length(value: object, of_lists: frozenset[Path]) -> int:
     """Return the number of entries of the lists at these paths; 0 if they differ."""
     lengths = {len(one) for path, one in _nested(value) if path in of_lists}
     return lengths.pop() if len(lengths) == 1 else 0
 
 
-def hide_at(value: Any, of_lists: frozenset[Path], path: Path = ()) -> Any:
+def hide_at(value: object, of_lists: frozenset[Path], path: Path = ()) -> Any:
     """Return a value with its lists at these paths hidden."""
     if path in of_lists:
         return Hidden(value)

@@ -36,7 +36,7 @@ _CONSTANTS = ("weight", "pos_weight")
 """Arguments that hold a value for each class, not for each sample; binary_cross_entropy's weight may do either."""
 
 
-def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def rule(func: object, args: Args, kwargs: Kwargs) -> Any:
     """Return the loss as a part of a total; None where it needs the whole batch."""
     prepared = _prepare(func, args, kwargs)
     if prepared is None:
@@ -51,7 +51,7 @@ def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return _compute(func, prepared, exchange.start_total(count, prepared.lead.world))
 
 
-def rule_of_pieces(func: Any, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
+def rule_of_pieces(func: object, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
     """Return the loss of each virtual shard, divided by the count of all shards of all processes."""
     prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):
@@ -123,7 +123,7 @@ def install(run: "Training") -> None:
         patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
-def _inside(original: Any, run: "Training", *args: Any, **kwargs: Any) -> Any:
+def _inside(original: Any, run: "Training", *args: object, **kwargs: object) -> Any:
     """Return a loss whose mean over ranks, weighted by samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -182,7 +182,7 @@ def _leader(arguments: dict[str, Any], *, are_equal: bool) -> Sharded | None:
     return lead
 
 
-def _local(key: str, value: Any, lead: Sharded, *, may_weigh_samples: bool) -> Any:
+def _local(key: str, value: object, lead: Sharded, *, may_weigh_samples: bool) -> Any:
     if isinstance(value, Sharded):
         return value.local
     if isinstance(value, torch.Tensor):

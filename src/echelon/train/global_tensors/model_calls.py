@@ -80,7 +80,7 @@ class ModelCalls:
             if self.is_compiled:
                 self.enter_hooks()
 
-    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, original: Callable[..., Any], module: nn.Module, args: object, kwargs: object) -> Any:
         """Call a module in place of `original`, which is PyTorch's own nn.Module.__call__."""
         raise NotImplementedError
 

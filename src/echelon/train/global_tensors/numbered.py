@@ -32,7 +32,7 @@ class Numbered(Sharded):
     """What the numbers of this rank have in addition in the whole batch; None if the parts cannot be put together."""
 
     @staticmethod
-    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], shift: int | None) -> "Numbered":
+    def __new__(cls: object, local: torch.Tensor, world: World, rows: Sequence[int], shift: int | None) -> "Numbered":
         self: Numbered = Sharded.__new__(cls, local, world, rows)  # type: ignore[assignment]
         self.shift = shift
         return self

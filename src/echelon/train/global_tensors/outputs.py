@@ -80,7 +80,7 @@ def leave(
     return pieces.of(global_outputs) if world.is_exact else global_outputs[0]
 
 
-def distinct(output: Any) -> list[torch.Tensor]:
+def distinct(output: object) -> list[torch.Tensor]:
     """Return the tensors that a model returns, each once."""
     plain = (tensor for tensor in tensors_of(output) if not isinstance(tensor, (GlobalTensor, nn.Parameter)))
     return list({id(tensor): tensor for tensor in plain}.values())

@@ -29,7 +29,7 @@ class Pieces(GlobalTensor):
     """The versions of the parts when a value was kept; a tensor that shares their elements may change them later."""
 
     @staticmethod
-    def __new__(cls: Any, parts: Sequence[GlobalTensor]) -> "Pieces":
+    def __new__(cls: object, parts: Sequence[GlobalTensor]) -> "Pieces":
         self: Pieces = GlobalTensor._make(cls, parts[0].local, parts[0].world, parts[0].shape)
         self.parts = list(parts)
         self._value = self._joined = None
@@ -114,12 +114,12 @@ def of(parts: Sequence[Any]) -> Any:
     return first
 
 
-def apart(value: Any, num_parts: int) -> list[Any]:
+def apart(value: object, num_parts: int) -> list[Any]:
     """Return the value of each virtual shard."""
     return [_part(value, place) for place in range(num_parts)]
 
 
-def _part(value: Any, place: int) -> Any:
+def _part(value: object, place: int) -> Any:
     if isinstance(value, torch.Tensor):
         return value.parts[place] if isinstance(value, Pieces) else value
     if isinstance(value, (tuple, list)):
@@ -162,7 +162,7 @@ def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lea
     return of(results)
 
 
-def shards_of(value: Any) -> list[torch.Tensor]:
+def shards_of(value: object) -> list[torch.Tensor]:
     """Return the parts of all `Pieces` in a value, and its other tensors as they are."""
     tensors: list[torch.Tensor] = []
     for tensor in tensors_of(value):

@@ -64,7 +64,7 @@ _SAME, _SUM, _MEAN = "same", "sum", "mean"
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKeyDictionary()
 
 
-def of_all(result: Any, local: Any, call: Call) -> Any:
+def of_all(result: object, local: object, call: Call) -> Any:
     """Return a model's result with the numbers of one device; `local` is the result that this rank has computed."""
     leaves, own = leaves_of(result), leaves_of(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
@@ -77,7 +77,7 @@ def of_all(result: Any, local: Any, call: Call) -> Any:
     return _with_leaves(result, changed)
 
 
-def as_known(result: Any, local: Any, module: nn.Module, lead: Sharded) -> Any:
+def as_known(result: object, local: object, module: nn.Module, lead: Sharded) -> Any:
     """Return a model's result with the numbers of one device, by the kinds that earlier calls have shown."""
     kinds, leaves, own = _known.get(module, {}), leaves_of(result), leaves_of(local)
     if not kinds or len(leaves) != len(own):
@@ -182,7 +182,7 @@ def _agreed(fitting: dict[int, set[str]], numbers: dict[int, float], call: Call)
     return agreed
 
 
-def leaves_of(value: Any) -> list[Any]:
+def leaves_of(value: object) -> list[Any]:
     """Return the entries of nested tuples, lists and dicts, in order."""
     if isinstance(value, (tuple, list, dict)):
         return [leaf for one in (value.values() if isinstance(value, dict) else value) for leaf in leaves_of(one)]

@@ -125,7 +125,7 @@ class _Whole(NamedTuple):
     """The version of the whole before a function was called with it."""
 
 
-def _without_changed(result: Any, changed: list[_Whole]) -> Any:
+def _without_changed(result: object, changed: list[_Whole]) -> Any:
     """Return a function's result with each changed whole replaced by its global tensor."""
     global_tensor_of = {id(one.whole): one.view for one in changed}
     return map_tensors(
@@ -133,7 +133,7 @@ def _without_changed(result: Any, changed: list[_Whole]) -> Any:
     )
 
 
-def compute_whole(func: Any, args: Args) -> Any:
+def compute_whole(func: object, args: Args) -> Any:
     """Compute a function with whole tensors in place of global tensors."""
     aliases.settle()
     return _with_whole(func, "", args, {})
@@ -190,7 +190,7 @@ def _set_attribute(func: Any, tensor: Any, attribute: str, args: Args) -> None:
         _with_whole(func, "__setitem__", args, {})
 
 
-def has_rule(func: Any, kwargs: Kwargs) -> bool:
+def has_rule(func: object, kwargs: Kwargs) -> bool:
     """Say whether a function has a rule and computes something, rather than reading sizes."""
     rule = _RULES.get(getattr(func, "__name__", ""))
     return rule is not None and rule is not _own_metadata and "out" not in kwargs
@@ -205,7 +205,7 @@ def _gradient_of(tensor: Any, gradient: torch.Tensor) -> Any:
     return gradient if isinstance(tensor, Partial) else like(tensor, gradient)
 
 
-def _register_hook(_func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _register_hook(_func: object, args: Args, kwargs: Kwargs) -> Any:
     """Register a hook that gets the gradient of the global tensor and may return another gradient."""
     tensor, hook = (*args, *kwargs.values())
     if isinstance(tensor, pieces.Pieces):
@@ -230,7 +230,7 @@ def _own_gradient(tensor: Any, whole: torch.Tensor) -> torch.Tensor:
     return whole if isinstance(tensor, Partial) else own_part(whole, tensor.world.rank, tensor.rows, tensor.dim_of_rows)
 
 
-def _retain_grad(_func: Any, args: Args, _kwargs: Kwargs) -> Any:
+def _retain_grad(_func: object, args: Args, _kwargs: Kwargs) -> Any:
     for shard in pieces.shards_of(args[0]):
         tensor: Any = shard
         tensor.local.retain_grad()

@@ -34,7 +34,7 @@ class GlobalTensor(torch.Tensor):
     world: World
 
     @staticmethod
-    def _make(cls: Any, local: torch.Tensor, world: World, shape: Sequence[int]) -> Any:
+    def _make(cls: object, local: torch.Tensor, world: World, shape: Sequence[int]) -> Any:
         self = internals.wrapper_of(cls, shape, dtype=local.dtype, device=local.device)
         self.local = local
         self.world = world
@@ -75,7 +75,7 @@ class Sharded(GlobalTensor):
     """For some of a rank's rows, with which a model is tried: all its rows, the first of them and their number."""
 
     @staticmethod
-    def __new__(cls: Any, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
+    def __new__(cls: object, local: torch.Tensor, world: World, rows: Sequence[int], dim: int = 0) -> "Sharded":
         """Make a global tensor of this rank's rows; a rank without rows holds a placeholder row that does not count."""
         shape = list(local.shape)
         shape[dim] = sum(rows)
@@ -130,7 +130,7 @@ class Partial(GlobalTensor):
 
     @staticmethod
     def __new__(
-        cls: Any, local: torch.Tensor, world: World, fraction: float | None = None, doubt: Doubt | None = None
+        cls: object, local: torch.Tensor, world: World, fraction: float | None = None, doubt: Doubt | None = None
     ) -> "Partial":
         self: Partial = GlobalTensor._make(cls, local, world, local.shape)
         self.fraction = 1.0 / world.size if fraction is None else fraction
@@ -207,7 +207,7 @@ def entered(tensor: torch.Tensor, world: World) -> torch.Tensor:
     return exchange.enter(tensor.whole() if isinstance(tensor, GlobalTensor) else tensor, world)
 
 
-def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return the value with `change` applied to every tensor in its tuples, lists, dicts and objects."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -232,7 +232,7 @@ def map_entries(value: Any, entries: list[Any]) -> Any:
     return changed
 
 
-def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def _map_attributes(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return a changed copy of an object with tensors, such as a batch of graphs; any other value as it is."""
     held = _attributes(value)
     if held:
@@ -243,7 +243,7 @@ def _map_attributes(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: object) -> dict[str, Any]:
     """Return an object's attributes that are tensors or distributions, by name."""
     if isinstance(value, (type, torch.nn.Module)):
         return {}
@@ -256,7 +256,7 @@ def _as_sequence(like: Any, values: Any) -> Any:
     return tuple(values) if type(like) is tuple else type(like)(values)
 
 
-def tensors_of(*values: Any) -> "list[torch.Tensor]":
+def tensors_of(*values: object) -> "list[torch.Tensor]":
     """Return every tensor in tuples, lists, dicts and objects, in order."""
     tensors: list[torch.Tensor] = []
     for value in values:
@@ -269,7 +269,7 @@ def tensors_of(*values: Any) -> "list[torch.Tensor]":
     return tensors
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return the value with whole tensors in place of global tensors; they pass no gradient."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -281,7 +281,7 @@ def plain(value: Any) -> Any:
     return map_tensors(value, change)
 
 
-def with_sizes(value: Any, before: list[torch.Tensor], after: list[torch.Tensor]) -> Any:
+def with_sizes(value: object, before: list[torch.Tensor], after: list[torch.Tensor]) -> Any:
     """Give a distribution the batch shape of its changed tensors; return any other value as it is."""
     if isinstance(value, Distribution):
         for old, new in zip(before, after, strict=False):

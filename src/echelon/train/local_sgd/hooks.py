@@ -43,7 +43,7 @@ def _hook_saving(run: "Training", meetings: Meetings) -> None:
 
     def meets(original: Callable[..., Any], *, of_module: bool) -> Callable[..., Any]:
         @wraps(original)
-        def save(*args: Any, **kwargs: Any) -> Any:
+        def save(*args: Any, **kwargs: object) -> Any:
             if _may_meet(run):
                 run.parallelism.settle(args[0] if of_module else None)
             return original(*args, **kwargs)
@@ -71,7 +71,7 @@ def _hook_calls(run: "Training", meetings: Meetings) -> None:
     """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
     original = run.calls.call
 
-    def call(as_ever: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(as_ever: Callable[..., Any], module: nn.Module, args: object, kwargs: object) -> Any:
         if meetings.are_apart and not torch.is_grad_enabled() and run.loop is None and _may_meet(run):
             run.parallelism.settle(module)
         return original(as_ever, module, args, kwargs)
@@ -83,7 +83,7 @@ def _hook_scaler(one_step: Callable[[Any], AbstractContextManager[None]]) -> Non
     """Count a step that one rank's scaler skips because that rank's gradients were too large for 16 bits."""
     original = torch.amp.GradScaler.step
 
-    def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> Any:
         with one_step(optimizer):
             return original(self, optimizer, *args, **kwargs)
 
@@ -111,7 +111,7 @@ def install_losses() -> None:
     """Put this module's rule before the other rules of global tensors."""
     usual = GlobalTensor.rule
 
-    def rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def rule(func: object, args: Args, kwargs: Kwargs) -> Any:
         own = _own_mean(func, args, kwargs) if getattr(func, "__name__", "") in _NAMES else None
         return usual(func, args, kwargs) if own is None else own
 
@@ -144,7 +144,7 @@ def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Partial | None:
     return Partial(loss / count.clamp(min=_LEAST).to(loss.dtype), rows.world, fraction)
 
 
-def _rows_in_common(scores: Any, target: Any) -> Sharded | None:
+def _rows_in_common(scores: object, target: object) -> Sharded | None:
     if not isinstance(scores, Sharded) or not isinstance(target, Sharded) or target.is_floating_point():
         return None
     is_lined_up = scores.rows == target.rows and not scores.dim_of_rows and not target.dim_of_rows

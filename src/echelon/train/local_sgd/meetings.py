@@ -229,7 +229,7 @@ _BUNDLE_BYTES = 32 << 20
 _NARROW = (torch.half, torch.bfloat16)
 
 
-def start_mean(tensors: Sequence[torch.Tensor], world: World, group: Any) -> Callable[[], list[torch.Tensor]]:
+def start_mean(tensors: Sequence[torch.Tensor], world: World, group: object) -> Callable[[], list[torch.Tensor]]:
     """Start the mean over all ranks; return a function that waits for the means."""
     bundles = _bundles(tensors)
     flats = [_flat(bundle) for bundle in bundles]

@@ -75,7 +75,7 @@ def _hook_loaders(measures: Measures) -> None:
     load = _timed(measures.spans, original, "data_seconds")
 
     @wraps(original)
-    def following(self: Any) -> Any:
+    def following(self: object) -> Any:
         batch = load(self)
         if measures.spans.may_measure():
             measures.loaded(self, batch)
@@ -108,7 +108,7 @@ def _hook_backward(measures: Measures) -> None:
     patches.replace(torch.autograd, "backward", backward, why=_WHY)
 
 
-def _after_gradients(tensors: Any, act: Callable[[], None]) -> Any:
+def _after_gradients(tensors: object, act: Callable[[], None]) -> Any:
     """Call a function when a pass has computed all gradients, and now waits for other ranks; return the hook, or None.
 
     PyTorch calls functions at the end of a pass in the order in which they were asked for. That of
@@ -124,13 +124,13 @@ def _follow_steps(measures: Measures) -> None:
     spans = measures.spans
     depths: list[int] = []
 
-    def before(*_: Any) -> None:
+    def before(*_: object) -> None:
         if spans.may_measure():
             spans.end(depths.pop() if depths else spans.depth)  # a step that failed has left its span
             depths.append(spans.depth)  # a script may step within backward()
             spans.begin("optimizer_seconds")
 
-    def after(*_: Any) -> None:
+    def after(*_: object) -> None:
         if spans.may_measure():
             spans.end(depths.pop() if depths else spans.depth)
             measures.step()
@@ -143,7 +143,7 @@ def _timed(spans: Spans, original: Func, name: str) -> Func:
     """Return a function that adds the time of its calls to a sum."""
 
     @wraps(original)
-    def timed(*args: Any, **kwargs: Any) -> Any:
+    def timed(*args: object, **kwargs: object) -> Any:
         if torch.compiler.is_compiling() or not spans.may_measure() or spans.is_beside():
             return original(*args, **kwargs)
         depth = spans.depth
@@ -160,14 +160,14 @@ def _hook_compilers(measures: Measures) -> None:
     """Add the time of torch.compile's work, which happens in a model's first calls."""
     began: list[float] = []
 
-    def begin(*_: Any) -> None:
+    def begin(*_: object) -> None:
         began[:] = [time.perf_counter()]
 
-    def end(*_: Any) -> None:
+    def end(*_: object) -> None:
         if began:
             measures.compiled(time.perf_counter() - began.pop())
 
-    def act(module: Any) -> None:
+    def act(module: object) -> None:
         handler = getattr(module, "callback_handler", None)
         if handler is None:
             return

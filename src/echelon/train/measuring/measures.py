@@ -46,7 +46,7 @@ class Measures:
         """Add the time of a compiler's work, also of that before the first step."""
         self._sums["compile_seconds"] = self._sums.get("compile_seconds", 0.0) + seconds
 
-    def loaded(self, loader: Any, batch: Any) -> None:
+    def loaded(self, loader: object, batch: object) -> None:
         """Note a batch of an iterator; it counts once a loss is computed from it, and one of another loader does not.
 
         With --exact a rank loads its virtual shards of a batch at once.
@@ -127,7 +127,7 @@ class Loss:
         self._copy: torch.Tensor | None = None
         self._copied: Any = None
 
-    def went_backward(self, tensors: Any) -> None:
+    def went_backward(self, tensors: object) -> None:
         """Note the loss of a pass backward; a loss that is no plain number is none."""
         if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1 or devices.is_capturing():
             return
@@ -167,12 +167,12 @@ def share(num_ranks: int) -> None:
     _num_ranks = num_ranks
 
 
-def of_rank(batch: Any) -> dict[str, float]:
+def of_rank(batch: object) -> dict[str, float]:
     """Return what this rank adds to the samples and tokens of all ranks."""
     return {name: number / _num_ranks for name, number in size_of(batch).items()}
 
 
-def size_of(batch: Any) -> dict[str, int]:
+def size_of(batch: object) -> dict[str, int]:
     """Return the samples and the tokens of a batch, without what its form does not tell.
 
     The first tensor has a row for each sample. If it has whole numbers in two dims, they are tokens.
@@ -184,7 +184,7 @@ def size_of(batch: Any) -> dict[str, int]:
     return {"samples": tensor.shape[0], **({"tokens": tensor.numel()} if is_text else {})}
 
 
-def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
+def _first_tensor(batch: object, depth: int) -> torch.Tensor | None:
     if isinstance(batch, torch.Tensor):
         return batch
     if depth >= _DEEPEST:

@@ -25,7 +25,7 @@ class AbsentWeight(torch.Tensor):
     """The weight itself, while all ranks share their weights with each other."""
 
     @staticmethod
-    def __new__(cls: Any, like: torch.Tensor, name: str) -> "AbsentWeight":
+    def __new__(cls: object, like: torch.Tensor, name: str) -> "AbsentWeight":
         self: AbsentWeight = internals.wrapper_of(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
@@ -35,7 +35,7 @@ class AbsentWeight(torch.Tensor):
     __torch_function__ = internals.no_torch_function
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: object = None) -> Any:  # type: ignore[override]
         weight = next((one for one in args if isinstance(one, AbsentWeight)), None)
         word = func.overloadpacket.__name__
         if weight is not None and word in _TELLS_NOTHING:
@@ -72,7 +72,7 @@ class AbsentWeight(torch.Tensor):
         """Return the weight while it is shared, and this placeholder otherwise."""
         return self.shown if self.shown is not None else self
 
-    def __repr__(self, *_args: Any, **_kwargs: Any) -> str:  # type: ignore[override]
+    def __repr__(self, *_args: object, **_kwargs: object) -> str:  # type: ignore[override]
         return f"{self.called}, of shape {tuple(self.shape)}, is on another rank"
 
 

@@ -30,7 +30,7 @@ class SplitGradients(Protocol):
     def is_alone(self) -> bool:
         """Whether this process goes on as one device with whole models."""
 
-    def present(self, parameter: Any) -> Any:
+    def present(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
 
     def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
@@ -42,7 +42,11 @@ def install_clipping(gradients: SplitGradients) -> None:
     by_value = nn.utils.clip_grad_value_
 
     def clip_grad_norm_(
-        parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
+        parameters: object,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: object = None,
     ) -> torch.Tensor:
         weights = _listed(parameters)
         tensors = [one.grad for one in map(gradients.present, weights) if one.grad is not None]
@@ -51,7 +55,7 @@ def install_clipping(gradients: SplitGradients) -> None:
         return total
 
     def get_total_norm(
-        tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
+        tensors: object, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: object = None
     ) -> torch.Tensor:
         del foreach  # it affects only the speed
         total = _total(_listed(tensors), float(norm_type), gradients)
@@ -59,7 +63,7 @@ def install_clipping(gradients: SplitGradients) -> None:
             raise as_of_library(RuntimeError(f"the total norm of order {norm_type} for gradients is non-finite"))
         return total
 
-    def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: Any = None) -> None:
+    def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: object = None) -> None:
         del foreach
         factor = torch.clamp(max_norm / (total_norm + EPSILON), max=1.0)
         for parameter in map(gradients.present, _listed(parameters)):
@@ -154,7 +158,7 @@ def _hook_reading() -> None:
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)  # global tensors look functions up by their names
-        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def read(self: object, *args: object, **kwargs: object) -> Any:
             return original(whole(self), *args, **kwargs)
 
         return read
@@ -168,7 +172,7 @@ def _hook_compile(run: "Training") -> None:
     """Leave models uncompiled: their forward pass changes while the script runs."""
     was_said: list[bool] = []
 
-    def leave(model: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+    def leave(model: object = None, *_args: object, **_kwargs: object) -> Any:
         if not was_said and run.is_main:
             run.say("note: echelon leaves torch.compile() out: it runs a split model without compilation")
         was_said.append(True)
@@ -183,5 +187,5 @@ def _same(model: Callable[..., Any]) -> Callable[..., Any]:
     return model
 
 
-def _ignore(_value: Any) -> None:
+def _ignore(_value: object) -> None:
     pass

@@ -19,7 +19,7 @@ PARTS_PER_RANK = 4
 """Micro-batches for each rank: ranks wait for (p-1)/(m+p-1) of a step while the pipeline fills and drains."""
 
 
-def parts_of(args: Any, kwargs: Any, number: int) -> list[tuple[Any, Any]]:
+def parts_of(args: object, kwargs: object, number: int) -> list[tuple[Any, Any]]:
     """Split the arguments of a call into micro-batches, by the rows of the first tensor."""
     lead = next((one for one in tensors_of(args, kwargs) if one.dim()), None)
     if lead is None or number == 1 or lead.size(0) == 1:
@@ -37,12 +37,12 @@ def parts_of(args: Any, kwargs: Any, number: int) -> list[tuple[Any, Any]]:
     return [map_tensors((args, kwargs), partial(cut, place)) for place in range(len(rows))]
 
 
-def form_of(args: Any, kwargs: Any) -> str:
+def form_of(args: object, kwargs: object) -> str:
     """Return a text that identifies the form of a call: whether gradients are on, and the dims and dtypes of inputs."""
     return f"{torch.is_grad_enabled()} {map_tensors((args, kwargs), lambda one: (one.dim(), one.dtype))}"
 
 
-def gives_rows(output: Any, rows: int) -> bool:
+def gives_rows(output: object, rows: int) -> bool:
     """Say whether every output tensor of a model has a row for each sample."""
     return all(one.dim() > 0 and one.size(0) == rows for one in tensors_of(output))
 
@@ -64,7 +64,7 @@ class MicroBatches:
         self._shared = shared
         self._is_first, self._is_last = world.rank == 0, world.rank == world.size - 1
 
-    def call(self, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, original: Callable[..., Any], args: object, kwargs: object) -> Any:
         """Compute a batch; every rank gets the output of the model.
 
         A call with another form of inputs than the first call stays whole. In training it always stays whole, because
@@ -94,7 +94,7 @@ class MicroBatches:
         rest = iter(wholes)
         return map_tensors(form, lambda _: next(rest))
 
-    def _receive(self, shape: dict[str, Any], part: Any) -> torch.Tensor:
+    def _receive(self, shape: dict[str, Any], part: object) -> torch.Tensor:
         """Receive an activation; its shape arrives once in a call, and its rows follow from the micro-batch."""
         if not shape:
             shape["first"], shape["dtype"], shape["rows"] = messages.receive(self._world.rank - 1)
@@ -159,7 +159,7 @@ class MicroBatches:
             dist.all_reduce(gradient)
             parameter.grad = gradient if old is None else old.add_(gradient)
 
-    def _begin(self, output: Any, gradients: Sequence[torch.Tensor | None], first: int) -> int:
+    def _begin(self, output: object, gradients: Sequence[torch.Tensor | None], first: int) -> int:
         """Run backward from one micro-batch of the model's output; return the first row of the next micro-batch."""
         roots, root_gradients, rows = [], [], 0
         for tensor, gradient in zip(tensors_of(output), gradients, strict=False):
@@ -201,7 +201,7 @@ class _Join(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(context: Any, *gradients: Any) -> Any:
+    def backward(context: Any, *gradients: object) -> Any:
         context.passes.backward(gradients)
         return (None, None, *[None for _ in gradients])
 

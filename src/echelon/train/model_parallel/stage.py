@@ -40,7 +40,7 @@ class Layout(seen.Seen):
     def _note(self, name: str) -> Any:
         note = super()._note(name)
 
-        def both(module: nn.Module, args: Any, output: Any) -> None:
+        def both(module: nn.Module, args: object, output: object) -> None:
             note(module, args, output)
             source, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
             if source is not None and made is not None:
@@ -128,12 +128,12 @@ class Stage:
             replacements.append((module, stands))
         return replacements
 
-    def _skip(self, is_tuple: bool, is_last: bool, *args: Any, **kwargs: Any) -> Any:
+    def _skip(self, is_tuple: bool, is_last: bool, *args: object, **kwargs: object) -> Any:
         """Return the input as output; the last block before this stage returns the received activation."""
         output = self._received if is_last else args[0] if args else next(iter(kwargs.values()))
         return (output,) if is_tuple else output
 
-    def _keep(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _keep(self, forward: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         output = forward(*args, **kwargs)
         self._left = output[0] if isinstance(output, tuple) else output
         return output
@@ -143,11 +143,13 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="meta")
 
 
-def _stop(*_args: Any, **_kwargs: Any) -> Any:
+def _stop(*_args: object, **_kwargs: object) -> Any:
     raise _Done
 
 
-def _stand_in(like: torch.Tensor, shape: tuple[int, ...], leading: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _stand_in(
+    like: torch.Tensor, shape: tuple[int, ...], leading: int, *args: object, **kwargs: object
+) -> torch.Tensor:
     """Return a tensor in place of another stage's output; only its shape may be used."""
     source = next(iter(tensors_of(args, kwargs)), like)
     return like.expand((*source.shape[:leading], *shape[leading:]))

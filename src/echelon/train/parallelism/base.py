@@ -81,13 +81,13 @@ class Parallelism:
         """Return the line that says, at the beginning, how the script is scaled."""
         raise NotImplementedError
 
-    def install(self, run: Any) -> None:
+    def install(self, run: object) -> None:
         """Hook the functions that scripts call besides models, losses and optimizers; `run` is the Training."""
 
     def apply(self) -> None:
         """Change models and optimizers for this parallelism, if there are trained weights that it has not seen."""
 
-    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
+    def backward(self, loss: object, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         """Run backward() so that gradients are those of the global batch."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Parallelism:
     def settle(self, module: nn.Module | None = None) -> None:
         """Give all ranks the same weights before a script reads the weights of a module, or all weights."""
 
-    def present(self, parameter: Any) -> Any:
+    def present(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before a change."""
         return parameter
 
@@ -240,7 +240,7 @@ def _order_alike(optimizer: torch.optim.Optimizer) -> None:
         group.sort(key=lambda one: known.get(id(one), ()))
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 

@@ -76,7 +76,7 @@ def of_user(place: str) -> type[Parallelism]:
     return checked  # type: ignore[no-any-return]
 
 
-def reason_against(kind: Any) -> str:
+def reason_against(kind: object) -> str:
     """Return why something is no parallelism that can be made; empty if it is one."""
     if kind is None:
         return "is not there"

@@ -35,7 +35,7 @@ class Context(ModelParallel):
             args, kwargs = map_tensors((args, kwargs), lambda one: self._cut(one, lead))
         return super().compute(original, module, args, kwargs)
 
-    def _lead(self, module: nn.Module, args: Any, kwargs: Any) -> torch.Tensor | None:
+    def _lead(self, module: nn.Module, args: object, kwargs: object) -> torch.Tensor | None:
         """Return the first input, if its second dim is a sequence that ranks can share evenly."""
         number, name = self.world.size, type(module).__name__
         trains = torch.is_grad_enabled()

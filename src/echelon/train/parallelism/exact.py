@@ -45,7 +45,7 @@ class Exact(SharedBatches):
                 "call backward() on a single number: loss.mean().backward()",
             )
 
-    def _backward_of_shards(self, loss: Any, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
+    def _backward_of_shards(self, loss: object, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
         weights = Weights(self._parameters, self._sharded_roots())
         value: torch.Tensor = self.world.graph_cuts.backward(loss, run_backward, weights, self.world)
         return value

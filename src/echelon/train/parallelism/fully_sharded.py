@@ -20,7 +20,7 @@ class FullySharded(SharedBatches):
         super().__init__(setup)
         self._shards: fsdp.ShardedModels | None = fsdp.ShardedModels(setup.world)
 
-    def install(self, run: Any) -> None:
+    def install(self, run: object) -> None:
         super().install(run)
         fsdp.install()
         optimizer_kinds.install()
@@ -49,5 +49,5 @@ class FullySharded(SharedBatches):
             self._shards.refuse_optimizer(optimizer)
         super().before_step(optimizer)
 
-    def present(self, parameter: Any) -> Any:
+    def present(self, parameter: object) -> Any:
         return parameter if self._shards is None else self._shards.replaced.present(parameter)

@@ -151,7 +151,7 @@ class ModelParallel(Parallelism):
             self.roots.append(root)
             self.follow(before, dict(root.named_parameters(remove_duplicate=False)))
 
-    def compare_inputs(self, inputs: Any) -> None:
+    def compare_inputs(self, inputs: object) -> None:
         """Refuse inputs that differ between ranks, in the first calls of a model; all ranks raise the error."""
         if self.is_alone or not self._left_to_compare:
             return
@@ -252,7 +252,7 @@ class ModelParallel(Parallelism):
             if not is_sharded(parameter) and is_sharded(parameter.grad):
                 parameter.grad = whole(parameter.grad)
 
-    def present(self, parameter: Any) -> Any:
+    def present(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
         return self._replaced.present(parameter)
 

@@ -84,7 +84,7 @@ class Pipeline(ModelParallel):
                     "call the whole model; or --scale tensor, or " + WITH_THE_BATCH,
                 )
 
-    def _lay(self, root: nn.Module, args: Any, kwargs: Any) -> None:
+    def _lay(self, root: nn.Module, args: object, kwargs: object) -> None:
         """Place a model on ranks, by a forward pass over a few rows of its first batch."""
         number = PARTS_PER_RANK * self.world.size
         some = parts_of(args, kwargs, number)[0]
@@ -212,7 +212,7 @@ class Pipeline(ModelParallel):
         dist.broadcast(value, rank)
         return value
 
-    def install(self, run: Any) -> None:
+    def install(self, run: object) -> None:
         """Make saved states whole, and keep only this stage's part of loaded states."""
         super().install(run)
         self._hook(nn.Module, "state_dict", lambda module: self._shown_for(module))
@@ -229,10 +229,10 @@ class Pipeline(ModelParallel):
     def _shown_for(self, module: nn.Module) -> AbstractContextManager[None]:
         return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
 
-    def _hook(self, owner: Any, name: str, within: Callable[[Any], AbstractContextManager[None]]) -> None:
+    def _hook(self, owner: object, name: str, within: Callable[[Any], AbstractContextManager[None]]) -> None:
         original = getattr(owner, name)
 
-        def get(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        def get(instance: object, *args: object, **kwargs: object) -> Any:
             with within(instance):
                 return original(instance, *args, **kwargs)
 
@@ -269,6 +269,6 @@ def _put_in_order(optimizer: torch.optim.Optimizer) -> None:
             optimizer.state[parameter] = kept[parameter]
 
 
-def _like(value: Any) -> Any:
+def _like(value: object) -> Any:
     """Return the shape of a tensor without its numbers, and anything else as it is."""
     return torch.empty_like(value.detach(), device="meta") if isinstance(value, torch.Tensor) else value

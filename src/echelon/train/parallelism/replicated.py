@@ -106,7 +106,7 @@ class Replicated(SharedBatches):
             if self._is_repeatable and not finds_unused and len(self._order) == len(self._parameters) == len(dense):
                 buckets.sort_buckets(self._ddp, [self._parameters[place] for place in self._order])
 
-    def backward(self, loss: Any, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
+    def backward(self, loss: object, run_backward: Callable[[torch.Tensor], None], calls: ModelCalls) -> None:
         self._branches = calls.branches.are_there
         super().backward(loss, run_backward, calls)
 

@@ -1,7 +1,5 @@
 """--scale tensor: each rank computes its part of every attention and MLP."""
 
-from typing import Any
-
 from torch import nn
 
 from .. import optimizer_kinds
@@ -17,7 +15,7 @@ class Tensor(ModelParallel):
     what = "computes its part of every layer"
     cuts_weights = True
 
-    def install(self, run: Any) -> None:
+    def install(self, run: object) -> None:
         optimizer_kinds.install()
         super().install(run)
 

@@ -27,7 +27,7 @@ class Trained:
         self._loss = loss
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def optimize(self, kind: Any, **settings: Any) -> torch.optim.Optimizer:
+    def optimize(self, kind: Any, **settings: object) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings."""
         optimizer: torch.optim.Optimizer = kind(self.model.parameters(), **settings)
         self._optimizer = optimizer
@@ -41,7 +41,7 @@ class Trained:
             raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
         return self._optimizer
 
-    def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT) -> Step:
+    def step(self, inputs: object, targets: object, *, clip: float = NO_LIMIT) -> Step:
         """Train on a batch, which every rank gives whole: forward, backward, clip, step."""
         self.optimizer.zero_grad()
         loss = self.backward(inputs, targets)
@@ -50,7 +50,7 @@ class Trained:
         self.optimizer.step()
         return Step(loss, norm)
 
-    def backward(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def backward(self, inputs: object, targets: object) -> torch.Tensor:
         """Compute the gradient of the loss over the whole batch, and return that loss."""
         loss = self._forward(inputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -58,12 +58,12 @@ class Trained:
         return value
 
     @torch.no_grad()
-    def evaluate(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def evaluate(self, inputs: object, targets: object) -> torch.Tensor:
         """Return the loss over a whole batch; every rank computes it."""
         self._run.parallelism.settle()
         return self._forward(inputs, targets)
 
-    def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def _forward(self, inputs: object, targets: object) -> torch.Tensor:
         inputs, targets = (batches.each(self._here, batch) for batch in (inputs, targets))
         args, named = batches.arguments_of(inputs)
         outputs = self.model(*args, **named)
@@ -90,5 +90,5 @@ class Trained:
             os.replace(path + ".part", path)
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     return whole(value.detach()).cpu().clone() if isinstance(value, torch.Tensor) else value

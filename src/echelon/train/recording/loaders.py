@@ -58,7 +58,7 @@ class Loaders:
         if is_dealt and getattr(loader.batch_sampler, "sampler", None) is not None:
             self._become_like(loader, like)
 
-    def begun(self, loader: "DataLoader[Any]", iterator: Any) -> None:
+    def begun(self, loader: "DataLoader[Any]", iterator: object) -> None:
         """Begin to count the samples of a pass over a loader."""
         self._pending.pop(id(iterator), None)
         self._chosen.pop(id(iterator), None)
@@ -77,7 +77,7 @@ class Loaders:
             theirs = self._likes[place]["epochs"]
             loader.__dict__["_echelon_replaced"].set_epoch(theirs[min(len(epochs), len(theirs)) - 1])
 
-    def gave(self, iterator: Any, batch: Any) -> None:
+    def gave(self, iterator: object, batch: object) -> None:
         """Count the samples of a batch."""
         if os.getpid() != self._pid:
             return
@@ -91,7 +91,7 @@ class Loaders:
             self._pending.setdefault(id(iterator), []).extend(samples)
             self._chosen.setdefault(id(iterator), []).extend(self.record.batch[1])
 
-    def ended(self, iterator: Any) -> None:
+    def ended(self, iterator: object) -> None:
         """Note the end of a pass; a pass without training is an evaluation."""
         samples = self._pending.pop(id(iterator), [])
         if id(iterator) not in self._training and samples and os.getpid() == self._pid:
@@ -129,7 +129,7 @@ class Loaders:
         if deals["is_torchs"]:
             self._pad(batches.sampler, num_ranks)  # type: ignore[union-attr]
 
-    def _pad(self, sampler: Any, num_ranks: int) -> None:
+    def _pad(self, sampler: object, num_ranks: int) -> None:
         """Draw as many samples as N ranks do; each rank has the same number."""
         if not isinstance(sampler, DistributedSampler) or sampler.num_replicas != 1:
             return
@@ -181,7 +181,7 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
         loaders.begun(self, iterator)
         return iterator
 
-    def gave(self: Any) -> Any:
+    def gave(self: object) -> Any:
         before_batch()
         try:
             batch = following(self)
@@ -233,13 +233,13 @@ class _Noted:
             yield self.drawn[-1]
 
 
-def given_by(iterator: Any) -> list[Any]:
+def given_by(iterator: object) -> list[Any]:
     """Return the indices of the batch that a loader's iterator has just given; empty where they are not known."""
     sampler = getattr(iterator, internals.INDEX_SAMPLER, None)
     return sampler.drawn.popleft() if isinstance(sampler, _Noted) and sampler.drawn else []
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+def _tensors(batch: object) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch that have a dim of samples."""
     if isinstance(batch, torch.Tensor):
         if batch.dim() and batch.layout == torch.strided:

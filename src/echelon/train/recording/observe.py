@@ -98,6 +98,6 @@ class _Local:
         parameter.register_hook(note)  # type: ignore[no-untyped-call]
 
 
-def _is_plain(parameter: Any) -> bool:
+def _is_plain(parameter: object) -> bool:
     is_whole = not is_sharded(parameter) and type(parameter).__name__ != "FlatParameter"
     return is_whole and isinstance(parameter, torch.Tensor) and parameter.is_leaf

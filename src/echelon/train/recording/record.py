@@ -85,7 +85,7 @@ class Record:
         """Whether this is rank 0."""
         return self._rank == 0
 
-    def gather_from(self, source: Any, optimizer: torch.optim.Optimizer) -> None:
+    def gather_from(self, source: object, optimizer: torch.optim.Optimizer) -> None:
         """Record an optimizer's tensors from a source that all ranks join together, under the model's own names."""
         self._sources[optimizer] = source
 
@@ -301,7 +301,7 @@ def _hook_prints(record: Record) -> None:
     patches.replace(builtins, "print", say, why="A record has what the script prints.")
 
 
-def in_other_order(batch: Any) -> Any:
+def in_other_order(batch: object) -> Any:
     """Return the samples of a batch in reversed order, so that sums over them differ only by rounding."""
     if isinstance(batch, torch.Tensor):
         return batch.flip(0) if batch.dim() else batch

@@ -44,7 +44,7 @@ def listen(
 def listen_to(record: Record, run: "Training") -> None:
     """Record the steps, batches and losses of a run."""
 
-    def note_batch(batch: Any, indices: list[Any]) -> None:
+    def note_batch(batch: object, indices: list[Any]) -> None:
         record.batch = tensors_of(batch), indices
 
     def note_loss(loss: torch.Tensor) -> None:

@@ -79,7 +79,7 @@ class _Meetings:
             return
 
         @functools.wraps(original)
-        def meet(*args: Any, **kwargs: Any) -> Any:
+        def meet(*args: object, **kwargs: object) -> Any:
             if self._is_inside:
                 return original(*args, **kwargs)
             self._is_inside = True
@@ -99,7 +99,7 @@ class _Meetings:
         original = wrapper.__init__
 
         @functools.wraps(original)
-        def wrap(wrapped: Any, *args: Any, **kwargs: Any) -> None:
+        def wrap(wrapped: object, *args: object, **kwargs: object) -> None:
             original(wrapped, *args, **kwargs)
             self._record.meetings += 1
 
@@ -166,7 +166,7 @@ def _hook_files(record: Record) -> None:
 
     def watched(original: Callable[..., Any], deed: str, place: int) -> Callable[..., Any]:
         @functools.wraps(original)
-        def do(*args: Any, **kwargs: Any) -> Any:
+        def do(*args: object, **kwargs: object) -> Any:
             path: Any = args[place] if len(args) > place else kwargs.get("f")
             is_seen = isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None and os.getpid() == pid
             if is_seen and not locks.num_held and not record.owns(path):

@@ -179,13 +179,13 @@ class _Guard:
     def checking(self, place: int, key: str, original: Any) -> Any:
         """Return a function of a library that checks the path, its argument at `place` or named `key`."""
 
-        def checked(*args: Any, **kwargs: Any) -> Any:
+        def checked(*args: object, **kwargs: object) -> Any:
             self._check(kwargs.get(key, args[place] if len(args) > place else None), follows=True)
             return original(*args, **kwargs)
 
         return checked
 
-    def _check(self, path: Any, *, follows: bool) -> None:
+    def _check(self, path: object, *, follows: bool) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             return  # a file that is open already
         text = os.path.abspath(os.fsdecode(path))

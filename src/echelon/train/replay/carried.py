@@ -182,7 +182,7 @@ def _holders() -> Iterator[Found]:
                 yield from _within(value, (frame, key), f"{name}.{key}", seen, 0)
 
 
-def _within(value: Any, place: tuple[Any, Any], path: str, seen: set[int], depth: int) -> Iterator[Found]:
+def _within(value: object, place: tuple[Any, Any], path: str, seen: set[int], depth: int) -> Iterator[Found]:
     if isinstance(value, torch.Tensor) or is_generator(value):
         yield Found(path, value, *place)
         return
@@ -205,7 +205,7 @@ def _within(value: Any, place: tuple[Any, Any], path: str, seen: set[int], depth
         yield from _within(entry, (value, key), f"{path}.{key}", seen, depth + 1)
 
 
-def _attributes(value: Any, seen: set[int]) -> Any:
+def _attributes(value: object, seen: set[int]) -> Any:
     """Return the attributes of an object; models and optimizers keep their tensors with their own names."""
     attributes = getattr(value, "__dict__", None)
     is_left_out = isinstance(value, (type, ModuleType, torch.optim.Optimizer, torch.utils.data.DataLoader))

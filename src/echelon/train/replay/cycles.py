@@ -39,7 +39,7 @@ def install() -> None:
     patches.replace(itertools, "cycle", Cycle, why=_WHY)
 
 
-def mark(batch: Any, number: int, place: int) -> None:
+def mark(batch: object, number: int, place: int) -> None:
     """Note on a batch that it is number `place` of the pass `number` over a loader."""
     for one in tensors_of(batch)[:1]:
         _places[one] = number, place

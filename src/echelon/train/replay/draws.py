@@ -35,7 +35,7 @@ _IN_PLACE = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "n
 _NAMES = {*_FUNCTIONS, *_LIKE, *(name + "_like" for name in _LIKE), *(name + "_" for name in _IN_PLACE)}
 
 
-def is_draw(func: Any) -> bool:
+def is_draw(func: object) -> bool:
     """Say whether a function of PyTorch draws random numbers.
 
     >>> is_draw(torch.randn), is_draw(torch.Tensor.normal_), is_draw(torch.zeros)
@@ -142,7 +142,7 @@ class Masks(TorchFunctionMode):
         return selected
 
 
-def _has_mask(index: Any) -> bool:
+def _has_mask(index: object) -> bool:
     if isinstance(index, torch.Tensor):
         return index.dtype in (torch.bool, torch.uint8)
     return isinstance(index, (tuple, list)) and any(map(_has_mask, index))

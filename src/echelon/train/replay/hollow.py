@@ -23,7 +23,7 @@ class Hollow(torch.Tensor):
     value: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls: Any, form: torch.Tensor, device: Any) -> "Hollow":
+    def __new__(cls: object, form: torch.Tensor, device: object) -> "Hollow":
         """Make a hollow tensor of the shape and type of `form`, which is on the meta device."""
         made: Hollow = internals.wrapper_of(
             cls, form.size(), strides=form.stride(), storage_offset=form.storage_offset(), dtype=form.dtype,
@@ -49,7 +49,7 @@ class Hollow(torch.Tensor):
             raise missing(next(one for one in hollows if one.value is None))
         return _of_shapes(func, args, kwargs, hollows)
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: object) -> str:  # type: ignore[override]
         if self.value is not None:
             return repr(self.value)
         return f"Hollow({tuple(self.shape)}, {self.dtype}, {self.device})"
@@ -59,12 +59,12 @@ def hollow(tensor: torch.Tensor) -> Hollow:
     return Hollow(_form(tensor), tensor.device)
 
 
-def is_hollow(tensor: Any) -> bool:
+def is_hollow(tensor: object) -> bool:
     """Say whether a value is a tensor without values."""
     return isinstance(tensor, Hollow) and tensor.value is None
 
 
-def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> Hollow:
+def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: object) -> Hollow:
     return Hollow(torch.empty(shape, dtype=dtype, device="meta"), device)
 
 
@@ -78,11 +78,11 @@ def missing(tensor: torch.Tensor) -> ScalingError:
     )
 
 
-def _of_shapes(func: Any, args: Any, kwargs: dict[str, Any], hollows: list[Hollow]) -> Any:
+def _of_shapes(func: Any, args: object, kwargs: dict[str, Any], hollows: list[Hollow]) -> Any:
     """Run an operation on the meta device, and return hollow results."""
     owners: dict[int, Any] = {}
 
-    def form(value: Any) -> Any:
+    def form(value: object) -> Any:
         if not isinstance(value, torch.Tensor):
             return torch.device("meta") if isinstance(value, torch.device) else value
         made = _form(value)
@@ -101,7 +101,7 @@ def _of_shapes(func: Any, args: Any, kwargs: dict[str, Any], hollows: list[Hollo
             "start the script without --resume",
         ) from error
 
-    def wrap(result: Any) -> Any:
+    def wrap(result: object) -> Any:
         if not isinstance(result, torch.Tensor):
             return result
         return owners[id(result)] if id(result) in owners else Hollow(result, device)
@@ -117,11 +117,11 @@ def _form(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Any:
     return value.value if isinstance(value, Hollow) else value
 
 
-def _flat(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+def _flat(args: object, kwargs: dict[str, Any]) -> list[Any]:
     found: list[Any] = []
     internals.tree_map(found.append, (args, kwargs))
     return found

@@ -86,7 +86,7 @@ class Passes:
             are_same.append(one.has_same_workers)
         return all(are_same)
 
-    def _go_on_with_draws(self, loader: Any, number: int, saved: dict[str, Any]) -> bool:
+    def _go_on_with_draws(self, loader: object, number: int, saved: dict[str, Any]) -> bool:
         is_open, lives_on = number in self._open, getattr(loader, "persistent_workers", False)
         draws = self.workers_draws.get(loader)
         if draws is None or not (is_open or lives_on):
@@ -96,7 +96,7 @@ class Passes:
             draws.go_on(states, self._open[number].num_taken if is_open else 0)
         return bool(num_workers == draws.num_workers)
 
-    def form_of(self, batch: Any) -> list[Any]:
+    def form_of(self, batch: object) -> list[Any]:
         """Return an entry for a batch."""
         try:
             return self.tape.forms.note(batch)

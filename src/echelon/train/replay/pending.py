@@ -33,7 +33,7 @@ class Pending:
         """Note what clears gradients."""
         events.cleared.listen("journal", self._note_clearing, why=_WHY)
 
-    def _note_clearing(self, owner: Any) -> None:
+    def _note_clearing(self, owner: object) -> None:
         if len(self._stepped):
             self._cleared.add(owner)
 

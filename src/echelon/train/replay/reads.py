@@ -53,7 +53,7 @@ def _sharded_kinds() -> list[Any]:
 
 def _reading(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
+    def read(*args: object, **kwargs: object) -> Any:
         value = tape.read(name, lambda: original(*args, **kwargs))
         if tape.is_recording and getattr(value, "nbytes", 0) > _MOST_BYTES:
             _refuse(name, int(value.nbytes))
@@ -66,7 +66,7 @@ def _shaping(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..
     """Keep the shapes of the results, and give hollow tensors of these shapes."""
 
     @wraps(original)
-    def shape(*args: Any, **kwargs: Any) -> Any:
+    def shape(*args: object, **kwargs: object) -> Any:
         if name == "where" and len(args) + len(kwargs) != 1:
             return original(*args, **kwargs)
         if tape.is_playing:
@@ -111,7 +111,7 @@ def install_loads(tape: Tape, files: Files) -> None:
     patches.replace(torch, "load", load, why=_WHY_LOADS)
 
 
-def _entry(tape: Tape, value: Any) -> Any:
+def _entry(tape: Tape, value: object) -> Any:
     """Return the form of a file's content; a text where it is no plain data, because the loop may never be repeated."""
     try:
         return tape.forms.note(value)

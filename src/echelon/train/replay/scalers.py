@@ -28,7 +28,7 @@ def install(tape: Tape, updated: Callable[[], None]) -> None:
 
 def _scaling(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def scale(self: Any, outputs: Any) -> Any:
+    def scale(self: object, outputs: object) -> Any:
         return outputs if tape.is_playing else original(self, outputs)
 
     return scale
@@ -66,7 +66,7 @@ def _take(tape: Tape, take: Callable[[], Any], optimizer: torch.optim.Optimizer)
 
 def _left_out(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def act(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def act(self: object, *args: object, **kwargs: object) -> Any:
         if tape.is_playing:
             return None
         with tape.left_out():
@@ -77,7 +77,7 @@ def _left_out(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ending(original: Callable[..., Any], updated: Callable[[], None]) -> Callable[..., Any]:
     @wraps(original)
-    def act(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def act(self: object, *args: object, **kwargs: object) -> Any:
         result = original(self, *args, **kwargs)
         updated()
         return result
@@ -87,7 +87,7 @@ def _ending(original: Callable[..., Any], updated: Callable[[], None]) -> Callab
 
 def _reading(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def get(self: Any) -> Any:
+    def get(self: object) -> Any:
         return tape.read("get_scale", lambda: original(self))
 
     return get

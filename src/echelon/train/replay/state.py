@@ -222,7 +222,7 @@ def is_weight(name: str) -> bool:
 
 def _noting(original: Callable[..., Any], known: "list[weakref.ref[Any]]") -> Callable[..., Any]:
     @wraps(original)
-    def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def note(self: object, *args: object, **kwargs: object) -> Any:
         known.append(weakref.ref(self))
         return original(self, *args, **kwargs)
 
@@ -270,16 +270,16 @@ def _refuse_values(optimizer: torch.optim.Optimizer, slots: Sequence[Mapping[str
             )
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _on_host(value: Any) -> Any:
+def _on_host(value: object) -> Any:
     """Return a state that is no tensor; it may be a list of tensors, as LBFGS has."""
     return map_tensors(value, lambda one: one.detach().cpu())
 
 
-def _on_device(value: Any, parameter: torch.Tensor) -> Any:
+def _on_device(value: object, parameter: torch.Tensor) -> Any:
     return map_tensors(value, lambda one: one.to(parameter.device))
 
 

@@ -54,7 +54,7 @@ def mute_loggers(tape: Tape) -> None:
     """Let TensorBoard, wandb and MLflow log nothing while a loop is repeated, nor add to the journal before."""
     hooks = Hooks()
 
-    def mute(owner: Any, names: Any) -> None:
+    def mute(owner: object, names: object) -> None:
         _mute(owner, names, tape)
 
     for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
@@ -66,7 +66,7 @@ def mute_loggers(tape: Tape) -> None:
     hooks.apply()
 
 
-def _adds(writer: Any) -> list[str]:
+def _adds(writer: object) -> list[str]:
     return [name for name in vars(writer) if name.startswith("add_")]
 
 
@@ -76,7 +76,7 @@ def _mute(owner: Any, names: Any, tape: Tape) -> None:
         if callable(original):
 
             @wraps(original)
-            def log(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            def log(*args: Any, _original: Any = original, **kwargs: object) -> Any:
                 if tape.is_playing:
                     return None
                 with tape.left_out():
@@ -116,7 +116,7 @@ class BackwardHooks:
 
     def _registering(self, register: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(register)
-        def note(owner: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+        def note(owner: Any, hook: Any, *args: object, **kwargs: object) -> Any:
             if is_ours(1) or not self._tape.is_here:
                 return register(owner, hook, *args, **kwargs)
             self._calls.append((owner, hook))
@@ -124,9 +124,9 @@ class BackwardHooks:
 
         return note
 
-    def _recording(self, owner: Any, hook: Callable[..., Any], number: int) -> Callable[..., Any]:
+    def _recording(self, owner: object, hook: Callable[..., Any], number: int) -> Callable[..., Any]:
         @wraps(hook)
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> Any:
             tape = self._tape
             if tape.phase != RECORD or not tape.is_mine:
                 return hook(*args)
@@ -172,7 +172,7 @@ def _hook_models(tape: Tape) -> None:
     """Keep the forms of what modules return, and return these forms; inside of a module nothing is computed or kept."""
     original = nn.Module.__call__
 
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self: nn.Module, *args: object, **kwargs: object) -> Any:
         if tape.phase == OFF or not tape.is_here or is_ours(1) or internals.is_traced():
             return original(self, *args, **kwargs)
         if tape.is_playing:
@@ -185,7 +185,7 @@ def _hook_models(tape: Tape) -> None:
     patches.replace(nn.Module, "__call__", call, why=_WHY)
 
 
-def form_of(tape: Tape, value: Any, what: str) -> Any:
+def form_of(tape: Tape, value: object, what: str) -> Any:
     """Return an entry for a value; refuse one whose form cannot be kept."""
     try:
         return tape.forms.note(value)
@@ -203,7 +203,7 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
     original = kind.step
 
     @wraps(original)
-    def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, closure: Any = None, *args: object, **kwargs: object) -> Any:
         if tape.is_playing:
             loss = None
             while tape.next_kind() == CLOSURE:
@@ -220,7 +220,7 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
     patches.replace(kind, "step", step, why=_WHY)
 
 
-def _taken_in(closure: Any, tape: Tape) -> Any:
+def _taken_in(closure: object, tape: Tape) -> Any:
     """Return a closure whose calls are kept: an optimizer may call it as often as it likes."""
     if not callable(closure) or not tape.is_recording:
         return closure
@@ -242,7 +242,7 @@ def _hook_backward(
 ) -> None:
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> None:
+        def backward(*args: object, **kwargs: object) -> None:
             if tape.is_playing:
                 _give_gradients(optimizers())
                 _give_to_leaves()
@@ -302,7 +302,7 @@ def _hook_clipping(tape: Tape) -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(nn.utils, name)
 
-        def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
+        def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: object) -> Any:
             if tape.is_playing:
                 return of_shape((), torch.float32, "cpu") if _name == "clip_grad_norm_" else None
             with tape.left_out():
@@ -317,7 +317,7 @@ def hook_factories(tape: Tape) -> None:
     for name in ("tensor", "as_tensor"):
         original = getattr(torch, name)
 
-        def make(data: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+        def make(data: Any, *args: Any, _original: Any = original, **kwargs: object) -> Any:
             if not tape.is_playing or not any(map(is_hollow, tensors_of(data))):
                 return _original(data, *args, **kwargs)
             if is_hollow(data):
@@ -342,7 +342,7 @@ def _hook_compile(tape: Tape) -> None:
 
 def _left_out(compiled: Callable[..., Any], tape: Tape) -> Callable[..., Any]:
     @wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if tape.phase == OFF or not tape.is_here:
             return compiled(*args, **kwargs)
         if tape.is_playing:

@@ -135,7 +135,7 @@ class Tape:
         self.keep(kind, value)
         return value
 
-    def keep(self, kind: str, value: Any) -> None:
+    def keep(self, kind: str, value: object) -> None:
         """Add an entry."""
         self._fresh.append((kind, value, "" if kind in _WITHOUT_LINE else _line()))
         if len(self._fresh) >= _CHUNK:
@@ -180,7 +180,7 @@ def _packed(entries: list[tuple[str, Any, str]]) -> list[bytes]:
     return [zlib.compress(plain_data.encode(entries), 1)] if entries else []
 
 
-def _nothing(_told: Any) -> None:
+def _nothing(_told: object) -> None:
     """Stand for no one who is told."""
 
 
@@ -239,7 +239,7 @@ class Forms:
         self._numbers: dict[Any, int] = {}
         self._forms: list[Any] = []
 
-    def note(self, value: Any) -> list[Any]:
+    def note(self, value: object) -> list[Any]:
         """Return an entry for a value: the number of its form, and the form itself the first time.
 
         Raises ScalingError for a value that is neither plain data nor an object of a class that can be found again.
@@ -277,7 +277,7 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tuple(tensor.shape), tensor.dtype, tensor.device.type)
 
 
-def _described(value: Any, shapes: list[Any]) -> Any:
+def _described(value: object, shapes: list[Any]) -> Any:
     """Return a value with empty tensors, and with objects as plain data; shapes and devices go to `shapes`."""
     if isinstance(value, torch.Tensor):
         shapes.append([tuple(value.shape), value.device.type])
@@ -296,7 +296,7 @@ def _described(value: Any, shapes: list[Any]) -> Any:
     return Described(kind.__module__, kind.__qualname__, _described(held, shapes))
 
 
-def _restored(form: Any, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _restored(form: object, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(form, torch.Tensor):
         return tensor(form)
     if isinstance(form, Described):

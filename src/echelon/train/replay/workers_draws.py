@@ -149,7 +149,7 @@ def _own_generators() -> list[Any]:
     return list(generators_of(_worker().dataset))
 
 
-def generators_of(dataset: Any) -> Iterator[Any]:
+def generators_of(dataset: object) -> Iterator[Any]:
     """Yield the generators that a data set holds, or the modules whose functions it calls; each once.
 
     >>> from torch.utils.data import Subset
@@ -162,7 +162,7 @@ def generators_of(dataset: Any) -> Iterator[Any]:
     yield from _within(dataset, seen, 0)
 
 
-def _within(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
+def _within(value: object, seen: set[int], depth: int) -> Iterator[Any]:
     if depth > _MOST_DEPTH or id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)):
         return
     seen.add(id(value))
@@ -173,7 +173,7 @@ def _within(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
         yield from _within(part, seen, depth + 1)
 
 
-def _parts(value: Any, seen: set[int]) -> list[Any]:
+def _parts(value: object, seen: set[int]) -> list[Any]:
     """Return what an object may draw from: entries, attributes, and the global names of its functions."""
     if isinstance(value, (list, tuple)):
         return list(value) if len(value) <= _MOST_ENTRIES else []

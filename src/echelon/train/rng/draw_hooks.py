@@ -67,7 +67,7 @@ def _noise(
 
 
 def _fill(draws: Draws, original: Function) -> Function:
-    def draw(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def draw(self: Any, *args: object, **kwargs: object) -> Any:
         is_plain = draws.leads and type(self) is torch.Tensor and not self.requires_grad
         place = draws.place(self.shape) if is_plain else None
         if place is None:
@@ -83,7 +83,7 @@ def _fill(draws: Draws, original: Function) -> Function:
 def _with_whole_parameters(self: torch.Tensor, place: Place, args: Any, kwargs: Any) -> Any:
     """Return a distribution's parameters, which may have a value for each row, for the rows of all ranks."""
 
-    def widen(value: Any) -> Any:
+    def widen(value: object) -> Any:
         if not isinstance(value, torch.Tensor) or not value.dim():
             return value
         whole = torch.full(place.whole(self.shape), 0.5, dtype=value.dtype, device=value.device)
@@ -104,7 +104,7 @@ def _like(draws: Draws, original: Function) -> Function:
 
 
 def _bernoulli(draws: Draws, original: Function) -> Function:
-    def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: Any, *args: object, **kwargs: object) -> Any:  # noqa: A002
         place = draws.place(input.shape) if draws.leads and type(input) is torch.Tensor else None
         if place is None:
             return original(input, *args, **kwargs)
@@ -135,7 +135,7 @@ def _multinomial(draws: Draws, original: Function) -> Function:
 def _permuted(draws: Draws, original: Function) -> Function:
     """Refuse an order of the rows: on one device a row would take the place of another rank's row."""
 
-    def draw(n: int, *args: Any, **kwargs: Any) -> Any:
+    def draw(n: int, *args: object, **kwargs: object) -> Any:
         place = draws.place((n,), is_made=True) if draws.leads else None
         if place is not None and not draws.sites.is_listening:
             raise ScalingError(
@@ -151,7 +151,7 @@ def _permuted(draws: Draws, original: Function) -> Function:
 def _normal(draws: Draws, original: Function) -> Function:
     by_shape = _made(draws, original)
 
-    def draw(mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> Any:
+    def draw(mean: Any, std: Any = 1.0, *args: object, **kwargs: object) -> Any:
         parameters = [one for one in (mean, std) if isinstance(one, torch.Tensor)]
         if not parameters:
             return by_shape(mean, std, *args, **kwargs)
@@ -193,7 +193,7 @@ def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ..
 def _gathered(draws: Draws, original: Function, *, finish: Function) -> Function:
     """Draw with the gathered parameters of all ranks, for distributions whose rows consume unequally many numbers."""
 
-    def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: Any, *args: object, **kwargs: object) -> Any:  # noqa: A002
         is_plain = draws.leads and type(input) is torch.Tensor
         place = draws.place(input.shape) if is_plain and _is_random(args, kwargs, original) else None
         if place is None:
@@ -269,7 +269,7 @@ def _attend(
 
 
 def _recurrent(draws: Draws, original: Function) -> Function:
-    def compute(*args: Any, **kwargs: Any) -> Any:
+    def compute(*args: Any, **kwargs: object) -> Any:
         at = next((place for place, one in enumerate(args) if isinstance(one, float)), None)
         if at is None or not _drops(*args[at - 1 : at + 2]):
             return original(*args, **kwargs)
@@ -287,7 +287,7 @@ def _drops(num_layers: int, p: float, training: bool) -> bool:
 
 
 def _left_to_ranks(draws: Draws, original: Function) -> Function:
-    def draw(*args: Any, **kwargs: Any) -> Any:
+    def draw(*args: object, **kwargs: object) -> Any:
         if not draws.is_inside or not _is_random(args[1:], kwargs, original):
             return original(*args, **kwargs)
         with draws.otherwise(f"{original.__name__}(); use --same-random to draw as one device does"):
@@ -348,12 +348,12 @@ def install(draws: Draws) -> None:
 def _checkpoint(draws: Draws, original: Function) -> Function:
     """Let a part of a model that backward() computes again draw for the same rows."""
 
-    def checkpoint(function: Function, *args: Any, **kwargs: Any) -> Any:
+    def checkpoint(function: Function, *args: object, **kwargs: object) -> Any:
         leads = draws.leads
         if leads is None:
             return original(function, *args, **kwargs)
 
-        def again(*inputs: Any, **options: Any) -> Any:
+        def again(*inputs: object, **options: object) -> Any:
             with draws.of(leads):
                 return function(*inputs, **options)
 
@@ -375,7 +375,7 @@ def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
     def put_back() -> AbstractContextManager[None]:
         return patches.set_aside(patch for patch in hooks.patches if patch.attribute != _CHECKPOINT)
 
-    def compile_script(*args: Any, **kwargs: Any) -> Any:
+    def compile_script(*args: Any, **kwargs: object) -> Any:
         with put_back():
             compiled = script(*args, **one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):

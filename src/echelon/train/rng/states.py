@@ -116,7 +116,7 @@ def _place_of_python() -> _Place:
     return _Place(_moved(span, random._inst))
 
 
-def _moved(span: tuple[int, int], owner: Any) -> tuple[tuple[int, int], ...]:
+def _moved(span: tuple[int, int], owner: object) -> tuple[tuple[int, int], ...]:
     return ((id(owner) + span[0], span[1]),)
 
 
@@ -158,7 +158,7 @@ def _offset_of_normal(cls: Any) -> int | None:
 _NUMPY = "numpy"
 
 
-def is_generator(value: Any) -> bool:
+def is_generator(value: object) -> bool:
     """Say whether a value draws random numbers from a state of its own."""
     return isinstance(value, kinds())
 
@@ -200,7 +200,7 @@ def put_state(generator: Any, state: list[Any]) -> None:
         generator.bit_generator.state = json.loads(state[1])
 
 
-def of_loader(loader: Any) -> list[Any]:
+def of_loader(loader: object) -> list[Any]:
     """Return the generators from which a loader and its samplers draw, each once."""
     samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     samplers.append(getattr(samplers[1], "sampler", None))

@@ -73,7 +73,7 @@ def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
         size = 32 if num_bytes is None else num_bytes
         return seeds.next(8 * size).to_bytes(size, "big")
 
-    def url(num_bytes: Any = None) -> str:
+    def url(num_bytes: object = None) -> str:
         import base64
 
         return base64.urlsafe_b64encode(drawn(num_bytes)).rstrip(b"=").decode()
@@ -94,7 +94,7 @@ def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
 
 def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def draw(*args: Any, **kwargs: Any) -> Any:
+        def draw(*args: object, **kwargs: object) -> Any:
             return (instead if is_of_script(sys._getframe(1)) else original)(*args, **kwargs)
 
         return draw
@@ -106,7 +106,7 @@ def _seeded(seeds: Seeds, *, place: int = 0, num_bits: int = _BITS) -> Callable[
     """Return a wrapper that passes a seed to a function where the script passes none."""
 
     def wrap(original: Any) -> Any:
-        def seeded(*args: Any, **kwargs: Any) -> Any:
+        def seeded(*args: object, **kwargs: object) -> Any:
             if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
                 return original(*args[:place], seeds.next(num_bits))
             return original(*args, **kwargs)
@@ -128,7 +128,7 @@ class _Known:
 
     original: Any
 
-    def __instancecheck__(cls, value: Any) -> bool:  # noqa: N805
+    def __instancecheck__(cls, value: object) -> bool:  # noqa: N805
         is_ours = "original" in cls.__dict__
         return isinstance(value, cls.original) if is_ours else type.__instancecheck__(cls, value)  # type: ignore[arg-type]
 
@@ -139,7 +139,7 @@ def _stand_in(original: Any, names: dict[str, Any]) -> Any:
 
 
 def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any], Any]) -> None:
-    def act(imported_module: Any) -> None:
+    def act(imported_module: object) -> None:
         original = getattr(imported_module, name, None)
         if original is not None:
             hooks.put(imported_module, name, original, stand_in(original), why=_WHY)
@@ -149,7 +149,7 @@ def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any
 
 def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:
     def stand_in(original: Any) -> Any:
-        def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def new(cls: object, *args: object, **kwargs: object) -> Any:
             values = (*args, *kwargs.values())
             if "original" not in cls.__dict__:  # a class of the script's own
                 return original.__new__(cls, *args, **kwargs)

@@ -38,7 +38,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
         query: Any,
         key: Any,
         value: Any,
-        attn_mask: Any = None,
+        attn_mask: object = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
         scale: Any = None,
@@ -70,7 +70,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
 
 
 def _with_all(
-    original: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, options: Any
+    original: Any, query: Any, key: Any, value: object, mask: Any, is_causal: bool, options: Any
 ) -> torch.Tensor:
     """Gather all keys and values, and compute the attention of this rank's queries."""
     own = _plain(query.to_local())
@@ -102,7 +102,7 @@ def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
 
 
 def _with_dropout(
-    query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, scale: Any, enable_gqa: bool
+    query: Any, key: Any, value: object, mask: object, p: float, is_causal: bool, scale: Any, enable_gqa: bool
 ) -> torch.Tensor:
     """Compute attention with the dropout of one device: all ranks draw numbers for all queries."""
     noise, first = dropout.rows_of_noise(query, key.size(-2), p)
@@ -118,11 +118,11 @@ class _Plain(torch.autograd.Function):
     """Makes the gradient of a tensor contiguous: views of a DTensor use the strides of the whole tensor."""
 
     @staticmethod
-    def forward(_context: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(_context: object, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(_context: Any, *gradients: torch.Tensor) -> Any:
+    def backward(_context: object, *gradients: torch.Tensor) -> Any:
         return gradients[0].contiguous()
 
 
@@ -223,7 +223,7 @@ def apply(model: nn.Module, axes: Axes) -> None:
     _hook_attention(model, mesh, axes.strategy.attention)
 
 
-def cut(tensor: Any, axes: Axes) -> Any:
+def cut(tensor: object, axes: Axes) -> Any:
     """Return this rank's tokens of each sequence, as a DTensor of the whole sequences."""
     from torch.distributed.tensor import DTensor, Shard
 
@@ -232,7 +232,7 @@ def cut(tensor: Any, axes: Axes) -> Any:
     return DTensor.from_local(cut_plain(tensor, axes), axes.mesh("context"), [Shard(1)], run_check=False)
 
 
-def cut_plain(tensor: Any, axes: Axes) -> Any:
+def cut_plain(tensor: object, axes: Axes) -> Any:
     """Return this rank's tokens of each sequence, as a plain tensor."""
     number = axes.sizes["context"]
     if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
@@ -245,7 +245,7 @@ def cut_plain(tensor: Any, axes: Axes) -> Any:
     return tensor.chunk(number, 1)[axes.place("context")].contiguous()
 
 
-def leave(output: Any) -> Any:
+def leave(output: object) -> Any:
     """Return the output of a model for this rank's tokens, as a plain tensor."""
     from torch.distributed.tensor import DTensor, Shard
 
@@ -256,7 +256,7 @@ def leave(output: Any) -> Any:
     return output.to_local()
 
 
-def _hook_attention(model: nn.Module, mesh: Any, kind: str) -> None:
+def _hook_attention(model: nn.Module, mesh: object, kind: str) -> None:
     """Replace PyTorch's attention, also under the names that it has in the model's modules."""
     original = nn.functional.scaled_dot_product_attention
     if getattr(original, "is_for_context", False):

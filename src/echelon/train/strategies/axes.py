@@ -107,7 +107,7 @@ class Axes:
         """Return the sum of a number over all ranks."""
         return self.begin_sum(value)()
 
-    def begin_sum(self, value: torch.Tensor, group: Any = None) -> Callable[[], torch.Tensor]:
+    def begin_sum(self, value: torch.Tensor, group: object = None) -> Callable[[], torch.Tensor]:
         """Begin a sum over all ranks, or the ranks of a group; return a function that waits for the sum."""
         own = value.detach().double()
         if self.world.size == 1 or not devices.is_accelerator(own.device):

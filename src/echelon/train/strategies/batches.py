@@ -24,7 +24,7 @@ from .strategy import Strategy, StrategyError
 IGNORED = -100  # the default of PyTorch's losses
 
 
-def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return inputs as the positional and the named arguments of a model."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -41,20 +41,20 @@ def each(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
     return type(batch)(each(change, one) for one in batch) if type(batch) in (tuple, list) else batch
 
 
-def tensors_of(batch: Any) -> list[torch.Tensor]:
+def tensors_of(batch: object) -> list[torch.Tensor]:
     """Return a batch's tensors in their order."""
     tensors: list[torch.Tensor] = []
     each(tensors.append, batch)
     return tensors
 
 
-def with_tensors(batch: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def with_tensors(batch: object, tensors: Sequence[torch.Tensor]) -> Any:
     """Return a batch with other tensors in the places of its own."""
     replacements = iter(tensors)
     return each(lambda _: next(replacements), batch)
 
 
-def count_of(targets: Any) -> int:
+def count_of(targets: object) -> int:
     """Return the number of targets of a mean loss: the classes other than -100, or else the rows."""
     tensors = tensors_of(targets)
     if not tensors or not tensors[0].dim():
@@ -65,7 +65,7 @@ def count_of(targets: Any) -> int:
     return first.size(0)
 
 
-def own_loss(outputs: Any) -> Any:
+def own_loss(outputs: object) -> Any:
     """Return the loss from the output of a model: the output itself, or its entry or attribute `loss`."""
     if isinstance(outputs, torch.Tensor):
         return outputs
@@ -78,7 +78,7 @@ def own_loss(outputs: Any) -> Any:
     )
 
 
-def refuse_views(*batches: Any) -> None:
+def refuse_views(*batches: object) -> None:
     """Refuse batches that run.loader() has already shared among ranks."""
     if any(isinstance(one, GlobalTensor) for one in tensors_of(batches)):
         raise StrategyError(
@@ -88,7 +88,7 @@ def refuse_views(*batches: Any) -> None:
         )
 
 
-def own_rows(batch: Any, axes: Axes) -> Any:
+def own_rows(batch: object, axes: Axes) -> Any:
     """Return this rank's rows of a whole batch."""
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def own_rows(batch: Any, axes: Axes) -> Any:
     return each(cut, batch)
 
 
-def in_parts(batch: Any, number: int, *, is_even: bool) -> list[Any]:
+def in_parts(batch: object, number: int, *, is_even: bool) -> list[Any]:
     """Cut rows into the parts that are computed one after another."""
 
     def piece(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -167,7 +167,12 @@ def matters(strategy: Strategy) -> bool:
 
 @torch.no_grad()
 def check(
-    loss: Callable[..., Any], count: Callable[[Any], int], outputs: Any, targets: Any, whole: Any, strategy: Strategy
+    loss: Callable[..., Any],
+    count: Callable[[Any], int],
+    outputs: object,
+    targets: object,
+    whole: object,
+    strategy: Strategy,
 ) -> None:
     """Compare the loss of some rows with the losses of their two halves."""
     tensors = [one for given in (targets, outputs) for one in tensors_of(given)]
@@ -197,5 +202,5 @@ def _rows(first: int, end: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: tensor.detach()[first:end]
 
 
-def _plain(loss: Any) -> Any:
+def _plain(loss: object) -> Any:
     return whole(loss)

@@ -96,7 +96,7 @@ def apply(model: nn.Module, model_blocks: dict[str, nn.Module], kind: str) -> No
         replace(model, name, distributed.checkpointed(block, **settings))
 
 
-def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:
+def _policy(_context: object, operation: object, *_args: object, **_kwargs: object) -> Any:
     """Keep results that are expensive to compute again: matrix products and attention."""
     from torch.utils.checkpoint import CheckpointPolicy
 

@@ -33,10 +33,10 @@ def teach_attention() -> None:
     _gather_projections()
     kinds = [Replicate(), Shard(1), Shard(0)]
 
-    def forward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
+    def forward(*args: object, attn_mask: object = None, **_options: object) -> Any:
         return [([kind] * 2, [kind] * 3 + [None] * (len(args) - 3) + of_mask(attn_mask, kind)) for kind in kinds]
 
-    def backward(*args: Any, attn_mask: Any = None, **_options: Any) -> Any:
+    def backward(*args: object, attn_mask: object = None, **_options: object) -> Any:
         return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6) + of_mask(attn_mask, kind)) for kind in kinds]
 
     def of_mask(mask: Any, kind: Any) -> list[Any]:
@@ -86,7 +86,7 @@ def _gather_projections() -> None:
     functional: Any = nn.functional
     original = getattr(functional, internals.IN_PROJECTION)
 
-    def project(q: Any, k: Any, v: Any, w: Any, b: Any = None) -> Any:
+    def project(q: object, k: object, v: object, w: object, b: Any = None) -> Any:
         if not isinstance(w, DTensor) or w.placements == (Replicate(),):
             return original(q, k, v, w, b)
         if q is k and k is v:

@@ -26,7 +26,7 @@ class ExactParallel(Parallel):
         for part in self.parts:
             part.register_forward_pre_hook(self._refuse_own_loop, prepend=True)
 
-    def _refuse_own_loop(self, *_: Any) -> None:
+    def _refuse_own_loop(self, *_: object) -> None:
         """Refuse a model that is called in a loop of the script's own: its gradients would not be added up."""
         if torch.is_grad_enabled() and not self._virtual.is_computing:
             raise StrategyError(
@@ -36,7 +36,7 @@ class ExactParallel(Parallel):
                 hint="trained.step(inputs, targets)",
             )
 
-    def loader(self, loader: Any) -> Any:  # noqa: ARG002
+    def loader(self, loader: object) -> Any:  # noqa: ARG002
         """Refuse to load rows alone: augmentation and padding would depend on the loaded rows."""
         raise StrategyError(
             f"exact is {self.axes.num_shards}: rows that a rank loads alone may get other augmentation and padding",
@@ -60,7 +60,7 @@ class ExactParallel(Parallel):
         with self._calls.idle(), self._virtual.computing(self.generators, self._parameters):
             yield
 
-    def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
+    def _compute(self, inputs: object, targets: object, *, rows: bool) -> torch.Tensor:
         self._virtual.set_aside()
         return super()._compute(inputs, targets, rows=rows)
 
@@ -74,7 +74,7 @@ class ExactParallel(Parallel):
         return self._virtual.sum_up(losses)
 
     @torch.no_grad()
-    def evaluate(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+    def evaluate(self, inputs: object, targets: object, *, rows: bool = False) -> torch.Tensor:
         """Return the loss over a whole batch."""
         inputs, targets = self._own(inputs, targets, rows=rows)
         parts, wanted = (batches.in_parts(one, self.strategy.accumulation, is_even=False) for one in (inputs, targets))
@@ -104,14 +104,14 @@ class _OneByOne:
     begin: Callable[[int], None]
     take: Callable[[int], None]
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: object, **kwargs: object) -> Any:
         self.begin(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[misc]
 
     def backward_one_chunk(
         self,
         bwd_chunk_id: int,
-        loss: Any = None,
+        loss: object = None,
         full_backward: bool = True,
         last_backward: bool = False,  # noqa: ARG002  (none is the last for PyTorch, which would exchange gradients then)
     ) -> None:

@@ -84,7 +84,7 @@ class Optimizing:
             merged.update(stage)
         return merged
 
-    def _of_all_stages(self, mine: Any) -> list[Any]:
+    def _of_all_stages(self, mine: object) -> list[Any]:
         if self._axes.sizes["pipeline"] == 1:
             return [mine]
         return messages.gather(mine)
@@ -139,7 +139,7 @@ class Optimizing:
         return dict(zip(names, numbers, strict=False))
 
 
-def _check(kind: Any, axes: Axes, *, is_fused: bool, unfused: str) -> None:
+def _check(kind: object, axes: Axes, *, is_fused: bool, unfused: str) -> None:
     """Refuse an optimizer that would treat a part of a weight, or of all weights, as the whole.
 
     `unfused` is the hint that turns a fused optimizer into another.

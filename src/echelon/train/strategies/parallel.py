@@ -90,7 +90,7 @@ class Parallel:
     def _make_schedule(self, parts: dict[int, nn.Module]) -> Any:
         return stages.make_schedule(parts, self.axes, self._loss_of_part)
 
-    def _refuse_shared_rows(self, *_: Any) -> None:
+    def _refuse_shared_rows(self, *_: object) -> None:
         """Refuse rows that a run has shared among all ranks, if the strategy needs equal rows on some ranks."""
         if self._calls.is_inside:
             raise StrategyError(
@@ -122,7 +122,7 @@ class Parallel:
         known = {name: place for place, name in enumerate(self._order)}
         return dict(sorted(parameters.items(), key=lambda item: known.get(item[0], len(known))))
 
-    def optimize(self, kind: Any, *, groups: Chooser | None = None, **settings: Any) -> torch.optim.Optimizer:
+    def optimize(self, kind: object, *, groups: Chooser | None = None, **settings: object) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
         self._optimizing = Optimizing(kind, self._parameters, self.axes, groups=groups, settings=settings)
         if self._record is not None:
@@ -142,7 +142,7 @@ class Parallel:
 
     # A step
 
-    def step(self, inputs: Any, targets: Any, *, clip: float = NO_LIMIT, rows: bool = False) -> Step:
+    def step(self, inputs: object, targets: object, *, clip: float = NO_LIMIT, rows: bool = False) -> Step:
         """Train on a batch: forward, backward, clip, step. Every rank gives the whole batch; with rows=True its own."""
         check_is_stepped_once(self.optimizer)
         self.optimizer.zero_grad()
@@ -153,16 +153,16 @@ class Parallel:
             self.optimizer.step()
         return Step(loss(), norm, was_lost)
 
-    def backward(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+    def backward(self, inputs: object, targets: object, *, rows: bool = False) -> torch.Tensor:
         """Compute the gradient of the loss over the whole batch, and return that loss."""
         return self._begin(inputs, targets, rows=rows)()
 
-    def _begin(self, inputs: Any, targets: Any, *, rows: bool) -> Callable[[], torch.Tensor]:
+    def _begin(self, inputs: object, targets: object, *, rows: bool) -> Callable[[], torch.Tensor]:
         """Compute gradients; return a function that waits for the loss over the whole batch."""
         loss = self._begin_mean(self._compute(inputs, targets, rows=rows))
         return loss if self._record is None else recorded.noted(self._record, loss)
 
-    def _compute(self, inputs: Any, targets: Any, *, rows: bool) -> torch.Tensor:
+    def _compute(self, inputs: object, targets: object, *, rows: bool) -> torch.Tensor:
         """Compute gradients; return this rank's part of the loss."""
         self._num_begun += 1
         inputs, targets = self._own(inputs, targets, rows=rows)
@@ -177,7 +177,7 @@ class Parallel:
         return sum(losses, torch.zeros((), device=self.axes.world.device))
 
     @torch.no_grad()
-    def evaluate(self, inputs: Any, targets: Any, *, rows: bool = False) -> torch.Tensor:
+    def evaluate(self, inputs: object, targets: object, *, rows: bool = False) -> torch.Tensor:
         """Return the loss over a whole batch."""
         inputs, targets = self._own(inputs, targets, rows=rows)
         with self._plainly(), self._cut_losses():
@@ -205,7 +205,7 @@ class Parallel:
         with self._calls.idle(), self.generators.in_own():
             yield
 
-    def _own(self, inputs: Any, targets: Any, *, rows: bool) -> Any:
+    def _own(self, inputs: object, targets: object, *, rows: bool) -> Any:
         """Return this rank's part of a batch, and keep the number of targets of the whole batch."""
         batches.refuse_views(inputs, targets)
         if self._is_reordered:
@@ -224,7 +224,7 @@ class Parallel:
         self._total = max(total, 1.0)
         return inputs, targets
 
-    def _refuse_other_batch(self, inputs: Any, targets: Any) -> None:
+    def _refuse_other_batch(self, inputs: object, targets: object) -> None:
         """Refuse a batch that differs between ranks; all ranks raise the error."""
         rank = same_batch.other_rank((inputs, targets), self.axes.world)
         if rank:
@@ -235,7 +235,7 @@ class Parallel:
                 "rows=True)",
             )
 
-    def _in_turn(self, inputs: Any, targets: Any) -> list[torch.Tensor]:
+    def _in_turn(self, inputs: object, targets: object) -> list[torch.Tensor]:
         """Compute the parts one after another, and return their losses; gradients are exchanged in the last."""
         number = self.strategy.accumulation
         parts, wanted_parts = (batches.in_parts(one, number, is_even=False) for one in (inputs, targets))
@@ -270,7 +270,7 @@ class Parallel:
 
         return loss_parallel()
 
-    def _forward(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def _forward(self, inputs: object, targets: object) -> torch.Tensor:
         """Return the loss of some rows, weighed so that the sum over all parts and ranks is the mean over the batch."""
         weight = self._count(targets) / self._total  # counted before the batch moves to the device: no wait
         inputs, targets = self._here(inputs), self._here(targets)
@@ -281,11 +281,11 @@ class Parallel:
             outputs = self.parts[0](*args, **named)
             return self._loss_of(attention.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
 
-    def _here(self, batch: Any) -> Any:
+    def _here(self, batch: object) -> Any:
         """Return a batch on this rank's device."""
         return batches.each(lambda one: one.to(self.axes.world.device), batch)
 
-    def _loss_of(self, outputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def _loss_of(self, outputs: object, targets: object, weight: float) -> torch.Tensor:
         if not weight:  # a mean over no targets would be NaN, but counts as 0
             tensors = [one for one in batches.tensors_of(outputs) if one.is_floating_point()]
             return sum((one * 0).sum() for one in tensors)  # type: ignore[return-value]
@@ -295,12 +295,12 @@ class Parallel:
         whole_loss: torch.Tensor = whole(loss)
         return whole_loss * weight
 
-    def _loss_of_part(self, outputs: Any, targets: Any) -> torch.Tensor:
+    def _loss_of_part(self, outputs: object, targets: object) -> torch.Tensor:
         """Return a micro-batch's loss as a schedule runs backward from it."""
         weight = self._count(targets) / self._total
         return self._loss_of(outputs, targets, weight * self._factor)
 
-    def _in_stages(self, inputs: Any, targets: Any) -> list[torch.Tensor]:
+    def _in_stages(self, inputs: object, targets: object) -> list[torch.Tensor]:
         """Compute micro-batches in the schedule's order; return their losses on the rank of the last stage."""
         number = self.strategy.accumulation
         batches.in_parts(inputs, number, is_even=True)  # refuses rows that do not come out even
@@ -320,7 +320,7 @@ class Parallel:
             part.form = inputs
         return batches.tensors_of(self._here(inputs))
 
-    def _evaluate_in_stages(self, inputs: Any, targets: Any) -> torch.Tensor:
+    def _evaluate_in_stages(self, inputs: object, targets: object) -> torch.Tensor:
         parts = dict(zip(self._stages, self.parts, strict=False))
         with precision.autocast(self.axes):
             output = stages.forward_only(parts, self.axes, self._show_stages(inputs))

@@ -57,13 +57,13 @@ class Seen:
         self._left = None
 
     def _note(self, name: str) -> Any:
-        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+        def note(_module: nn.Module, _args: object, output: object) -> None:
             self.calls.append(name)
             self.outputs[name] = output
 
         return note
 
-    def _use(self, arguments: Any) -> None:
+    def _use(self, arguments: object) -> None:
         for tensor in tensors_of(arguments):
             name = self._names.get(_memory_of(tensor)) if tensor.layout is torch.strided else None
             if name is not None:
@@ -77,7 +77,7 @@ class Seen:
 
         return leave
 
-    def _compare(self, *_: Any) -> None:
+    def _compare(self, *_: object) -> None:
         self._side = 0
         if self._left is not None and self._left[1]._version != self._left[2]:
             self.changed = self._left[0]
@@ -177,7 +177,13 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> dict[str, int]:
 
 
 def needed_later(
-    model: nn.Module, seen: Seen, before: Sequence[str], first: str, args: Any, named: Any, weights: Sequence[str] = ()
+    model: nn.Module,
+    seen: Seen,
+    before: Sequence[str],
+    first: str,
+    args: object,
+    named: object,
+    weights: Sequence[str] = (),
 ) -> list[str]:
     """Return the modules and weights before the blocks that are also used after the first block.
 
@@ -207,7 +213,7 @@ def needed_later(
     return [name for name in names if is_needed([name])] if names and is_needed(names) else []
 
 
-def _give_none(_module: nn.Module, _args: Any, output: Any) -> Any:
+def _give_none(_module: nn.Module, _args: object, output: object) -> Any:
     return map_tensors(output, _none_like)
 
 

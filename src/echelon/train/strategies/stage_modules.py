@@ -36,10 +36,10 @@ class Stage(nn.Module):
         if self._ends.last:
             self.get_submodule(PREFIX + self._ends.last).register_forward_hook(self._note)
 
-    def _note(self, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _note(self, _module: nn.Module, _args: object, output: object) -> None:
         self._ends.left[:] = [output[0] if isinstance(output, tuple) else output]
 
-    def forward(self, *received: Any, **inputs: Any) -> Any:
+    def forward(self, *received: Any, **inputs: object) -> Any:
         """Compute this stage's blocks from the received activation and the model's inputs."""
         if not self._is_first:
             self._ends.received[:] = received
@@ -99,7 +99,7 @@ class _Before(_StandIn):
         super().__init__(original, device)
         self._ends, self._is_tuple, self._is_last = ends, is_tuple, is_last
 
-    def forward(self, block_input: Any, *_args: Any, **_kwargs: Any) -> Any:
+    def forward(self, block_input: object, *_args: object, **_kwargs: object) -> Any:
         output = self._ends.received[0] if self._is_last else block_input
         return (output,) if self._is_tuple else output
 
@@ -107,7 +107,7 @@ class _Before(_StandIn):
 class _After(_StandIn):
     """The first block of the next stage."""
 
-    def forward(self, *_args: Any, **_kwargs: Any) -> Any:
+    def forward(self, *_args: object, **_kwargs: object) -> Any:
         raise _Done
 
 
@@ -118,7 +118,7 @@ class _Elsewhere(_StandIn):
         super().__init__(original, device)
         self._shape, self._dtype = shape, dtype
 
-    def forward(self, block_input: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    def forward(self, block_input: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
         shape = (block_input.size(0), *self._shape[1:]) if block_input.dim() > 1 else self._shape
         return no_numbers(self._dtype, block_input.device).expand(shape)
 
@@ -133,7 +133,7 @@ def split(
     model: nn.Module,
     model_blocks: Mapping[str, nn.Module],
     begin: Sequence[str],
-    sample: Any,
+    sample: object,
     mine: Sequence[int],
     run_device: torch.device,
 ) -> dict[int, nn.Module]:

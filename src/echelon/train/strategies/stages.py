@@ -67,7 +67,7 @@ def split(
     model: nn.Module,
     model_blocks: Mapping[str, nn.Module],
     begin: Sequence[str],
-    sample: Any,
+    sample: object,
     axes: Axes,
 ) -> dict[int, nn.Module]:
     """Return this rank's stages by number."""

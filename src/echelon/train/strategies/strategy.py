@@ -167,7 +167,7 @@ class Strategy:
             )
 
 
-def _as_word(value: Any) -> str:
+def _as_word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

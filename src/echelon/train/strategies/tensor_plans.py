@@ -284,7 +284,7 @@ def _gathered(_module: nn.Module, _args: Any, output: Any) -> Any:
     return output.redistribute(placements=[Replicate()])
 
 
-def _leaves(outside: Any) -> Any:
+def _leaves(outside: object) -> Any:
     """Return a hook that makes outputs plain: the sum over all ranks, or this rank's part of it."""
 
     def leave(module: nn.Module, _args: Any, output: Any) -> Any:

@@ -192,7 +192,7 @@ def _square(gradient: torch.Tensor) -> torch.Tensor:
     return norm.double().square()
 
 
-def _version(gradient: Any) -> int:
+def _version(gradient: object) -> int:
     return internals.version(norms.local(gradient))
 
 
@@ -231,7 +231,7 @@ class Seeds:
         self._key = zlib.crc32(b"%d %d" % (fingerprint, self._number))
 
     def _seeding(self, place: int) -> Any:
-        def seed(*_: Any) -> None:
+        def seed(*_: object) -> None:
             seed_again(zlib.crc32(b"%d %d %d" % (self._key, self.shard, place)))
 
         return seed

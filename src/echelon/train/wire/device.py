@@ -103,7 +103,7 @@ def before_first_use(act: Callable[[], None]) -> None:
 
 def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) -> Any:
     @wraps(original)
-    def use(*args: Any, **kwargs: Any) -> Any:
+    def use(*args: object, **kwargs: object) -> Any:
         leave()
         act()
         return original(*args, **kwargs)

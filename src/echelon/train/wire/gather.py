@@ -36,12 +36,12 @@ class Axis(NamedTuple):
     device: torch.device
 
 
-def is_sharded(tensor: Any) -> bool:
+def is_sharded(tensor: object) -> bool:
     """Say whether other ranks hold parts of a tensor: a DTensor, or a weight in another rank's stage."""
     return hasattr(tensor, "full_tensor")
 
 
-def is_dtensor(tensor: Any) -> bool:
+def is_dtensor(tensor: object) -> bool:
     """Say whether a tensor is a DTensor, without the slow import of DTensor."""
     return hasattr(tensor, "placements")
 

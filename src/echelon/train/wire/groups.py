@@ -166,7 +166,7 @@ def prove(group: Any) -> None:
             )
 
 
-def _exchanged(parts: list[bytes], group: Any) -> list[bytes]:
+def _exchanged(parts: list[bytes], group: object) -> list[bytes]:
     """Send each rank its part; return the parts for this rank. Each pair of ranks uses its own connection."""
     size = len(parts[0])
     sent = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)

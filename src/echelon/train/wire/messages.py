@@ -57,7 +57,7 @@ def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = 
     return _value(head, length)
 
 
-def send(value: Any, target: int) -> None:
+def send(value: object, target: int) -> None:
     """Send a value to one rank; it takes a few hundred bytes at least."""
     content = plain_data.encode(value)
     device = _device_of(None)

@@ -40,7 +40,7 @@ def bytes_at(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-def take_apart(value: Any) -> tuple[Any, ...] | None:
+def take_apart(value: object) -> tuple[Any, ...] | None:
     """Return the name of a value's kind and its parts; None for a value of another kind."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -64,7 +64,7 @@ def build(name: str, parts: list[Any]) -> Any:
     return _ROWS[name].build(*parts)
 
 
-def is_ordered(kind: Any) -> bool:
+def is_ordered(kind: object) -> bool:
     """Say whether a class is a dictionary of the standard library that is built from its entries."""
     return kind in (collections.OrderedDict, collections.Counter)
 
@@ -151,7 +151,7 @@ class NotPlain(ValueError):
     """The received bytes are no message of echelon."""
 
 
-def encode(value: Any, *, leaves_out: bool = False) -> bytes:
+def encode(value: object, *, leaves_out: bool = False) -> bytes:
     """Return a value as bytes; refuse what cannot travel, or leave it out as None."""
     blobs: Blobs = []
     try:
@@ -193,7 +193,7 @@ def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
     return _form_of_object(value, blobs, leaves_out)
 
 
-def _form_of_object(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
+def _form_of_object(value: object, blobs: Blobs, leaves_out: bool) -> Any:
     """Return the form of an object: its kind and its parts."""
     if isinstance(value, torch.Tensor):
         return _tensor_form(value, blobs, leaves_out)
@@ -212,7 +212,7 @@ def _forms(values: Iterable[Any], blobs: Blobs, leaves_out: bool) -> list[Any]:
     return [_form(value, blobs, leaves_out) for value in values]
 
 
-def _named_form(value: Any) -> tuple[str, str, str, Any] | None:
+def _named_form(value: object) -> tuple[str, str, str, Any] | None:
     """Return the form of a value that only its class can rebuild: the method, the class by name, and the parts."""
     kind = type(value)
     name = (kind.__module__, kind.__qualname__)
@@ -256,7 +256,7 @@ def _put(content: bytes, blobs: Blobs) -> int:
     return len(blobs) - 1
 
 
-def _value(form: Any, blobs: Blobs) -> Any:
+def _value(form: object, blobs: Blobs) -> Any:
     if not isinstance(form, list):
         return form
     build: Callable[[list[Any], Blobs], Any] = _BUILD[form[0]]
@@ -322,7 +322,7 @@ def _dataclass(form: list[Any], blobs: Blobs) -> Any:
     return made
 
 
-def _class(kind: Any) -> Any:
+def _class(kind: object) -> Any:
     return kind
 
 
@@ -339,11 +339,11 @@ def _error(form: list[Any], blobs: Blobs) -> BaseException:
     return RuntimeError(text)
 
 
-def _refuse(value: Any) -> Any:
+def _refuse(value: object) -> Any:
     raise _CannotTravel(value)
 
 
-def _refusal(value: Any) -> ScalingError:
+def _refusal(value: object) -> ScalingError:
     kind = type(value)
     return ScalingError(
         f"a {kind.__module__}.{kind.__qualname__} cannot travel from one rank to another",

@@ -100,7 +100,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)
 
-    def _wait_for(self, names: list[bytes], timeout: Any) -> list[bytes]:
+    def _wait_for(self, names: list[bytes], timeout: object) -> list[bytes]:
         values = self._ask(b"W", names, timeout)
         if len(names) == 1:
             link = self._link()

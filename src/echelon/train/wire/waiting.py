@@ -167,7 +167,7 @@ class Waits:
         end_refused()
 
 
-def begin(rank: int, num_ranks: int, store: Any) -> None:
+def begin(rank: int, num_ranks: int, store: object) -> None:
     """Watch over the main thread of this rank."""
     Waits(rank, num_ranks, store).begin()
 

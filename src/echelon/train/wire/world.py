@@ -58,7 +58,7 @@ class World(NamedTuple):
         return [self._replace(rank=self.rank + place) for place in range(self.hosted)]
 
 
-def read(environ: Mapping[str, str], num_shards: int = 0, graph_cuts: Any = None) -> World:
+def read(environ: Mapping[str, str], num_shards: int = 0, graph_cuts: object = None) -> World:
     """Return the place that the launcher gives; a script without a launcher has a world of size one.
 
     Virtual shards have `graph_cuts`, which link their graphs.
