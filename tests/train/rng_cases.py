@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from echelon.train.global_tensors import exchange
 from echelon.train.rng import draw_hooks as draws
 from echelon.train.rng import draws as rng
 from echelon.train.rng.draws import Draws
 from echelon.train.rng.generators import Generators
+from echelon.train.wire import exchange
 from echelon.train.wire.world import World
 
 ROWS = ((4, 4, 4), (3, 3, 2), (1, 1, 0), (1, 1, 1))

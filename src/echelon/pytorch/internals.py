@@ -44,8 +44,8 @@ plain_functions = _of("torch._C", "DisableTorchFunction")
 """A context without `__torch_function__`, of classes and of modes."""
 plain_classes = _of("torch._C", "DisableTorchFunctionSubclass")
 """A context without the `__torch_function__` of classes."""
-SCRIPT_FRAMES = "_frames_up"
-"""The argument of torch.jit.script that says how many calls are between it and the script."""
+FULLY_SHARD_ON_CPU = (2, 9)
+"""The first version whose fully_shard trains on CPUs."""
 UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")
 """Attributes of a tensor that no rank shares."""
 
@@ -54,6 +54,14 @@ def numbers(version: str = torch.__version__) -> tuple[int, int]:
     """Return the major and the minor number of a version: (2, 15) for "2.15.0+cu132"."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
+
+
+def one_frame_up(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments for torch.jit.script when another function calls it.
+
+    torch.jit.script looks up the names in a class or function in the frame of its caller.
+    """
+    return {**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1}
 
 
 # Classes and functions

@@ -7,8 +7,9 @@ from torch import nn
 
 from ..pytorch import internals
 from ..train import patches
-from ..train.batches import Unshared, is_batch, refusal
+from ..train.batches import is_batch, refusal
 from ..train.global_tensors.arguments import TIME_FIRST, of_layer
+from ..train.global_tensors.model_calls import Unshared
 
 NUM_RANKS = 2
 _WHY = "A batch of a loader is one that ranks can share."

@@ -9,7 +9,7 @@ from torch import nn
 from . import patches
 
 if TYPE_CHECKING:
-    from .training import Training
+    from .global_tensors.model_calls import Owner
 
 
 class _Sum(torch.autograd.Function):
@@ -26,7 +26,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 
-def install(run: "Training") -> None:
+def install(run: "Owner") -> None:
     """Hook the function that all BatchNorm modules call."""
     original = nn.functional.batch_norm
 

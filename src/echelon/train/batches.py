@@ -3,7 +3,7 @@
 import copy
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from ..pytorch import internals
 from .global_tensors import lists, pieces
+from .global_tensors.model_calls import Unshared
 from .global_tensors.numbered import Numbered, Numbering, shift
 from .global_tensors.pieces import Pieces
 from .global_tensors.tensors import Sharded, map_tensors, own_part, tensors_of
@@ -164,16 +165,6 @@ STEP_OF_NO_BATCH = (
     "gradients on; each rank runs the whole script by itself"
 )
 """What a person reads of a training of which ranks have no part."""
-
-
-class Unshared(NamedTuple):
-    """A call of a model whose arguments ranks cannot share."""
-
-    model: str
-    shape: tuple[int, ...] | None
-    """The shape of its first tensor of numbers; None if it got none."""
-    batch_sizes: set[int]
-    """The batch sizes of the loaders whose loops were running."""
 
 
 def is_batch(tensor: torch.Tensor, batch_sizes: set[int]) -> bool:

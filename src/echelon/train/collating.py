@@ -1,7 +1,7 @@
 """Find out what a script's own collate function makes of samples, by calling it with the first few."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -9,9 +9,7 @@ from . import batches
 from .global_tensors import lists
 from .global_tensors.numbered import NOT_JOINED, OF_SAMPLES, Numbering
 from .global_tensors.tensors import tensors_of
-
-if TYPE_CHECKING:
-    from .training import Training
+from .rng.generators import Generators
 
 _PROBED = (3, 2)
 _NUMBERED = 5
@@ -19,9 +17,9 @@ _NUMBERED = 5
 Collate = Callable[[Sequence[Any]], Any]
 
 
-def probes(loader: Any, run: "Training") -> list[tuple[int, Any]]:
+def probes(loader: Any, generators: Generators) -> list[tuple[int, Any]]:
     """Return batches that a script's collate function makes of a few samples, each with their number."""
-    with run.generators.kept():
+    with generators.kept():
         try:
             return [
                 (size, loader.collate_fn([loader.dataset[place] for place in range(size)]))
@@ -50,9 +48,9 @@ def lists_of_samples(probed: list[tuple[int, Any]]) -> frozenset[lists.Path]:
     return frozenset.intersection(*(lists.paths(batch, size) for size, batch in probed))
 
 
-def numbering(loader: Any, run: "Training") -> Numbering:
+def numbering(loader: Any, generators: Generators) -> Numbering:
     """Return which tensors of a batch number its rows or samples, and so differ where a part is made by itself."""
-    with run.generators.kept():
+    with generators.kept():
         try:
             return numbering_of(loader.collate_fn, [loader.dataset[place] for place in range(_NUMBERED)])
         except Exception:  # noqa: BLE001  (the script's own batches raise it again, if they do)

@@ -12,8 +12,8 @@ from .exact.keys import Keys
 from .global_tensors.tensors import GlobalTensor, plain
 from .loops import ShardedLoader
 from .parallelism import choice
-from .parallelism.base import Parallelism
 from .training import Training
+from .way import Parallelism
 from .wire import world as worlds
 
 if TYPE_CHECKING:

@@ -81,9 +81,7 @@ class ShardedModels:
 
 def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
     """Refuse a PyTorch whose fully_shard fails during the first step."""
-    from .strategies import versions
-
-    if not devices.is_accelerator(device) and versions.numbers(version) < versions.FULLY_SHARD_ON_CPU:
+    if not devices.is_accelerator(device) and internals.numbers(version) < internals.FULLY_SHARD_ON_CPU:
         raise ScalingError(
             f"--scale fsdp shards weights with fully_shard, which PyTorch {version} cannot do on a CPU",
             "use PyTorch 2.13; or echelon run --scale data …, which keeps all weights on every rank",

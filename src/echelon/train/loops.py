@@ -201,10 +201,14 @@ class Loop:
             return iterate(loader)  # whole batches, which are cut when they come
         twin = self.run.twins.get(loader)
         if twin is None:
-            probes = collating.probes(loader, self.run) if self._has_own_collate and self.run.world.size > 1 else []
+            probes = (
+                collating.probes(loader, self.run.generators)
+                if self._has_own_collate and self.run.world.size > 1
+                else []
+            )
             of_lists = collating.lists_of_samples(probes)
             is_whole = collating.makes_rows(probes) or bool(of_lists)
-            numbers = collating.numbering(loader, self.run) if probes and not is_whole else {}
+            numbers = collating.numbering(loader, self.run.generators) if probes and not is_whole else {}
             sampler = ShardedSampler(
                 loader.batch_sampler, self.run, is_whole=is_whole, of_lists=of_lists, numbers=numbers
             )

@@ -80,7 +80,7 @@ class Run(Explicit):
         before("draws", self.draws.compare)
         after("parallelism", self._after_step, why="Steps are counted.")
         if self.record is not None:
-            steps.listen_to(self.record, self)
+            steps.listen_to(self.record, lambda: self.parallelism)
             return
         self.first_step.listen(self)
         if self.first_step.is_due:

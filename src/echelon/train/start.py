@@ -21,7 +21,7 @@ from .wire import groups
 from .wire import world as worlds
 
 if TYPE_CHECKING:
-    from .replay.continuing import Continuing
+    from .continuing import Continuing
 
 _run: Run | None = None
 
@@ -98,7 +98,7 @@ def _saving(options: ScaleOptions, world: worlds.World) -> "Continuing | None":
     order = checkpoint.read(os.environ)
     if order is None:
         return None
-    from .replay import continuing
+    from . import continuing
 
     return continuing.begin(order, options, world)
 

@@ -14,7 +14,7 @@ from .global_tensors.tensors import plain
 from .wire import world
 
 if TYPE_CHECKING:
-    from .training import Training
+    from .global_tensors.model_calls import Owner
 
 _LOOKERS = (
     ("torch.jit", ("trace", "trace_module", "script")),
@@ -26,7 +26,7 @@ _LOOKERS = (
 )
 
 
-def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None:
+def install(run: "Owner", share_buffers: Callable[[nn.Module], None]) -> None:
     """Hook these tools: they get whole tensors, and modules without the hooks of their calls."""
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -36,7 +36,7 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
             if isinstance(model, nn.Module) and not world.is_alone():
                 share_buffers(model)
             if name == "script":
-                kwargs = one_frame_up(kwargs)
+                kwargs = internals.one_frame_up(kwargs)
             with run.calls.idle():
                 return original(*plain(args), **plain(kwargs))
 
@@ -49,14 +49,6 @@ def install(run: "Training", share_buffers: Callable[[nn.Module], None]) -> None
             if original is not None:
                 why = "A trace or an export sees the model of one device."
                 patches.replace(module, function, looking(original, function), why=why)
-
-
-def one_frame_up(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments for torch.jit.script when another function calls it.
-
-    torch.jit.script looks up the names in a class or function in the frame of its caller.
-    """
-    return {**kwargs, internals.SCRIPT_FRAMES: kwargs.get(internals.SCRIPT_FRAMES, 0) + 1}
 
 
 def is_counting() -> bool:

@@ -21,10 +21,10 @@ from .files.sharing import Files
 from .global_tensors.ignore_index import IgnoreIndex
 from .global_tensors.model_calls import ModelCalls
 from .gradient_hooks import LateHooks
-from .parallelism.base import Parallelism, Setup
 from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
+from .way import Parallelism, Setup
 from .wire.world import World
 
 

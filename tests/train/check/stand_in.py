@@ -18,7 +18,7 @@ import os
 import sys
 from typing import Any
 
-DOOR, ORACLE = "_echelon.train.wire.device", "_echelon.train.check.oracle"
+DOOR, ORACLE = "_echelon.train.wire.device", "_echelon.train.wire.oracle"
 FACTORIES = ("tensor", "as_tensor", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "arange", "eye")
 
 

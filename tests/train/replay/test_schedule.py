@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from echelon.orders.checkpoint import CheckpointOrder
-from echelon.train.replay import schedule as schedules
-from echelon.train.replay.schedule import Schedule
+from echelon.train.checkpoints import schedule as schedules
+from echelon.train.checkpoints.schedule import Schedule
 
 
 def test_order_is_noticed_soon_after_a_resumed_step(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,14 +19,12 @@ from .. import events, modules
 from ..scaling_error import ScalingError
 from ..wire import device as devices
 from ..wire.gather import each_whole
+from ..wire.oracle import NO_STEP, TOO_LARGE, Oracle
 from . import compare, isolation
-from .oracle import NO_STEP, TOO_LARGE, Oracle
 
 if TYPE_CHECKING:
-    from ..global_tensors.model_calls import ModelCalls
-    from ..parallelism.base import Parallelism
-    from ..rng.draws import Draws
-    from ..rng.generators import Generators
+    from ..way import Parallelism
+    from .part_runs import Checked
 
 MOST_STEPS = 10
 CHANCE = 0.2
@@ -41,15 +39,6 @@ WORKERS_DRAW = "the loader's workers may draw random numbers"
 _PREFIX = "first step: "
 _WHY = "The first step and later ones are compared."
 _NOT_COMPARED = "not compared with one device: %s"
-
-
-class Compared(Protocol):
-    """A run whose first steps are compared."""
-
-    parallelism: "Parallelism"
-    draws: "Draws"
-    calls: "ModelCalls"
-    generators: "Generators"
 
 
 class FirstStep:
@@ -92,7 +81,7 @@ class FirstStep:
         self.is_half = False
         """Whether an operation ran under autocast."""
 
-    def listen(self, run: "Compared") -> None:
+    def listen(self, run: "Checked") -> None:
         """Compare the steps of a run while the comparison is open."""
 
         def before(optimizer: torch.optim.Optimizer) -> None:

@@ -15,8 +15,8 @@ from torch import nn
 from ...pytorch import internals
 from .. import patches
 from ..global_tensors.tensors import GlobalTensor
+from ..wire import lines
 from ..wire.gather import is_sharded
-from . import lines
 
 
 class Copies:

@@ -16,14 +16,14 @@ from torch import nn
 from .. import events
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 from ..scaling_error import ScalingError
-from ..wire import messages
-from . import lines, signature
+from ..wire import lines, messages
+from . import signature
 from .pace import Pace
 from .signature import Signature
 from .spots import Spots
 
 if TYPE_CHECKING:
-    from ..training import Training
+    from .spots import Compared
 
 LAG = 3
 """The number of steps between an exchange and its reading."""
@@ -59,7 +59,7 @@ class Exchange(NamedTuple):
 class LaterSteps:
     """Signs steps, reads the signatures of all ranks, and refuses a difference."""
 
-    def __init__(self, run: "Training") -> None:
+    def __init__(self, run: "Compared") -> None:
         self._pace = Pace(run.world, run.say)
         self._run = run
         self._is_wanted = True

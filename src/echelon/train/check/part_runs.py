@@ -21,30 +21,24 @@ from ...orders.scale import ScaleOptions
 from ...pytorch import internals
 from .. import gradient_hooks
 from ..global_tensors.arguments import Entries
-from ..global_tensors.model_calls import ModelCalls
+from ..global_tensors.model_calls import Owner
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, map_tensors
-from ..parallelism.base import Parallelism
 from ..rng import states as own_generators
-from ..rng.draws import Draws
-from ..rng.generators import Generators
+from ..way import Parallelism
 from ..wire import device as devices
-from ..wire.world import World, alone
+from ..wire.world import alone
 from .closeness import OF_HALF, differs
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
 
 _ACT = "the trial of a model's rows"
 
 
-class Tried(Protocol):
-    """The training whose models are tried."""
+class Checked(Owner, Protocol):
+    """The training that is compared with one device."""
 
-    world: World
     options: ScaleOptions
     parallelism: Parallelism
-    generators: Generators
-    draws: Draws
-    calls: ModelCalls
 
     def say(self, text: str) -> None:
         """Talk to the person."""
@@ -68,7 +62,7 @@ class Computed(NamedTuple):
 class PartRuns:
     """The three computations of one call."""
 
-    def __init__(self, run: Tried, original: Callable[..., Any], module: nn.Module) -> None:
+    def __init__(self, run: Checked, original: Callable[..., Any], module: nn.Module) -> None:
         self._run, self._original, self._module = run, original, module
         self._copies = Copies(module)
         self._inputs: list[tuple[Any, Sharded]] = []

@@ -21,11 +21,10 @@ from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
 from ..scaling_error import ScalingError
-from ..wire import messages
+from ..wire import lines, messages
 from ..wire.gather import is_sharded
-from . import lines
 from .closeness import differs
-from .part_runs import MEAN, ROWS, SAME, Computed, PartRuns, TrainsItselfError, Tried, dims_of_rows, fits
+from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, dims_of_rows, fits
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -56,7 +55,7 @@ class Verdict(NamedTuple):
 class RowTrials:
     """Decides which calls are tried, and refuses a model that mixes rows."""
 
-    def __init__(self, run: Tried) -> None:
+    def __init__(self, run: Checked) -> None:
         self._run = run
         self._counts: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
         self._verified: weakref.WeakSet[nn.Module] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from ..global_tensors.elements import is_in_place
 from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError
-from . import lines
+from ..wire import lines
 from .closeness import difference_of
 
 MOST_RULES = 64

@@ -9,29 +9,28 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..global_tensors import exchange, returned_numbers
 from ..global_tensors import outputs as model_outputs
+from ..global_tensors import returned_numbers
 from ..global_tensors.arguments import Entries
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import Partial, Sharded, map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
 from ..wire import device as devices
-from ..wire import messages
+from ..wire import exchange, lines, messages
 from ..wire import world as worlds
 from ..wire.world import alone
-from . import lines, rule_spots
+from . import rule_spots
 from .closeness import Difference, difference_of, difference_of_gradients
+from .first_step import FirstStep
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
 from .pace import Pace, Times
-
-if TYPE_CHECKING:
-    from ..training import Training
+from .part_runs import Checked
 
 EARLY = (2, 5, 11, 24, 101, 504)
 """The early spots: even and odd steps, because a script may alternate two optimizers."""
@@ -42,10 +41,16 @@ MOST_CALLS = 8
 _COST = 100  # a spot costs about as much as a step of one device and two of its own: 1 % of the steps between spots
 
 
+class Compared(Checked, Protocol):
+    """The training whose steps are compared, the first steps before."""
+
+    first_step: FirstStep
+
+
 class Spots:
     """Decides which steps are spots, computes their comparisons, and refuses a difference."""
 
-    def __init__(self, run: "Training", pace: Pace) -> None:
+    def __init__(self, run: Compared, pace: Pace) -> None:
         self._run, self._pace = run, pace
         self._rules = rule_spots.RuleSpots(run.generators)
         self._num_calls = 0
@@ -128,7 +133,7 @@ def is_spot(step: int, num_ranks: int) -> bool:
 class _Call:
     """One model call, computed by the ranks and by rank 0."""
 
-    def __init__(self, run: "Training", original: Callable[..., Any], module: nn.Module, times: Times) -> None:
+    def __init__(self, run: Compared, original: Callable[..., Any], module: nn.Module, times: Times) -> None:
         self._run = run
         self._original = original
         self._module = module

@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..batches import has_workers, twin_of
 from ..exact.keys import Keys
-from ..replay.workers_draws import WorkersDraws
 from ..rng import generators
 from ..rng.generators import Generators
 from ..rng.states import of_loader, put_state, state_of
+from ..rng.workers_draws import WorkersDraws
 from ..wire import plain_data
 
 OWN = "of ranks: "

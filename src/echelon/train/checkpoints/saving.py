@@ -13,7 +13,6 @@ from ...checkpoint.errors import CheckpointError
 from ...orders import checkpoint as orders_checkpoint
 from ..exact.keys import Keys
 from ..loops import ShardedLoader
-from ..replay.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
 from ..wire import plain_data
@@ -21,6 +20,7 @@ from .newest import any_rank, new_saver, newest_in_memory, newest_on_disk, place
 from .objects import Objects
 from .position import Behind, Position, keeps_workers, loader_of
 from .random_numbers import OWN, RandomNumbers, Workers
+from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 
 FACTS = "facts.bin"
 KIND = "named"

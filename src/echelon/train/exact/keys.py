@@ -6,7 +6,7 @@ since the weights last changed. So a run that resumes from a checkpoint, on any 
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,18 +14,23 @@ from ..rng.generators import seed_again
 from ..scaling_error import ScalingError
 from ..wire.gather import whole
 
-if TYPE_CHECKING:
-    from ..parallelism.base import Parallelism
-
-
 _MOST_TENSORS = 16
 _MOST_ELEMENTS = 1024
+
+
+class Trained(Protocol):
+    """What has the weights."""
+
+    num_steps: int
+
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """Return the trained parameters."""
 
 
 class Keys:
     """The sequence of keys of one training."""
 
-    def __init__(self, parallelism: "Parallelism") -> None:
+    def __init__(self, parallelism: Trained) -> None:
         self._parallelism = parallelism
         self._step = -1
         self._number = 0

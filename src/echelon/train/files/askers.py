@@ -9,8 +9,8 @@ from typing import Any
 from ...checkpoint import store
 from ...pytorch import modules as torch_modules
 from .. import patches, profiling
-from ..check import oracle
 from ..recording import record
+from ..wire import oracle
 
 SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
 

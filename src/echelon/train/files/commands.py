@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..check import lines
 from ..patches import Hooks
+from ..wire.lines import is_called_by_script
 from .sharing import Files
 
 _COMMANDS = (
@@ -44,7 +44,7 @@ def install(files: Files, hooks: Hooks) -> None:
 def _once(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def run(*args: object, **kwargs: object) -> Any:
-            if not is_of_script(sys._getframe(1)):
+            if not is_called_by_script(sys._getframe(1)):
                 return original(*args, **kwargs)
             return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
 
@@ -57,17 +57,10 @@ def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def end(*args: object, **kwargs: object) -> Any:
             result = original(*args, **kwargs)
-            if is_of_script(sys._getframe(1)):
+            if is_called_by_script(sys._getframe(1)):
                 files.meet(name, os.getcwd())
             return result
 
         return end
 
     return wrap
-
-
-def is_of_script(frame: Any) -> bool:
-    """Say whether a frame belongs to the script and to no library; a `with` block calls `__exit__` in between."""
-    if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
-        frame = frame.f_back
-    return lines.is_file_of_script(str(frame.f_globals.get("__file__", "")))

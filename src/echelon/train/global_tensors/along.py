@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from . import exchange
+from ..wire import exchange
 from .elements import is_in_place, leader, to_local, wrap_rows
 from .functions import ALONG
 from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, tensors_of

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ..scaling_error import ScalingError
-from . import exchange, lists
+from ..wire import exchange
+from . import lists
 from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
 
 _Place = tuple[Any, ...]

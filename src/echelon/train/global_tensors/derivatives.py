@@ -10,17 +10,18 @@ from torch.autograd.graph import GradientEdge
 from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
+from ..wire import exchange
 from ..wire.world import World
-from . import dispatch, exchange, pieces
+from . import dispatch, pieces
 from .pieces import Pieces
 from .rules import compute_whole
 from .tensors import GlobalTensor, Partial, Sharded, own_part, tensors_of
 
 if TYPE_CHECKING:
-    from ..training import Training
+    from .model_calls import Owner
 
 
-def install(run: "Training") -> None:
+def install(run: "Owner") -> None:
     """Hook torch.autograd.grad."""
     original = torch.autograd.grad
 

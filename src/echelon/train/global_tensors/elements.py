@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from . import exchange
+from ..wire import exchange
 from .functions import IN_PLACE_OPERATORS, LINEAR
 from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, entered, map_tensors, own_part, tensors_of
 

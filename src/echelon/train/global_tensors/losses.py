@@ -15,12 +15,12 @@ from torch import nn
 from .. import patches
 from ..exact import tree
 from ..scaling_error import ScalingError
-from ..wire import world
-from . import exchange, ignore_index
+from ..wire import exchange, world
+from . import ignore_index
 from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
 
 if TYPE_CHECKING:
-    from ..training import Training
+    from .model_calls import Owner
 
 _CLASSES = ("cross_entropy", "nll_loss")
 _ELEMENTS = (
@@ -111,7 +111,7 @@ def _compute(
     return Partial(part, lead.world, rows / num_samples, doubt)
 
 
-def install(run: "Training") -> None:
+def install(run: "Owner") -> None:
     """Hook the mean losses over classes, so that a model's own loss too is the mean of the whole batch."""
     for name in _CLASSES:
         original = getattr(nn.functional, name)
@@ -123,7 +123,7 @@ def install(run: "Training") -> None:
         patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
-def _inside(original: Any, run: "Training", *args: object, **kwargs: object) -> Any:
+def _inside(original: Any, run: "Owner", *args: object, **kwargs: object) -> Any:
     """Return a loss whose mean over ranks, weighted by samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():

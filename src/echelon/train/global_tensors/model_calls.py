@@ -4,21 +4,38 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..batches import Unshared
+from ..gradient_hooks import LateHooks
 from ..rng.draws import Draws
+from ..rng.generators import Generators
+from ..wire.world import World
 from .tensors import GlobalTensor, Sharded
 
 
 class Owner(Protocol):
     """The training that calls models."""
 
+    world: World
+    generators: Generators
     draws: Draws
+    calls: "ModelCalls"
+    late_hooks: LateHooks
+    has_begun: bool
+
+
+class Unshared(NamedTuple):
+    """A call of a model whose arguments ranks cannot share."""
+
+    model: str
+    shape: tuple[int, ...] | None
+    """The shape of its first tensor of numbers; None if it got none."""
+    batch_sizes: set[int]
+    """The batch sizes of the loaders whose loops were running."""
 
 
 class ModelCalls:

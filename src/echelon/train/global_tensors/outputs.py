@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ..scaling_error import ScalingError
-from ..wire import messages
+from ..wire import exchange, messages
 from ..wire.world import World
-from . import exchange, pieces, returned_numbers
+from . import pieces, returned_numbers
 from .tensors import GlobalTensor, Partial, Sharded, map_tensors, tensors_of
 
 NUM_EXCHANGED = 3

@@ -12,7 +12,7 @@ import torch
 
 from ..exact import tree
 from ..scaling_error import ScalingError
-from . import exchange
+from ..wire import exchange
 from .tensors import Args, GlobalTensor, Kwargs, Partial, map_entries, map_tensors, tensors_of, version_of
 
 _SHARDS = "_echelon_shards"

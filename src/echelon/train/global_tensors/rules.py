@@ -13,7 +13,8 @@ import torch
 from ...pytorch import internals
 from .. import patches
 from ..scaling_error import ScalingError
-from . import aliases, along, dispatch, elements, exchange, ignore_index, losses, numbered, pieces
+from ..wire import exchange
+from . import aliases, along, dispatch, elements, ignore_index, losses, numbered, pieces
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, plain, version_of

@@ -14,8 +14,8 @@ from torch.distributions import Distribution
 
 from ...pytorch import internals
 from ..scaling_error import ScalingError
+from ..wire import exchange
 from ..wire.world import World
-from . import exchange
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

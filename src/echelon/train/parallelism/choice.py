@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import UsageError
 from ...orders.scale import ScaleOptions
 from .. import patches
-from .base import Parallelism, Setup
+from ..way import Parallelism, Setup
 from .shared_batches import SharedBatches
 
 KINDS: dict[str, str] = {

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from .. import fsdp, optimizer_kinds
+from ..way import Setup
 from ..wire.gather import is_sharded
-from .base import Setup
 from .shared_batches import SharedBatches
 
 

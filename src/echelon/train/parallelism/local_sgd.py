@@ -12,7 +12,7 @@ from ..fsdp import roots_of
 from ..global_tensors.tensors import Partial
 from ..local_sgd import hooks
 from ..local_sgd.meetings import Meetings, Rule
-from .base import Setup, refuse_several_devices
+from ..way import Setup, refuse_several_devices
 from .shared_batches import SharedBatches
 
 

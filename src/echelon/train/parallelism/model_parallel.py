@@ -14,7 +14,6 @@ from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
 from ..check import same_batch
 from ..fsdp import give_parts, roots_of
-from ..global_tensors.calls import has_parameters
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
@@ -24,8 +23,9 @@ from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes
 from ..strategies.strategy import Strategy, StrategyError
+from ..way import Parallelism, Setup
 from ..wire.gather import is_sharded, whole
-from .base import Parallelism, Setup
+from .calls import has_parameters
 
 if TYPE_CHECKING:
     from ..training import Training

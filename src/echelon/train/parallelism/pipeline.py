@@ -17,8 +17,8 @@ from ..model_parallel.stage import SHARED, Layout, Stage
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
+from ..way import Setup
 from ..wire import messages
-from .base import Setup
 from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 
 

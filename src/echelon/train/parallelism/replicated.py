@@ -18,8 +18,8 @@ from ...pytorch import distributed as private
 from .. import buckets, patches
 from ..buckets import ONE_BUCKET_MEGABYTES, Buckets, compress, described, is_of_matrices
 from ..global_tensors.model_calls import ModelCalls
+from ..way import Setup
 from ..wire import messages
-from .base import Setup
 from .shared_batches import SharedBatches
 
 _HAS_SWITCH = "init_sync" in inspect.signature(DistributedDataParallel).parameters  # not in PyTorch 2.6

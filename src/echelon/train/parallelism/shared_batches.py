@@ -8,13 +8,14 @@ import torch.distributed as dist
 from torch import nn
 
 from ..batches import refusal
-from ..global_tensors import exchange, losses
-from ..global_tensors.calls import Calls
+from ..global_tensors import losses
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import GlobalTensor, Partial
 from ..gradient_hooks import multiply_all
+from ..way import Parallelism, Setup
+from ..wire import exchange
 from ..wire.gather import is_sharded
-from .base import Parallelism, Setup
+from .calls import Calls
 
 
 class SharedBatches(Parallelism):

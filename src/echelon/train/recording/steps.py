@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,12 +11,10 @@ from torch import nn
 from ...orders import records
 from .. import events
 from ..global_tensors.tensors import plain, tensors_of
+from ..way import Parallelism
 from ..wire.gather import is_dtensor
 from ..wire.world import SEED_OF_RECORDS
 from .record import Record
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 
 def listen(
@@ -41,8 +39,8 @@ def listen(
     events.after_step.listen("record", after, why="A record is written after each step.")
 
 
-def listen_to(record: Record, run: "Training") -> None:
-    """Record the steps, batches and losses of a run."""
+def listen_to(record: Record, parallelism: Callable[[], Parallelism]) -> None:
+    """Record the steps, batches and losses of a run; its parallelism may still change."""
 
     def note_batch(batch: object, indices: list[Any]) -> None:
         record.batch = tensors_of(batch), indices
@@ -53,7 +51,7 @@ def listen_to(record: Record, run: "Training") -> None:
 
     events.batch.listen("record", note_batch)
     events.loss.listen("record", note_loss)
-    listen(record, lambda _: run.parallelism.parameters(), lambda: run.parallelism.shown())
+    listen(record, lambda _: parallelism().parameters(), lambda: parallelism().shown())
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

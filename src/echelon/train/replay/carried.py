@@ -16,11 +16,11 @@ from ...pytorch import internals
 from ..global_tensors.tensors import GlobalTensor, plain
 from ..modules import FormerWeight
 from ..rng.states import is_generator, of_loader, put_state, state_of
+from ..rng.workers_draws import generators_of
 from ..scaling_error import ScalingError
 from ..wire.gather import is_dtensor, whole
 from .hollow import Hollow
 from .tape import is_ours_frame
-from .workers_draws import generators_of
 
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000

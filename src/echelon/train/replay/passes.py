@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from .. import patches
 from ..rng import generators
 from ..rng import states as own_generators
+from ..rng.workers_draws import WorkersDraws
 from ..scaling_error import ScalingError
 from . import cycles, same_script
 from .tape import BATCH, END, Tape
-from .workers_draws import WorkersDraws
 
 if TYPE_CHECKING:
     from ..training import Training

@@ -11,10 +11,9 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
-from ..global_tensors import exchange
 from ..scaling_error import ScalingError
-from ..tracing import one_frame_up
 from ..wire import device as devices
+from ..wire import exchange
 from .draws import Draws, Place
 
 Function = Callable[..., Any]
@@ -377,7 +376,7 @@ def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
 
     def compile_script(*args: Any, **kwargs: object) -> Any:
         with put_back():
-            compiled = script(*args, **one_frame_up(kwargs))
+            compiled = script(*args, **internals.one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):
                 draws.stop("models, because torch.jit.script has compiled the functions that draw them")
             return compiled

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..check import lines
+from ..wire import lines
 from ..wire.world import World
 from . import states as random_states
 from .generators import Generators

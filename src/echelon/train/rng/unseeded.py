@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from ..files.commands import is_of_script
 from ..patches import Hooks
+from ..wire.lines import is_called_by_script
 from .generators import Generators
 
 _BITS = 128
@@ -95,7 +95,7 @@ def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
 def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def draw(*args: object, **kwargs: object) -> Any:
-            return (instead if is_of_script(sys._getframe(1)) else original)(*args, **kwargs)
+            return (instead if is_called_by_script(sys._getframe(1)) else original)(*args, **kwargs)
 
         return draw
 
@@ -120,7 +120,7 @@ def _is_wanted_by_script(frame: Any) -> bool:
     """Say whether the script's own line wants a seed, directly or through the constructor of random.Random."""
     while frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__") == "random" and frame.f_back:
         frame = frame.f_back
-    return is_of_script(frame)
+    return is_called_by_script(frame)
 
 
 class _Known:
@@ -153,7 +153,7 @@ def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:
             values = (*args, *kwargs.values())
             if "original" not in cls.__dict__:  # a class of the script's own
                 return original.__new__(cls, *args, **kwargs)
-            if all(one is None for one in values) and is_of_script(sys._getframe(1)):
+            if all(one is None for one in values) and is_called_by_script(sys._getframe(1)):
                 return original(seeds.next(32))
             return original(*args, **kwargs)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...pytorch import targets
-from ...pytorch.internals import numbers as numbers
+from ...pytorch.internals import FULLY_SHARD_ON_CPU, numbers
 from ..wire import device as devices
 from .strategy import Strategy, StrategyError
 
@@ -20,9 +20,6 @@ def unsent(function: Callable[..., Any]) -> dict[str, Any]:
 def unscaled(schedule: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments that let a schedule leave gradients unscaled; before 2.7 no schedule scales them."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
-
-
-FULLY_SHARD_ON_CPU = (2, 9)
 
 
 def no_outputs(schedule: Any) -> dict[str, bool]:

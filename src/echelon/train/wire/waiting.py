@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from ...pytorch import distributed
-from ..check import lines, oracle
 from ..scaling_error import ScalingError, end_refused, tell_at
+from . import lines, oracle
 
 LOOK_SECONDS = 5.0
 STILL_SECONDS = 30.0

@@ -11,15 +11,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils.clip_grad import clip_grad_norm_  # itself, before it is replaced
 
-from ...orders.scale import ScaleOptions
-from .. import modules
-from ..global_tensors.model_calls import ModelCalls
-from ..gradient_hooks import GradientObservers
-from ..rng.generators import Generators
-from ..scaling_error import ScalingError
-from ..wire import messages
-from ..wire.gather import is_sharded
-from ..wire.world import World
+from ..orders.scale import ScaleOptions
+from . import modules
+from .global_tensors.model_calls import ModelCalls
+from .gradient_hooks import GradientObservers
+from .rng.generators import Generators
+from .scaling_error import ScalingError
+from .wire import messages
+from .wire.gather import is_sharded
+from .wire.world import World
 
 
 class Setup(NamedTuple):

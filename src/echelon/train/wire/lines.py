@@ -49,6 +49,13 @@ def is_of_script(frame: FrameType) -> bool:
     return top not in _INSIDE and os.path.dirname(path) != _LIBRARY and not path.startswith("<")
 
 
+def is_called_by_script(frame: FrameType) -> bool:
+    """Say whether a frame belongs to the script and to no library; a `with` block calls `__exit__` in between."""
+    if frame.f_code.co_name == "__exit__" and frame.f_back is not None:
+        frame = frame.f_back
+    return is_file_of_script(str(frame.f_globals.get("__file__", "")))
+
+
 def is_file_of_script(path: str) -> bool:
     """Say whether a file is the script or is imported by it, and belongs to no library that is installed."""
     return not os.path.abspath(path).startswith(_LIBRARIES)

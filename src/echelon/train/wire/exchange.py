@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..scaling_error import ScalingError
-from ..wire.world import World, refuse_exchange
+from .world import World, refuse_exchange
 
 _MOST_DIMS = 8
 _register_hook = torch.Tensor.register_hook  # the original: echelon's own hooks are not observed

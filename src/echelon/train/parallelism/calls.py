@@ -17,13 +17,14 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import batches, events, tracing
-from ..batches import Unshared, is_batch
+from ..batches import is_batch
+from ..global_tensors import aliases, lists, outputs, pieces, returned_numbers
+from ..global_tensors.arguments import Doubt, Entries
+from ..global_tensors.arguments import doubt as doubt_of
+from ..global_tensors.model_calls import ModelCalls, Unshared
+from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
 from ..scaling_error import ScalingError
-from . import aliases, exchange, lists, outputs, pieces, returned_numbers
-from . import arguments as global_tensors_arguments
-from .arguments import Entries
-from .model_calls import ModelCalls
-from .tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
+from ..wire import exchange
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -79,7 +80,7 @@ class Calls(ModelCalls):
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
-        doubt = global_tensors_arguments.doubt(module, tensors_of(args, kwargs), shared[0].size(0))
+        doubt = doubt_of(module, tensors_of(args, kwargs), shared[0].size(0))
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
             return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first, doubt)
@@ -126,7 +127,7 @@ class Calls(ModelCalls):
 
     def _compute(
         self, original: Any, module: nn.Module, arguments: Any, every: list[Any], leads: list[list[Sharded]],
-        first: torch.Tensor | None = None, doubt: global_tensors_arguments.Doubt | None = None,
+        first: torch.Tensor | None = None, doubt: Doubt | None = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()

@@ -17,7 +17,7 @@ import torch
 
 from .. import patches
 from ..scaling_error import is_own_mistake
-from ..wire import device as devices
+from . import device as devices
 
 LEAST_PATIENCE_SECONDS = 60.0
 PATIENCE = 10.0  # times the first step of this rank, which has only its part of the batch

@@ -14,33 +14,33 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...checkpoint import saver, shards, tensors_file
-from ...checkpoint.errors import CheckpointError
-from ...checkpoint.in_memory.memory_saver import MemorySaver
-from ...orders import checkpoint
-from ...orders.scale import ScaleOptions
-from .. import events
-from ..checkpoints import newest
-from ..checkpoints.random_numbers import as_bytes, from_bytes
-from ..rehearsal import course
-from ..rng import generators
-from ..scaling_error import ScalingError
-from ..wire import plain_data
-from ..wire import world as worlds
-from ..wire.gather import is_dtensor, whole
-from . import cycles, pending, reads, same_script, stubs
-from .carried import Carried, counts, cut_like, put_random_states, random_states
-from .draws import LeftDraws, Masks
-from .passes import Passes
-from .resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, Rounds, find
-from .same_script import CARRIED
-from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
-from .state import Objects, is_weight
-from .stubs import BackwardHooks
-from .tape import OFF, PLAY, RECORD, Tape
+from ..checkpoint import saver, shards, tensors_file
+from ..checkpoint.errors import CheckpointError
+from ..checkpoint.in_memory.memory_saver import MemorySaver
+from ..orders import checkpoint
+from ..orders.scale import ScaleOptions
+from . import events
+from .checkpoints import newest
+from .checkpoints.random_numbers import as_bytes, from_bytes
+from .checkpoints.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
+from .rehearsal import course
+from .replay import cycles, pending, reads, same_script, stubs
+from .replay.carried import Carried, counts, cut_like, put_random_states, random_states
+from .replay.draws import LeftDraws, Masks
+from .replay.passes import Passes
+from .replay.resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, Rounds, find
+from .replay.same_script import CARRIED
+from .replay.state import Objects, is_weight
+from .replay.stubs import BackwardHooks
+from .replay.tape import OFF, PLAY, RECORD, Tape
+from .rng import generators
+from .scaling_error import ScalingError
+from .wire import plain_data
+from .wire import world as worlds
+from .wire.gather import is_dtensor, whole
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from .run import Run
 
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from ..rng import states as random_states
-from ..rng.states import is_generator, put_state, state_of
 from ..wire import plain_data
+from . import states as random_states
+from .states import is_generator, put_state, state_of
 
 States = dict[str, bytes]
 """The states of a worker's generators: of torch, of Python and numpy, and of those that the script has made."""
