@@ -16,6 +16,7 @@ from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
 from echelon.launch.fit import Question, Traced
+from echelon.orders.scale import KINDS, MODEL_PARALLEL
 from echelon.units import counted, duration, size
 
 MOST_MODULES = 5
@@ -188,12 +189,13 @@ class Answer:
 
     def _cuts_batch(self, layout: Layout) -> bool:
         """Say whether the answer is an `echelon run` whose ranks have parts of the batch."""
-        return choice.how(layout) in ("data", "fsdp") and not self._is_refused(layout)
+        how = choice.how(layout)
+        return how in KINDS and how not in MODEL_PARALLEL and not self._is_refused(layout)
 
     def _is_refused(self, layout: Layout) -> bool:
         """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""
         how = choice.how(layout)
-        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in choice.MODEL_PARALLEL)
+        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in MODEL_PARALLEL)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
         if not self._log.rows:

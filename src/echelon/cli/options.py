@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 from echelon.host import terminal
+from echelon.orders.scale import KINDS
 from echelon.plan.exchange import SCALES
 
 LEFT = 31
 """The column of a help text at which the meanings of options begin."""
+
+
+*_FIRST_KINDS, _LAST_KIND = KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
     Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
     Option(names=("--share-devices",), help="allow more ranks than devices"),
-    Option(names=("--scale",), value="HOW", choices=SCALES, help="scale a script for one device with data, fsdp, tensor, context or pipeline, or a class of FILE.py:CLASS; off; "
+    Option(names=("--scale",), value="HOW", choices=SCALES, help=f"scale a script for one device with {', '.join(_FIRST_KINDS)} or {_LAST_KIND}, or a class of FILE.py:CLASS; off; "
         "auto: decide by the script; auto-fit: trace it, and take the simplest that fits into memory"),
     Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
     Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),

@@ -14,19 +14,19 @@ from echelon.cli.options import Option, scan, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders.records import NOTHING
-from echelon.orders.scale import MODEL_PARALLEL
+from echelon.orders.scale import KINDS
 from echelon.units import step_time
 
 _OF_RUN = ("module", "env", "launch", "timeout", "global_batch", "share_devices", "bind")
 _LARGER_BATCH = ("per_device_batch", "scale_lr")
 """Options that the run on one device gets too, because it trains on the ranks' global batch."""
 _SOME = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-SCALES = ("data", "fsdp", *MODEL_PARALLEL, "off")
+SCALES = (*KINDS, "off")
 OPTIONS: tuple[Option, ...] = (
     Option(names=("-n", "--nproc-per-node"), value="N", help="the ranks to compare with one (default: 2)"),
     Option(names=("--steps",), value="K", help="the number of optimizer steps to compare (default: 50)"),
     Option(names=("--scale",), value="HOW[,HOW]", choices=SCALES, is_list=True,
-           help="data, fsdp, tensor, context, pipeline: scale; off: unchanged"),
+           help=f"{', '.join(KINDS)}: scale; off: unchanged"),
     Option(names=("--plot",), value="FILE", takes="file", help="draw both curves into a PNG file"),
     Option(names=("--json",), help="print every number as JSON"),
     Option(names=("-h", "--help"), help="show this"),

@@ -11,6 +11,7 @@ from echelon.estimate.layout import AFTER_BACKWARD, ALWAYS, NEVER, POLICY, Layou
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import is_matrix
 from echelon.estimate.verdict import Verdict, judge
+from echelon.orders.scale import KINDS, MODEL_PARALLEL
 from echelon.units import size
 
 MARGIN = 0.05
@@ -95,8 +96,7 @@ def _possible(log: EventLog, layouts: Sequence[Layout]) -> list[Layout]:
     return [layout for layout in layouts if log.blocks or not layout.checkpointing]
 
 
-_OF_AXIS = {"replicate": "data", "shard": "fsdp", "tensor": "tensor", "pipeline": "pipeline"}
-MODEL_PARALLEL = ("tensor", "pipeline")
+_OF_AXIS = {kind.axis: name for name, kind in KINDS.items() if kind.axis}
 
 
 def how(layout: Layout) -> str:

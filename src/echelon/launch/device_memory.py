@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from echelon.orders.scale import KINDS
 from echelon.units import size
 
 _SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # the format of c10's format_size
@@ -129,19 +130,13 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
             f"memory, but in several pieces; {free} of the device's {total} is free",
             f"echelon run --env {short.variable}=expandable_segments:True …",
         )
+    more_room = f"{KINDS[scale].more_room}; or " if scale in KINDS else ""
     return (
         f"the device is full: of its {total} this rank's PyTorch uses {size(short.allocated)}, {free} is free, "
         f"and PyTorch needs {wanted} more",
-        f"{_LESS.get(scale, '')}use smaller batches with gradient accumulation, or activation checkpointing; to see "
+        f"{more_room}use smaller batches with gradient accumulation, or activation checkpointing; to see "
         "what fits: echelon plan --parameters",
     )
 
 
 _WHO_ASKS = {"CUDA": "nvidia-smi", "HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps"}
-_LESS = {
-    "data": "--scale fsdp shards weights, gradients and optimizer states over the ranks; or ",
-    "fsdp": "use more ranks, each with fewer weights and fewer samples; or ",
-    "tensor": "use more ranks, each with a smaller part of every layer; or ",
-    "context": "use more ranks, each with a smaller part of every sequence; or ",
-    "pipeline": "use more ranks, each with fewer layers; or ",
-}

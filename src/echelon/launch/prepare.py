@@ -200,7 +200,7 @@ class Decision:
     """The way to scale, with its reason."""
 
     how: str
-    """"off", "data", "fsdp", "tensor", "context" or "pipeline"."""
+    """"off", or a way to scale."""
     why: str
     """Empty if no decision was needed."""
 

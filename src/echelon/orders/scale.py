@@ -1,13 +1,69 @@
 """The options of scaling: the command line chooses them, the launcher writes them, and each rank reads them."""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import UsageError
 
-MODEL_PARALLEL = ("tensor", "context", "pipeline")
+
+class Kind(NamedTuple):
+    """A way to scale, as far as other rooms must know it; its class has what ranks do."""
+
+    place: str
+    """Module and class in `train/parallelism`; the module is imported when it is chosen."""
+    more_room: str
+    """How to need less memory of a device; more is said after it."""
+    refuses: Mapping[str, str]
+    """Options that contradict it, each with the reason."""
+    exact_place: str = ""
+    """Module and class with `--exact`."""
+    axis: str = ""
+    """The axis of a layout that is estimated for it; empty: none is."""
+    splits_model: bool = False
+    """Whether every rank has the whole batch and a part of the model."""
+    has_dtensors: bool = False
+    """Whether weights become DTensors."""
+
+
+_BY_LAYER = "fully_shard exchanges gradients layer by layer"
+_WHOLE_BATCH = "every rank has the whole batch, "
+_SPLIT = {
+    "exact": "the ranks add up sums in another order than one device",
+    "shard-eval": _WHOLE_BATCH + "and a part of the model, also in evaluation",
+    "same-random": _WHOLE_BATCH + "so it draws the random numbers of one device anyway",
+    "sync-bn": _WHOLE_BATCH + "so BatchNorm already has the statistics of this batch",
+    "per-device-batch": _WHOLE_BATCH + "so no rank has a batch of its own",
+    "scale-lr": _WHOLE_BATCH + "so the global batch is the script's",
+    "sync-every": "a rank that trains alone needs the whole model",
+    "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
+    "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
+}
+KINDS: dict[str, Kind] = {
+    "data": Kind(
+        "replicated:Replicated", "--scale fsdp shards weights, gradients and optimizer states over the ranks", {},
+        exact_place="exact:ExactReplicated", axis="replicate",
+    ),
+    "fsdp": Kind(
+        "fully_sharded:FullySharded", "use more ranks, each with fewer weights and fewer samples",
+        {"sync-every": "a rank that trains alone needs all weights", "compress": _BY_LAYER, "bucket-mb": _BY_LAYER},
+        exact_place="exact:ExactFullySharded", axis="shard", has_dtensors=True,
+    ),
+    "tensor": Kind(
+        "tensor:Tensor", "use more ranks, each with a smaller part of every layer", _SPLIT,
+        axis="tensor", splits_model=True, has_dtensors=True,
+    ),
+    "context": Kind(
+        "context:Context", "use more ranks, each with a smaller part of every sequence", _SPLIT, splits_model=True,
+    ),
+    "pipeline": Kind(
+        "pipeline:Pipeline", "use more ranks, each with fewer layers", _SPLIT, axis="pipeline", splits_model=True,
+    ),
+}  # fmt: skip
+"""The ways to scale, by their names for `--scale`, in the order in which they are offered."""
+MODEL_PARALLEL = tuple(name for name, kind in KINDS.items() if kind.splits_model)
 """Ways to scale that give every rank the whole batch and a part of the model."""
-DTENSOR = ("fsdp", "tensor")
+DTENSOR = tuple(name for name, kind in KINDS.items() if kind.has_dtensors)
 """Ways to scale that turn weights into DTensors."""
 OBSERVE = "observe"
 """Instead of a way to scale: the script distributes itself, and is only recorded."""
@@ -21,7 +77,7 @@ class ScaleOptions(NamedTuple):
     """The options of `echelon run` about scaling, apart from the number of ranks."""
 
     how: str = "data"
-    """"data", "fsdp", "tensor", "context", "pipeline", "observe", or a class in a file of the user: "FILE.py:CLASS"."""
+    """A name of KINDS, "observe", or a class in a file of the user: "FILE.py:CLASS"."""
     checks_first_step: bool = True
     shards_evaluation: bool = False
     syncs_batch_norm: bool = False

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.orders.scale import AUTO_FIT, MODEL_PARALLEL, ScaleOptions
+from echelon.orders.scale import AUTO_FIT, KINDS, ScaleOptions
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
 """The defaults of DiLoCo's outer optimizer: Douillard et al., arXiv 2311.08105, appendix (hyper-parameters)."""
 POWERSGD_RANK, POWERSGD_STEP = 1, 1000
 """PyTorch's own defaults: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState."""
 MOST_STEPS = 1 << 30
-SCALES = ("auto", "off", "data", "fsdp", *MODEL_PARALLEL, AUTO_FIT)
+SCALES = ("auto", "off", *KINDS, AUTO_FIT)
 
 _ALONE = {
     "exact": "ranks that train alone get other weights than one device, so they cannot match its bits",
@@ -24,19 +24,6 @@ _ALONE = {
     "bucket-mb": "it puts gradients into buckets, but the ranks exchange none",
 }
 """Options that contradict `--sync-every`, each with the reason."""
-_WHOLE_BATCH = "every rank has the whole batch, "
-_OF_SHARED_BATCHES = {
-    "exact": "the ranks add up sums in another order than one device",
-    "shard-eval": _WHOLE_BATCH + "and a part of the model, also in evaluation",
-    "same-random": _WHOLE_BATCH + "so it draws the random numbers of one device anyway",
-    "sync-bn": _WHOLE_BATCH + "so BatchNorm already has the statistics of this batch",
-    "per-device-batch": _WHOLE_BATCH + "so no rank has a batch of its own",
-    "scale-lr": _WHOLE_BATCH + "so the global batch is the script's",
-    "sync-every": "a rank that trains alone needs the whole model",
-    "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
-    "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
-}
-"""Options that contradict a model that is split over ranks, each with the reason."""
 _NOT_EXACT = {
     "per-device-batch": "the global batch would depend on the number of ranks",
     "same-random": "each shard draws its own random numbers, from a key",
@@ -62,11 +49,7 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
             hint="echelon run --sync-every 100 …",
         )
     _refuse_together("sync-every", values, _ALONE)
-    if values.get("scale") == "fsdp":
-        raise UsageError(
-            "--sync-every does not go with --scale fsdp: a rank that trains alone needs all weights",
-            hint="echelon run --scale data --sync-every … or remove --sync-every",
-        )
+    _refuse_with_scale("sync-every", values, "echelon run --scale data --sync-every … or remove --sync-every")
     chosen: dict[str, Any] = {"steps_alone": int(number), "is_late": "async" in values}
     if "outer_lr" in values or "outer_momentum" in values:
         chosen["outer_learning_rate"] = _rate(values.get("outer_lr", OUTER_LEARNING_RATE))
@@ -136,13 +119,17 @@ def refuse_with_checkpoints(values: Mapping[str, str]) -> None:
 
 def refuse_with_splits(values: Mapping[str, str]) -> None:
     """Refuse options for data parallelism when the ranks split the model."""
+    kind = KINDS.get(values.get("scale", ""))
+    for option in kind.refuses if kind is not None and kind.splits_model else ():
+        _refuse_with_scale(option, values, f"remove --{option}, or use --scale data")
+
+
+def _refuse_with_scale(option: str, values: Mapping[str, str], hint: str) -> None:
+    """Refuse an option that contradicts the way to scale."""
     scale = values.get("scale", "")
-    for option, why in _OF_SHARED_BATCHES.items() if scale in MODEL_PARALLEL else ():
-        if option.replace("-", "_") in values:
-            raise UsageError(
-                f"--{option} does not go with --scale {scale}: {why}",
-                hint=f"remove --{option}, or use --scale data",
-            )
+    if option.replace("-", "_") in values and scale in KINDS and option in KINDS[scale].refuses:
+        why = KINDS[scale].refuses[option]
+        raise UsageError(f"--{option} does not go with --scale {scale}: {why}", hint=hint)
 
 
 def _refuse_without_meetings(values: Mapping[str, str]) -> None:
@@ -191,7 +178,7 @@ def _compression(values: Mapping[str, str]) -> dict[str, str]:
             hint="echelon run --compress bf16 …",
         )
     _refuse_together("compress", values, _WHOLE_GRADIENTS)
-    _refuse_fsdp("compress", values)
+    _refuse_with_scale("compress", values, f"echelon run --scale data --compress {text} …")
     if not text.startswith("powersgd"):
         return {"compress": text}
     rank, step = int(match.group(1) or POWERSGD_RANK), int(match.group(2) or POWERSGD_STEP)
@@ -213,21 +200,13 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
             hint="echelon run --bucket-mb 4 …",
         )
     _refuse_together("bucket-mb", values, _WHOLE_GRADIENTS)
-    _refuse_fsdp("bucket-mb", values)
+    _refuse_with_scale("bucket-mb", values, f"echelon run --scale data --bucket-mb {text} …")
     if values.get("compress", "").startswith("powersgd"):
         raise UsageError(
             "--bucket-mb does not go with --compress powersgd, which needs all gradients in one bucket",
             hint="remove --bucket-mb",
         )
     return {"bucket_megabytes": float(text)}
-
-
-def _refuse_fsdp(option: str, values: Mapping[str, str]) -> None:
-    if values.get("scale") == "fsdp":
-        raise UsageError(
-            f"--{option} does not go with --scale fsdp: fully_shard exchanges gradients layer by layer",
-            hint=f"echelon run --scale data --{option} {values[option.replace('-', '_')]} …",
-        )
 
 
 def _is_number(text: str) -> bool:

@@ -40,7 +40,7 @@ class Parallelism:
     """A way in which ranks share a training.
 
     A subclass defines what a rank computes (`kind_of_calls`), what a backward pass does (`backward`), and every other
-    difference from one device. `choice.KINDS` has the names of echelon's classes; a user's class is FILE.py:CLASS.
+    difference from one device. `orders.scale.KINDS` has the rows of echelon's classes; a user's is FILE.py:CLASS.
     """
 
     kind_of_calls: type[ModelCalls]

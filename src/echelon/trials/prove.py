@@ -17,12 +17,10 @@ from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Host, own_command
 from echelon.launch.run_directory import shared_folder
 from echelon.orders import records
-from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
+from echelon.orders.scale import DTENSOR, OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import own_runs
 
 OFF, DATA = "off", "data"
-SPREADS = ("fsdp", "tensor")
-"""Ways to scale after which some weights are no longer whole on every rank."""
 COMPARE_SECONDS = 3600.0
 MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
@@ -288,7 +286,7 @@ def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
             f"you asked for {start.num_ranks} ranks, but the script's torch.distributed has {about['world_size']}",
             hint="call torch.distributed.init_process_group() without rank and world_size: the environment has them",
         )
-    if start.scale in SPREADS and not about["num_sharded"]:
+    if start.scale in DTENSOR and not about["num_sharded"]:
         raise RunError(f"you asked for sharding, but of {about['num_parameters']} parameters none is sharded")
 
 

@@ -16,11 +16,11 @@ from tests.tiers import pick, some
 from echelon.cli.options import scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.orders.scale import MODEL_PARALLEL
+from echelon.orders.scale import KINDS, ScaleOptions
 from echelon.train import fsdp, optimizer_kinds
 from echelon.train.check import signature
 from echelon.train.global_tensors.tensors import tensors_of
-from echelon.train.parallelism.choice import KINDS
+from echelon.train.parallelism import choice
 from echelon.train.scaling_error import ScalingError
 from echelon.train.strategies import versions
 
@@ -281,9 +281,14 @@ def test_place_of_a_refusal_is_the_scripts_own_line(tmp_path: Path) -> None:
     assert re.search(r"^(  │ )?  at train.py:\d+: .*loops\.call\(model, ", done.stderr, re.MULTILINE)
 
 
-def test_command_line_knows_every_way() -> None:
-    """It names the ways by itself, as it imports nothing that needs PyTorch."""
-    assert tuple(KINDS) == ("data", "fsdp", *MODEL_PARALLEL)
+@pytest.mark.parametrize("scale", KINDS)
+def test_row_of_a_way_says_what_its_class_does(scale: str) -> None:
+    """The command line imports no PyTorch: it knows a way by its row alone."""
+    kind = choice.of_echelon(ScaleOptions(how=scale))
+    assert kind.shares_batches != KINDS[scale].splits_model
+    assert ("exact" in KINDS[scale].refuses) != bool(KINDS[scale].exact_place)
+    if KINDS[scale].exact_place:
+        assert issubclass(choice.of_echelon(ScaleOptions(how=scale, num_shards=2)), kind)
 
 
 @pytest.mark.parametrize("scale", REFUSED)

@@ -8,25 +8,16 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import UsageError
-from ...orders.scale import ScaleOptions
+from ...orders.scale import KINDS, ScaleOptions
 from .. import patches
 from ..way import Parallelism, Setup
 from .shared_batches import SharedBatches
 
-KINDS: dict[str, str] = {
-    "data": "replicated:Replicated",
-    "fsdp": "fully_sharded:FullySharded",
-    "tensor": "tensor:Tensor",
-    "context": "context:Context",
-    "pipeline": "pipeline:Pipeline",
-}
-"""Module and class by the name for --scale; a module is imported when it is chosen."""
-EXACT: dict[str, str] = {"data": "exact:ExactReplicated", "fsdp": "exact:ExactFullySharded"}
-"""Module and class by the name for --scale, with --exact."""
+_REPLICATED = KINDS["data"].place
 PUBLIC: dict[str, str] = {
     "SharedBatches": "shared_batches:SharedBatches",
-    "Replicated": "replicated:Replicated",
-    "FullySharded": "fully_sharded:FullySharded",
+    "Replicated": _REPLICATED,
+    "FullySharded": KINDS["fsdp"].place,
 }
 """The classes that a user may derive from, by their names in the package."""
 LOCAL_SGD = "local_sgd:LocalSGD"
@@ -37,9 +28,9 @@ def choose(setup: Setup) -> Parallelism:
     """Make the parallelism that the options ask for; one rank alone replicates nothing."""
     options = setup.options
     if setup.world.is_alone:
-        return _own(KINDS["data"])(setup)
+        return _own(_REPLICATED)(setup)
     kind = of_user(options.how) if options.is_of_user else of_echelon(options)
-    if (options.compress or options.bucket_megabytes) and not issubclass(kind, _own(KINDS["data"])):
+    if (options.compress or options.bucket_megabytes) and not issubclass(kind, _own(_REPLICATED)):
         raise UsageError(
             f"--compress and --bucket-mb are for gradients that DDP exchanges, but {kind.__name__} is no Replicated",
             hint=f"class {kind.__name__}(echelon.Replicated), or remove the option",
@@ -50,10 +41,11 @@ def choose(setup: Setup) -> Parallelism:
 def of_echelon(options: ScaleOptions) -> type[Parallelism]:
     """Import the class of echelon that the options ask for on several ranks."""
     if options.is_of_user:
-        return _own(KINDS["data"])  # which most classes of users derive from
+        return _own(_REPLICATED)  # which most classes of users derive from
     if options.steps_alone:
         return _own(LOCAL_SGD)
-    return _own((EXACT if options.num_shards else KINDS)[options.how])
+    kind = KINDS[options.how]
+    return _own(kind.exact_place if options.num_shards else kind.place)
 
 
 def _own(place: str) -> type[Parallelism]:

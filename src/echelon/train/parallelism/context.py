@@ -17,7 +17,6 @@ from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 class Context(ModelParallel):
     """Cuts sequences where they enter a model, and gathers the outputs of the model."""
 
-    name = "context"
     what = "computes its part of every sequence"
 
     def split(self, root: nn.Module) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...orders.scale import MODEL_PARALLEL
 from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
 from ..check import same_batch
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-3
 """The relative difference that losses of the same batch may have: processors may differ in the last digits."""
 _IN_WORDS = (
-    (r"\b(tensor|context|pipeline)=1\b", "echelon run -n 1 …"),
-    (r"\b(tensor|context|pipeline)=(\d+)", r"echelon run -n \2 --scale \1 …"),
+    (rf"\b({'|'.join(MODEL_PARALLEL)})=1\b", "echelon run -n 1 …"),
+    (rf"\b({'|'.join(MODEL_PARALLEL)})=(\d+)", r"echelon run -n \2 --scale \1 …"),
     (r": run\.parallelize\(", ", in a script of echelon's own: run.parallelize("),
 )
 """Patterns in hints of strategies, and their words for the command line."""
@@ -80,8 +81,6 @@ class ModelParallel(Parallelism):
     keeps_dropout = True
     cuts_weights = False
     """Whether weights that are split are cut, so that an optimizer sees parts of them."""
-    name: str
-    """The name for --scale."""
     what: str
     """The work of each rank, in words for the headline."""
 
@@ -102,7 +101,7 @@ class ModelParallel(Parallelism):
 
     def headline(self) -> str:
         return (f"scaled over {self.world.size} ranks: each gets the whole of every batch, and {self.what} "
-        f"(--scale {self.name})")  # fmt: skip
+        f"(--scale {self._options.how})")  # fmt: skip
 
     def install(self, run: Any) -> None:
         """Hook functions that would show a script a part of a model."""
@@ -112,7 +111,7 @@ class ModelParallel(Parallelism):
     @property
     def strategy(self) -> Strategy:
         """Return the equivalent strategy of `run.parallelize`."""
-        wanted: Any = {self.name: self.world.size}
+        wanted: Any = {self._options.how: self.world.size}
         return Strategy(**wanted)
 
     @property
@@ -237,7 +236,7 @@ class ModelParallel(Parallelism):
                 raise
             raise ScalingError(
                 "{} uses an operation that PyTorch cannot do with cut tensors (--scale {}): {}".format(
-                    type(module).__name__, self.name, str(error).partition("\n")[0]
+                    type(module).__name__, self._options.how, str(error).partition("\n")[0]
                 ),
                 WITH_THE_BATCH,
             ) from error

@@ -25,7 +25,6 @@ from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 class Pipeline(ModelParallel):
     """Places the blocks of models on ranks, and leaves the models unchanged."""
 
-    name = "pipeline"
     what = "computes some of the layers"
     draws_as_one = False
     keeps_dropout = False

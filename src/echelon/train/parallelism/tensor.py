@@ -11,7 +11,6 @@ from .model_parallel import ModelParallel
 class Tensor(ModelParallel):
     """Cuts the matrices of blocks; activations between blocks are equal on all ranks."""
 
-    name = "tensor"
     what = "computes its part of every layer"
     cuts_weights = True
 
