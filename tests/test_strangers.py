@@ -23,7 +23,6 @@ from tests.strangers import UID, as_stranger, become_stranger, needs_root, open_
 
 __all__ = ["open_folder"]
 pytestmark = needs_root
-STAND_IN = str(Path(__file__).parent / "launchers" / "stand_in")
 LOOPBACK = "0100007F"  # 127.0.0.1 as /proc/net/tcp writes it
 
 TRAINING = """
@@ -288,60 +287,6 @@ def test_each_pair_of_ranks_proves_the_key(tmp_path: Path) -> None:
     for rank in (0, 1):
         expected = f"the process that connected to rank {rank} as rank 2 does not have the key of this run"
         assert expected in (tmp_path / "run" / "logs" / "attempt-0" / f"rank-{rank}.log").read_text()
-
-
-HOROVOD = """
-import os, time
-import horovod.torch as hvd
-hvd.init()
-print("met", os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"], flush=True)
-while not os.path.exists("stop"):
-    time.sleep(0.02)
-hvd.shutdown()
-hvd.init()
-assert hvd.allreduce(1) == 2
-"""
-
-
-def use_horovods_store(port: int) -> list[str]:
-    """Read, write, fill and delete what Horovod's ranks keep; return the first line of each answer."""
-
-    def ask(request: bytes) -> str:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
-            with contextlib.suppress(OSError):
-                sock.sendall(request)
-            with contextlib.suppress(OSError):
-                return sock.recv(1 << 16).partition(b"\r\n")[0].decode()
-        return ""
-
-    ones = [
-        b"GET /global/rank_0",
-        b"DELETE /global/0",
-        b"GET //global/rank_0",
-        b"GET /" + b"0" * 64 + b"/global/rank_0",
-    ]
-    answers = [ask(one + b" HTTP/1.1\r\n\r\n") for one in ones]
-    body = b"PUT /global/%s HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s"
-    answers += [ask(body % (b"stolen%d" % number, 1 << 20, bytes(1 << 20))) for number in range(3)]
-    return [*answers, ask(b"PUT /global/0 HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n")]
-
-
-def test_horovods_store_is_its_ranks_alone(tmp_path: Path) -> None:
-    """A stranger's requests are turned away, a packet that is wrong ends nothing, and ranks meet there again."""
-    (tmp_path / "train.py").write_text(HOROVOD)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([STAND_IN, os.environ.get("PYTHONPATH", "")])}
-    run = Run(tmp_path, "-n", "2", "--show", "all", "train.py", environ=environ)
-    try:
-        log = run.directory / "logs" / "attempt-0" / "rank-0.log"
-        run.until(lambda: log.exists() and b"met" in log.read_bytes(), "the first meeting")
-        port = int(log.read_text().split()[1])
-        answers = as_stranger(use_horovods_store, port)
-        assert not [answer for answer in answers if " 200 " in answer]
-        assert as_stranger(shout_at, list(ports_of(run.directory)))
-    finally:
-        (tmp_path / "stop").touch()
-        code, _, err = run.finish()
-    assert code == 0, err
 
 
 def test_a_secret_is_not_written_through_a_link(open_folder: Path) -> None:

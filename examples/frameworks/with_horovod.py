@@ -1,12 +1,12 @@
 """Train with Horovod.
 
-    python with_horovod.py                               one process
-    echelon run -n 2 with_horovod.py                     two ranks on this machine
-    salloc --nodes=2 echelon run -n 2 with_horovod.py    two on each of two nodes
-    horovodrun --gloo -np 2 python with_horovod.py       by its own launcher
-    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   by MPI
+    python with_horovod.py                              one process
+    echelon run -- mpirun -n 2 python with_horovod.py   two ranks on this machine
+    horovodrun -np 2 python with_horovod.py             by its own launcher
+    salloc --nodes=2 --ntasks-per-node=2 echelon run -- mpirun -n 4 python with_horovod.py             on two nodes
+    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   by Slurm
 
-The last line needs a Horovod that was built with MPI, the others one with gloo.
+Horovod must be built with MPI.
 """
 
 import horovod.torch as hvd

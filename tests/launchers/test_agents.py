@@ -12,10 +12,6 @@ OPEN_MPI = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }  # fmt: skip
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_FD": "9"}
-HOROVOD = {
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_RANK": "5", "HOROVOD_CROSS_RANK": "1",
-    "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "4",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -24,9 +20,8 @@ HOROVOD = {
         (OPEN_MPI, (3, 1, 1, "", 2)),
         (OPEN_MPI | {"SLURMD_NODENAME": "nid2", "SLURM_PROCID": "0"}, (3, 1, 1, "nid2", 2)),
         (HYDRA, (1, 0, 1, "", 2)),
-        (HOROVOD, (5, 1, 1, "", 4)),
     ],
-    ids=["open-mpi", "open-mpi-in-slurm", "hydra", "horovod"],
+    ids=["open-mpi", "open-mpi-in-slurm", "hydra"],
 )  # fmt: skip
 def test_place_is_what_the_launcher_says(environ: dict[str, str], expected: tuple[object, ...]) -> None:
     """Rank, node, local rank, the node's name in Slurm, and how many there are; not Slurm's task of the daemon."""

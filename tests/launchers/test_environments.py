@@ -24,7 +24,7 @@ LINES = {
     "deepspeed": "-- deepspeed --num_gpus 2 train.py",
     "mpirun": "-- mpirun -n 2 python train.py",
     "mpiexec": "-- mpiexec -n 2 python train.py",
-    "horovodrun": "-- horovodrun --gloo -np 2 python train.py",
+    "horovodrun": "-- horovodrun -np 2 python train.py",
 }
 SLURM_LINES = {
     "echelon run": "-n 2 train.py",

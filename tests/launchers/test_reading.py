@@ -204,6 +204,7 @@ def test_two_launchers_that_disagree(text: str, parts: Sequence[str]) -> None:
         ("-- mpirun -H a:2,b:2 true", ("a, b", "ssh")),
         ("-- horovodrun python t.py", ("needs -np",)),
         ("-- horovodrun -np 2 --min-np 1 python t.py", ("--min-np 1",)),
+        ("-- horovodrun --gloo -np 2 python t.py", ("--gloo", "not offered here", "HOROVOD_WITH_MPI=1")),
         ("-- srun -n 2 python t.py", ("outside an allocation", "salloc")),
         ("-- srun --nodelist a python t.py", ("--nodelist a", "--nnodes")),
     ],
@@ -356,6 +357,23 @@ def test_horovodrun_stays_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not the node of job 7 (nid1)" in refusal("-- horovodrun -np 2 true", one)
     here = replace(TWO_NODES, nodes=(socket.gethostname(),))
     assert job("-- horovodrun -np 2 true", here).ranks_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("horovodrun -np 2 true", "horovodrun --mpi -np 2"),
+        ("horovodrun --verbose --mpi -np 2 true", "horovodrun --verbose --mpi -np 2"),
+        ("horovodrun --jsrun -np 2 true", "horovodrun --jsrun -np 2"),
+        ("python -m horovod.runner.launch -np 2 true", "python -m horovod.runner.launch --mpi -np 2"),
+    ],
+)
+def test_horovodrun_starts_by_mpi(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
+    """Its own gloo would take over without a word where Horovod was built without MPI."""
+    monkeypatch.setattr("echelon.dialects.node_layout.shutil.which", lambda name: f"{BESIDE}/{name}")
+    launcher = job(f"-- {text}").launcher
+    assert launcher is not None
+    assert launcher.words == tuple(words.split())
 
 
 def test_srun_without_numbers_has_those_of_the_job() -> None:

@@ -184,6 +184,18 @@ def test_strangers_cannot_take_all_descriptors(port: int, monkeypatch: pytest.Mo
             stranger.close()
 
 
+def test_a_stranger_that_says_nothing_goes(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its time is over, the next caller takes its place; one that has proved the key may be silent."""
+    ours = connected(port)
+    ours.set("a", "1")
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.0)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:
+        assert len(silent.recv(NONCE_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES
+        assert connected(port).get("a") == b"1"
+        assert silent.recv(1) == b""
+    assert ours.get("a") == b"1"
+
+
 def test_the_limit_on_open_files_is_raised_for_many_ranks() -> None:
     """The first agent of a thousand ranks can take a connection from each."""
     child = os.fork()

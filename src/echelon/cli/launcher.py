@@ -47,11 +47,10 @@ def _say_launcher(line: Line, plan: Plan) -> None:
     """Name the launcher that was recognised, and say how its ranks are started."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
     ranks = f"its {num_ranks} ranks" if num_ranks > 1 else "its rank" if num_ranks else "its ranks"
-    mpi = plan.launcher.mpi if plan.launcher is not None else ""
     if plan.launcher is not None and plan.launcher.is_step:
         how = f"it starts {ranks} itself, each under an agent of echelon"
     else:
-        how = f"srun --mpi={mpi} starts {ranks}" if mpi else f"echelon starts {ranks}"
+        how = f"srun --mpi={plan.mpi} starts {ranks}" if plan.mpi else f"echelon starts {ranks}"
     note = f"; {line.note}" if line.note else ""
     print(f"echelon: {line.launcher}: {how}{note}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""horovodrun: its line gives the layout; ranks meet through a store that echelon serves, or through MPI."""
+"""Horovod: the line of horovodrun gives the layout, and its ranks meet through MPI."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import importlib.util
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.dialects import mpi
 from echelon.dialects.line import Grammar, Line, MpiStart, command, read, whole
 from echelon.errors import UsageError
-from echelon.spec import Job, Plan, Reason
+from echelon.spec import Job
 
 if TYPE_CHECKING:
     from echelon.script.imports import Imports
@@ -45,14 +44,19 @@ ELASTIC = ("min-np", "max-np", "min-num-proc", "max-num-proc", "host-discovery-s
 EXAMPLE = "echelon run -- horovodrun -np 4 python train.py"
 
 
-def line(name: str, program: str, words: Sequence[str]) -> Line:
-    """Read the line; the launcher keeps its options and starts our agents instead of the program."""
+def line(name: str, program: Sequence[str], words: Sequence[str]) -> Line:
+    """Read the line; the launcher keeps its options and starts our agents, through MPI, instead of the program."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     elastic = next((given for given in arguments.given if given.key in ELASTIC), None)
     if elastic is not None:
         raise UsageError(
             f"horovodrun {elastic.text}: echelon does not add or remove nodes during a run",
             hint="echelon run -- horovodrun -np 4 …",
+        )
+    if arguments.has("gloo"):
+        raise UsageError(
+            "horovodrun --gloo: horovodrun's rendezvous for gloo is not offered here",
+            hint="remove --gloo, with a Horovod that is built with HOROVOD_WITH_MPI=1",
         )
     total = arguments.last("num-proc")
     if total is None:
@@ -62,46 +66,51 @@ def line(name: str, program: str, words: Sequence[str]) -> Line:
         pool = mpi.read_list(arguments.value("hosts"), launcher=name)
     elif arguments.has("hostfile"):
         pool = mpi.read_file(arguments.value("hostfile"), launcher=name)
+    by_mpi = () if arguments.has("mpi") or arguments.has("jsrun") else ("--mpi",)  # which a build without MPI refuses
     return Line(
         launcher=name,
         command=command(name, arguments.rest, example=EXAMPLE),
         num_ranks=whole(name, total),
         num_ranks_text=total.text,
         hosts=tuple(host for host in pool if host not in mpi.HERE),
-        mpi=MpiStart(kind="horovodrun", words=(program, *words[: len(words) - len(arguments.rest)])),
+        mpi=MpiStart(kind="horovodrun", words=(*program, *by_mpi, *words[: len(words) - len(arguments.rest)])),
     )
 
 
-STORE = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
-"""The address of another launcher's store; a Horovod built with gloo contains this name."""
 CONTROLLER = "HOROVOD_CONTROLLER"
+_MPI = b"MPI_Init"
+"""A function that Horovod calls if it was built with MPI: horovod/common/mpi/mpi_context.cc."""
+_TRAINERS = frozenset({"accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning"})
+_MEETINGS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "tensorflow.distribute.", "jax.distributed.")
+"""Packages and names by which a script may let its ranks meet without Horovod."""
 
 
-def with_store(job: Job, plan: Plan, imports: Imports, environ: Mapping[str, str]) -> Plan:
-    """Return the plan, with a store for its ranks if the script uses Horovod."""
-    is_alone = plan.num_nodes * plan.ranks_per_node == 1
-    by_mpi = job.launcher is not None and bool(job.launcher.mpi)
-    if is_alone or by_mpi or STORE in environ or not _is_imported(imports) or why_only_mpi(job, environ):
-        return plan
-    why = "the script imports it, and rank 0's agent does the work of horovodrun"
-    return replace(
-        plan, serves_horovod=True, reasons=(*plan.reasons, Reason(what="horovod", value="meets by gloo", why=why))
+def why_alone(job: Job, imports: Imports, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return why several ranks of a script would not meet in hvd.init(), and the repair before it starts by MPI.
+
+    The reason is empty if the ranks meet, or if reading cannot tell: the script may use something else than Horovod.
+    """
+    if "horovod" not in imports.all_uses or _may_meet_otherwise(imports):
+        return "", ""
+    if not job.container and _is_built_without_mpi():
+        why, repair = "this Horovod is built with gloo alone", "build Horovod with HOROVOD_WITH_MPI=1"
+    elif environ.get(CONTROLLER, "").casefold() == "gloo":
+        why, repair = f"{CONTROLLER}={environ[CONTROLLER]} is set", f"unset {CONTROLLER}"
+    else:
+        return "" if job.mpi else "its ranks need MPI to meet", ""
+    return f"{why}, and horovodrun's rendezvous for gloo is not offered here", repair
+
+
+def _may_meet_otherwise(imports: Imports) -> bool:
+    return not _TRAINERS.isdisjoint(imports.all_uses) or any(
+        name.startswith(_MEETINGS) or name.endswith(".init_process_group") for name in imports.mentions
     )
 
 
-def _is_imported(imports: Imports) -> bool:
-    """Say whether the script or one of its own modules imports Horovod anywhere."""
-    return "horovod" in imports.uses | {name.partition(".")[0] for name in imports.local}
-
-
-def why_only_mpi(job: Job, environ: Mapping[str, str]) -> str:
-    """Return why the ranks can meet only through MPI; empty if gloo works, or if the build cannot be read."""
-    if environ.get(CONTROLLER, "").casefold() == "mpi":
-        return f"{CONTROLLER}={environ[CONTROLLER]} is set"
-    libraries = [] if job.container else list(_libraries())
-    if libraries and not any(_has(library, STORE.encode()) for library in libraries):
-        return "this Horovod is built without gloo"
-    return ""
+def _is_built_without_mpi() -> bool:
+    """Say whether Horovod is installed, and none of its libraries knows MPI."""
+    libraries = list(_libraries())
+    return bool(libraries) and not any(_has(library, _MPI) for library in libraries)
 
 
 def _libraries() -> Iterator[str]:

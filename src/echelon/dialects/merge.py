@@ -133,11 +133,12 @@ def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[in
 
 
 def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
-    """Raise UsageError for nodes that horovodrun would reach by ssh, before the job waits for them."""
-    if job.launcher is not None and job.launcher.mpi == "horovodrun" and num_nodes > 1:
+    """Raise UsageError for nodes that horovodrun would reach by ssh."""
+    if job.launcher is not None and job.mpi == "horovodrun" and num_nodes > 1:
+        python = "" if job.command.kind == "program" else "python "
         raise UsageError(
             f"horovodrun reaches its {num_nodes} nodes by ssh, past echelon's agents",
-            hint=f"without it, Horovod's ranks meet through echelon: echelon submit … {started(job.command)}",
+            hint=f"without it: mpirun -n {job.launcher.num_ranks} {python}{started(job.command).removeprefix('-- ')}",
         )
 
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
-from echelon.dialects.merge import started
+from echelon.dialects.merge import refuse_nodes_of_horovodrun, started
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.scheduler.protocol import Allocation
@@ -124,12 +124,7 @@ def _protocol(launcher: Launcher, host: Host) -> str:
 
 def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Launcher:
     _refuse_missing(launcher.words[0], "horovod", ())
-    nodes = _num_nodes(job, allocation)
-    if nodes > 1:
-        raise UsageError(
-            f"horovodrun reaches its {nodes} nodes by ssh, past echelon's agents",
-            hint=f"without it, Horovod's ranks meet through echelon: echelon run {started(job.command)}",
-        )
+    refuse_nodes_of_horovodrun(job, _num_nodes(job, allocation))
     here = socket.gethostname().partition(".")[0]
     if allocation is not None and here not in [node.partition(".")[0] for node in allocation.nodes]:
         raise UsageError(

@@ -8,12 +8,17 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from echelon.environment import regular_files
 from echelon.environment.variables import RANK_NAMES
 from echelon.errors import UsageError
 from echelon.script.calls import Source
 from echelon.spec import Command
+
+if TYPE_CHECKING:
+    from echelon.script.find import Script
+    from echelon.script.imports import Imports
 
 _OF_PYTORCH = (
     "torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.distributed.run.main",
@@ -106,14 +111,28 @@ def refuse_repeated_training(
     if command.kind != "program" or num_ranks == 1:
         return
     subject, option = (f"each of the {num_ranks} ranks", f"-n {ranks_per_node} ") if num_ranks else ("each rank", "")
-    for python in _pythons(command, cwd):
-        if _trains_alone(python, cwd, search_path):
+    from echelon.script import distributes
+
+    for python, _script, imports in python_scripts(command, cwd=cwd, search_path=search_path):
+        if distributes.trains(imports) and not distributes.how(imports):
             words = [*(["-m"] if python.kind == "module" else []), python.target, *python.arguments]
             raise UsageError(
                 f"{subject} would train all of {python.target}, and write the same files: "
                 "echelon starts a program after -- unchanged, and the script does not distribute its work",
                 hint=f"echelon run {option}{shlex.join(words)}   or, to start copies: echelon run --scale off …",
             )
+
+
+def python_scripts(command: Command, *, cwd: str, search_path: list[str]) -> Iterator[tuple[Command, Script, Imports]]:
+    """Yield the Python scripts that a program starts, as far as its command line shows."""
+    from echelon.script import find, imports
+
+    for python in _pythons(command, cwd):
+        try:
+            script = find.resolve(python.target, module=python.kind == "module", cwd=cwd, search_path=search_path)
+            yield python, script, imports.read_imports(script)
+        except UsageError:
+            continue  # a name that the shell expands, or a file inside the image
 
 
 def _pythons(command: Command, cwd: str) -> list[Command]:
@@ -153,15 +172,3 @@ def _after_python(words: Sequence[str]) -> list[Command]:
             return []
         at += 2 if words[at] in _WITH_VALUE else 1
     return [Command(kind="script", target=words[at], arguments=tuple(words[at + 1 :]))] if at < len(words) else []
-
-
-def _trains_alone(command: Command, cwd: str, search_path: list[str]) -> bool:
-    """Say whether a script trains and does not distribute the training itself."""
-    from echelon.script import distributes, find, imports
-
-    try:
-        script = find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=search_path)
-        imported = imports.read_imports(script)
-    except UsageError:
-        return False  # a name that the shell expands, or a file inside the image
-    return distributes.trains(imported) and not distributes.how(imported)

@@ -31,7 +31,7 @@ def recognise(words: Sequence[str]) -> Line | None:
     if name == "deepspeed":
         return deepspeed.line(name, arguments)
     if name == "horovodrun":
-        return horovod.line(name, words[0], arguments)
+        return horovod.line(name, words[: len(words) - len(arguments)], arguments)
     if name == "srun":
         return srun.line(name, arguments, recognise)
     return mpi.line(name, words[0], arguments) if name in MPI else None

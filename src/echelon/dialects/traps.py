@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from echelon.dialects import horovod, installed, locks, own_starts
 from echelon.dialects.ranks import Ranks
@@ -17,6 +18,7 @@ from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.script.calls import UNKNOWN, Call, Source, read
 from echelon.script.find import Script
+from echelon.script.imports import Imports
 from echelon.spec import Job
 
 TRAINERS = (
@@ -29,7 +31,7 @@ NAMES_RANKS_OF_JAX = ("num_processes", "process_id", "cluster_detection_method")
 READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
-def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -> tuple[str, ...]:
+def refuse(job: Job, ranks: Ranks, script: Script, imports: Imports, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Raise UsageError for mistakes that fail or train wrongly in every rank; return notes on possible mistakes."""
     source = read(script)
     if source is None:
@@ -44,12 +46,23 @@ def refuse(job: Job, ranks: Ranks, script: Script, environ: Mapping[str, str]) -
         _refuse_configuration(job, source, num_ranks)
     if num_ranks:
         _refuse_numbers_of_trainer(source, ranks)
-    if num_ranks > 1 and not (job.launcher is not None and job.launcher.mpi):
-        _refuse_ranks_of_mpi(job, source, num_ranks, environ)
+    if max(num_ranks, ranks.num_nodes) > 1:
+        _refuse_ranks_of_mpi(job, source, imports, ranks, environ)
     if "tensorflow" in used and num_ranks != 1 and ranks.where != "meet":
         _refuse_set_cluster(environ, num_ranks)
-    notes = _notes_of_jax(source, ranks) if "jax" in used and not (job.launcher and job.launcher.mpi) else ()
+    notes = _notes_of_jax(source, ranks) if "jax" in used and not job.mpi else ()
     return notes if job.container else (*notes, *locks.refuse_dead(source, ranks, environ, time.time))
+
+
+def refuse_program(job: Job, ranks: Ranks, environ: Mapping[str, str], *, cwd: str, search_path: list[str]) -> None:
+    """Raise UsageError for a program whose Python scripts need MPI, if MPI does not start it."""
+    if max(ranks.num_ranks, ranks.num_nodes) == 1 or job.mpi:
+        return
+    environ = {**environ, **dict(job.environ)}
+    for command, script, imports in own_starts.python_scripts(job.command, cwd=cwd, search_path=search_path):
+        source = read(script)
+        if source is not None:
+            _refuse_ranks_of_mpi(replace(job, command=command), source, imports, ranks, environ)
 
 
 def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:
@@ -154,30 +167,25 @@ def _devices(call: Call, ranks: Ranks) -> int:
     return (1 if ranks.visible == "own" else ranks.devices_per_node) if accelerator in ("auto", "gpu", "cuda") else 0
 
 
-def _refuse_ranks_of_mpi(job: Job, source: Source, num_ranks: int, environ: Mapping[str, str]) -> None:
-    """Refuse ranks that only their own launcher can connect, unless they also meet through torch."""
-    used = source.certain_imports
+def _refuse_ranks_of_mpi(job: Job, source: Source, imports: Imports, ranks: Ranks, environ: Mapping[str, str]) -> None:
+    """Refuse ranks that only MPI can connect, unless they also meet in another way."""
     if source.mentions("init_process_group"):
         return
-    if "mpi4py" in used and source.mentions("COMM_WORLD"):
-        name, launcher = "mpi4py", f"mpirun -n {num_ranks}"
-        said = (
-            f"COMM_WORLD holds only ranks that MPI starts; each of {num_ranks} ranks that echelon starts would be alone"
-        )
-    elif (
-        "horovod" in used
-        and source.mentions("init")
-        and horovod.STORE not in environ
-        and (why := horovod.why_only_mpi(job, environ))
-    ):
-        name, launcher = "horovod", f"mpirun -n {num_ranks}"
-        said = f"{why}, so its ranks need MPI to meet; each of {num_ranks} ranks that echelon starts would be alone"
-    else:
+    name, why, repair = "mpi4py", "", ""
+    if not job.mpi and name in source.certain_imports and source.mentions("COMM_WORLD"):
+        why = "COMM_WORLD holds only ranks that MPI starts"
+    elif not _is_own(source.path, "horovod"):
+        name, (why, repair) = "horovod", horovod.why_alone(job, imports, environ)
+    if not why:
         return
     shown = os.path.relpath(source.path)
+    place = f", line {source.all_imports[name]}," if name in source.all_imports else ""
     program = f"python -m {job.command.target}" if job.command.kind == "module" else f"python {shlex.quote(shown)}"
+    started = f"echelon run -- mpirun -n {ranks.num_ranks or 'RANKS'} {program} …"
     raise UsageError(
-        f"{shown}, line {used[name]}, imports {name}: {said}", hint=f"echelon run -- {launcher} {program} …"
+        f"{shown}{place} imports {name}: {why}; each of {ranks.num_ranks or 'the'} ranks"
+        f"{'' if job.mpi else ' that echelon starts'} would be alone",
+        hint=repair if job.mpi else f"{repair}, then: {started}" if repair else started,
     )
 
 

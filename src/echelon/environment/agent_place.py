@@ -1,4 +1,4 @@
-"""Find the place of an agent that Slurm, mpirun, mpiexec or horovodrun started."""
+"""Find the place of an agent that Slurm, mpirun or mpiexec started."""
 
 from __future__ import annotations
 
@@ -45,10 +45,6 @@ def job_id(environ: Mapping[str, str]) -> str:
 def mpi_task(environ: Mapping[str, str]) -> AgentTask:
     """Return the place of this agent among all agents; raise SurroundingError if its launcher does not tell."""
     node = environ.get("SLURMD_NODENAME", "")  # the daemon that Slurm started on this node
-    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in environ:
-        names = ("HOROVOD_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
-        rank, node_rank, local_rank, local_size = (variables.number(environ, name) for name in names)
-        return AgentTask(rank, node_rank, local_rank, node, local_size)
     from .surroundings import filled_by_mpi
 
     started, node_rank = filled_by_mpi(environ)

@@ -18,6 +18,8 @@ _TF_CONFIG_BYTES = 100_000
 OF_NO_RANK = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """The user's own value stays, as under torchrun: it does not identify a rank."""
 _USERS_CHOICE = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG", OF_NO_RANK)
+NOT_BY_MPI = {"HOROVOD_CONTROLLER": "MPI has not started this rank"}
+"""For ranks that Horovod would train alone: 0.28.1 ends hvd.init() if the value is not "mpi" or "gloo"."""
 
 
 class _Start(NamedTuple):
@@ -102,7 +104,7 @@ def _deepspeed(start: _Start) -> dict[str, str]:
 
 
 def _horovod(start: _Start) -> dict[str, str]:
-    # These give the rank; only scripts that import Horovod get a meeting point, from horovod_variables.
+    # Horovod itself asks MPI; scripts read these names.
     place = start.place
     return {
         "HOROVOD_RANK": str(place.rank),
@@ -111,26 +113,6 @@ def _horovod(start: _Start) -> dict[str, str]:
         "HOROVOD_LOCAL_SIZE": str(place.local_world_size),
         "HOROVOD_CROSS_RANK": str(place.node_rank),
         "HOROVOD_CROSS_SIZE": str(place.num_nodes),
-    }
-
-
-def horovod_variables(
-    environ: Mapping[str, str], place: Place, *, node: str, port: int, token: str, interface: str
-) -> dict[str, str]:
-    """Return the meeting point of Horovod's ranks, in horovodrun's variables; the user's own choices stay.
-
-    `port` is the port of the store on rank 0's node, which accepts callers with `token`; `interface` is the network
-    interface by which this node reaches the others.
-    """
-    choices = {"HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": interface}
-    return {
-        # Horovod appends ":PORT/SCOPE/KEY", so the address holds the port twice (horovod/common/gloo/http_store.cc)
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{place.master_addr}:{port}/{token}",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        # ranks with equal host names share a node; two agents on one machine need different names
-        "HOROVOD_HOSTNAME": f"{node}.{place.node_rank}",
-        **{name: environ.get(name, value) for name, value in choices.items() if environ.get(name, value)},
     }
 
 

@@ -222,11 +222,11 @@ def spec(
         stdin_rank=plan.stdin_rank,
         cpus_per_rank=plan.cpus_per_rank,
         rank_argument=plan.launcher.rank_argument if plan.launcher is not None else "",
-        mpi=plan.launcher.mpi if plan.launcher is not None else "",
+        mpi=plan.mpi,
         store_address="127.0.0.1" if plan.num_nodes == 1 else "",
         hang_timeout=timeout_of(plan),
         is_step=plan.has_allocation,
-        serves_horovod=plan.serves_horovod,
+        may_use_horovod=plan.may_use_horovod,
         looks=dict(looks) if looks is not None else None,
         first_life=first_life,
     )

@@ -45,7 +45,7 @@ def describe(plan: Plan, members: Sequence[Member]) -> Message:
         "master_addr": _master_host(plan, hosts[0]),
         "master_port": members[0].ports[0],
         "workers": workers,
-        "stores": members[0].stores,
+        "store_port": members[0].store_port,
         "ranks_per_node": layout.ranks_per_node(shares),
         "show": "all" if plan.show is None else sorted(plan.show),
     }

@@ -32,8 +32,8 @@ class Member:
     why_exec: str = ""
     share: Share | None = None
     ports: list[int] = field(default_factory=list)
-    stores: dict[str, int] = field(default_factory=dict)
-    """Ports of the services for ranks, by name."""
+    store_port: int = 0
+    """The port of the store for ranks; 0: this agent serves none."""
     is_stopped: bool = False
     heard_at: float = field(default_factory=time.monotonic)
     """When anything came from this agent last."""

@@ -23,6 +23,7 @@ COLLECTIVE_TIMEOUT = "collective timeout"
 CONNECTION_LOST = "connection to another rank lost"
 PORT_CLASH = "port already in use"
 IMPORT_FAILURE = "import failed"
+NEEDS_MPI = "Horovod's ranks need MPI to meet (echelon run -- mpirun …)"
 KILLED = "killed by a signal"
 CANNOT_START = "cannot be started"
 NO_OUTPUT = "standard output cannot be written"
@@ -65,6 +66,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (FULL_DISK, _FULL_DISK),
     (UNKNOWN_PYTORCH, _UNKNOWN),
     (REFUSED, _REFUSAL.pattern),
+    (NEEDS_MPI, r"Unsupported controller type, only MPI and Gloo"),  # horovod 0.28.1, of frameworks.NOT_BY_MPI
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),
     (
         COLLECTIVE_TIMEOUT,

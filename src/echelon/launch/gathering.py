@@ -95,7 +95,7 @@ class Gathering:
         self.num_agents = len(chosen)
 
     def ports_of(self, member: Member) -> dict[str, object]:
-        """Return the request for ports of an agent; the agent of rank 0 also serves the stores."""
+        """Return the request for ports of an agent; the agent of rank 0 also serves the store."""
         is_first = member.share is not None and member.share.first_rank == 0
         num_ranks = sum(len(other.share.ranks) for other in self._crew if other.share is not None)
         about = {"run_id": self._plan.run_id, "num_ranks": num_ranks, "has_first_rank": is_first}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from echelon.dialects import own_starts
+from echelon.dialects import installed, own_starts
 from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
@@ -74,14 +74,22 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         own_starts.refuse_repeated_training(
             job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path()
         )
-    if found_imports is None or not (found_imports.packages or found_imports.local):
-        return plan  # a script without packages cannot misuse a framework
-    from echelon.dialects import horovod, ranks, traps
+    uses = found_imports.all_uses if found_imports is not None else ()
+    plan = replace(plan, may_use_horovod="horovod" in uses or bool(job.container) or installed.is_there("horovod"))
+    return replace(plan, notes=(*plan.notes, *_refuse_traps(job, plan, found_imports, host.environ)))
 
-    notes = traps.refuse(job, ranks.planned(plan), _script(job.command, cwd), host.environ)
-    return horovod.with_store(
-        job, replace(plan, notes=(*plan.notes, *notes)), found_imports, {**host.environ, **dict(job.environ)}
-    )
+
+def _refuse_traps(job: Job, plan: Plan, imports: Imports | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Raise UsageError for what would fail or train wrongly in every rank; return notes."""
+    if imports is not None and not (imports.packages or imports.local):
+        return ()  # a script without packages cannot misuse a framework
+    from echelon.dialects import ranks, traps
+
+    cwd, planned = os.getcwd(), ranks.planned(plan)
+    if imports is not None:
+        return traps.refuse(job, planned, _script(job.command, cwd), imports, environ)
+    traps.refuse_program(job, planned, environ, cwd=cwd, search_path=_search_path())
+    return ()
 
 
 def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:
@@ -122,10 +130,11 @@ def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> Site:
 
 def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None:
     """Raise UsageError for mistakes that fail in every rank of a job, before the job waits in a queue."""
-    if job.command.kind != "program" and not (job.container and job.command.kind == "module"):
+    read = script_and_imports(job, os.getcwd())
+    if read is not None:
         from echelon.dialects import ranks, traps
 
-        traps.refuse(job, ranks.booked(job, booking), _script(job.command, os.getcwd()), environ)
+        traps.refuse(job, ranks.booked(job, booking), *read, environ)
 
 
 def refuse_scaling(job: Job) -> None:

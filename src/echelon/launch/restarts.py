@@ -22,7 +22,10 @@ FIRST_WAIT_SECONDS = 1.0  # before the second restart without progress; the firs
 MAX_WAIT_SECONDS = 60.0
 LONG_ATTEMPT_SECONDS = 600.0  # an attempt that fails after this time is no quick series of failures
 UNKNOWN_STEP = -1
-_FINAL = (failure.INTERRUPTED, failure.TIME_LIMIT, failure.MISPLACED, failure.REFUSED, failure.UNKNOWN_PYTORCH)
+_FINAL = (
+    failure.INTERRUPTED, failure.TIME_LIMIT, failure.MISPLACED, failure.REFUSED, failure.UNKNOWN_PYTORCH,
+    failure.NEEDS_MPI,
+)  # fmt: skip
 # the same traceback of these causes, twice, comes a third time; other causes are about what surrounds the script
 _LASTING = (
     failure.USER_ERROR, failure.OWN_MISTAKE, failure.IMPORT_FAILURE, failure.OUT_OF_MEMORY, failure.OF_RANK_0

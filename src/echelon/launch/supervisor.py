@@ -143,7 +143,7 @@ class Supervisor:
             self.crew.tell(member, "ports", attempt=self.attempt.number, **self.gathering.ports_of(member))
 
     def _hear_ports(self, member: Member, message: Message) -> None:
-        member.ports, member.stores = list(message["ports"]), dict(message["stores"])
+        member.ports, member.store_port = list(message["ports"]), int(message["store_port"])
         self.num_prepared += 1
         if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.requests.number:
             self._start()

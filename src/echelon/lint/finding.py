@@ -1,11 +1,16 @@
-"""The nouns of the linter: edits, hits, rules, findings; and the lines of a file."""
+"""The nouns of the linter: edits, hits, rules, findings; hits in a job's script; and the lines of a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from echelon.lint.command import Command, Word
+
+if TYPE_CHECKING:
+    from echelon.lint.batch import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +86,38 @@ def counted(count: int, noun: str) -> str:
     ('1 process', '2 processes', '3 nodes')
     """
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def hit(
+    place: Word | Option, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
+) -> Hit:
+    """Return a hit at a word or an option; `--fix` replaces it with `becomes`."""
+    if isinstance(place, Word) and place.caller is not None:
+        width = max(1, len(written(place.caller).partition("\n")[0]))
+        message = f"{message} ({place.where})"
+        return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair)
+    width = max(1, len(written(place).partition("\n")[0]))
+    if becomes and becomes != written(place):
+        edits = (Edit(line=place.line, column=place.column, old=written(place), new=becomes),)
+    return Hit(line=place.line, column=place.column, width=width, message=message, repair=repair, edits=edits)
+
+
+def judged(mistake: Hit, *, is_certain: bool) -> Hit:
+    """Return a hit as a warning, if it is not certain that the job fails."""
+    return mistake if is_certain else replace(mistake, severity="warning")
+
+
+def written(place: Word | Option) -> str:
+    return place.raw if isinstance(place, Word) else place.written
+
+
+def line_before(lines: Sequence[str], command: Command, text: str) -> tuple[Edit, ...]:
+    """Return the edit that inserts a line before a command; none if the command does not begin a line."""
+    first = command.words[0]
+    before, number = lines[first.line - 1][: first.column - 1], first.line
+    while number > 1 and re.match(r"\s*#(?!!|[A-Z]{4,} )", lines[number - 2]):
+        number -= 1  # the comment belongs to the command
+    previous = lines[number - 2].rstrip() if number > 1 else ""
+    if command.outer is not None or first.caller is not None or before.strip() or previous.endswith(("\\", "|", "&&")):
+        return ()
+    return (Edit(line=number, column=1, old="", new=f"{before}{text}\n"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from echelon.lint.finding import Finding
 from echelon.lint.look import is_silenced, look, ordered
 from echelon.lint.program import Program
-from echelon.lint.rules import placement, ranks, sampling, sharded_models, training, wrapped_models
+from echelon.lint.rules import placement, ranks, sampling, training, wrapped_models
 from echelon.script.source import parse
 
 RULES = (
@@ -14,7 +14,6 @@ RULES = (
     *placement.RULES,
     *training.RULES,
     *wrapped_models.RULES,
-    *sharded_models.RULES,
 )
 OF_ONE_DEVICE = frozenset({"ECH502", "ECH520", "ECH521", "ECH522"})
 """Rules that apply to a script for one device too; scaling handles the others, which concern ranks."""

@@ -145,7 +145,7 @@ class Agent:
         kind = message["kind"]
         if kind == "ports":
             free = server.free_ports(message["count"])
-            self._tell("ports", attempt=message["attempt"], ports=free, stores=self.stores.serve(message))
+            self._tell("ports", attempt=message["attempt"], ports=free, store_port=self.stores.serve(message))
         elif kind == "world":
             self.world = message
         elif kind == "start":

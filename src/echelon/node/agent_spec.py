@@ -41,10 +41,10 @@ class AgentSpec(NamedTuple):
     rank_argument: str = ""  # prefix of the local rank in an extra first argument of each rank; "": no argument
     mpi: str = ""  # the program that starts the ranks of MPI: "mpirun", "horovodrun", Slurm's "pmix" …; "": the agent
     looks: Optional[Dict[str, Any]] = None  # the request of the survey beside the ranks; None: no survey
-    store_address: str = ""  # the address at which the first agent serves the ranks' stores; "": all interfaces
+    store_address: str = ""  # the address at which the first agent serves the ranks' store; "": all interfaces
     hang_timeout: Union[float, str] = "off"  # seconds, "auto" or "off"
     is_step: bool = False  # whether the agents are tasks of a Slurm step
-    serves_horovod: bool = False  # whether it also serves the store of Horovod's ranks
+    may_use_horovod: bool = False  # whether the script's Python may have Horovod
     first_life: int = 0  # how many agents each place may have had under supervisors that were killed
 
 

@@ -21,7 +21,6 @@ class Caller:
         self.socket = sock
         self.heard = bytearray()
         self.unsent = bytearray()
-        self.ends_when_sent = False
         self.is_open = True
 
 
@@ -133,8 +132,6 @@ class Server:
             self.drop(caller)
             return
         del caller.unsent[:sent]
-        if caller.ends_when_sent and not caller.unsent:
-            self.drop(caller)
 
 
 def _listener(address: str) -> socket.socket:

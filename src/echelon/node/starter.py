@@ -12,7 +12,7 @@ from .binding import Binding
 from .output import RankOutput
 from .pulse_page import PulsePage
 from .ranks import Rank
-from .stores import attempt_key, horovod_token
+from .stores import attempt_key
 from .warm_process import READY, STARTING, UNUSABLE, CannotStart, WarmProcess, merged, open_input, spawn
 
 Variables = Dict[str, Optional[str]]
@@ -67,9 +67,9 @@ class Starter:
     def begin(self, message: Dict[str, Any]) -> None:
         """Prepare the key that all ranks of the attempt inherit."""
         self._forget_entrance()
-        if "ranks" in message["stores"]:
-            key, port = attempt_key(self.spec.secret, message), message["stores"]["ranks"]
-            self._entrance = secret.write(secret.Entrance(key, message["master_addr"], port))
+        if message["store_port"]:
+            key = attempt_key(self.spec.secret, message)
+            self._entrance = secret.write(secret.Entrance(key, message["master_addr"], message["store_port"]))
 
     def _forget_entrance(self) -> None:
         if self._entrance >= 0:
@@ -153,11 +153,6 @@ class Starter:
                 error_file=error_file,
             )
         )
-        if self.spec.serves_horovod and "horovod" in message["stores"]:
-            from . import horovod  # most scripts do not need it
-
-            token = horovod_token(self.spec.secret, message)
-            result.update(horovod.variables(self.environ, place, self.placement.node, message, token))
         result.update(frameworks.task_variables(self.environ, place, ranks_per_node=message["ranks_per_node"]))
         if frameworks.OF_NO_RANK in self.environ:
             result[frameworks.OF_NO_RANK] = self.environ[frameworks.OF_NO_RANK]
@@ -174,6 +169,8 @@ class Starter:
         elif self.placement.num_devices == 1 < self.placement.local_world_size and self.spec.launch == "tasks":
             result.update(devices.first_device(place.local_rank))
         result.update({name: value for name, value in self.spec.environ.items() if name in result})
+        if self.spec.may_use_horovod and not self.spec.mpi and place.world_size > 1:
+            result.update(frameworks.NOT_BY_MPI)
         return result
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
-"""The stores that the first agent serves to the ranks of an attempt: echelon's own, and Horovod's."""
+"""The store that the first agent serves to the ranks of an attempt."""
 
 import resource
 import selectors
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from .agent_spec import AgentSpec
 from .secret import digest
-from .server import Server
+
+if TYPE_CHECKING:
+    from .rank_store import RankStore
 
 OTHER_FILES = 512  # the ranks' pipes, their logs, and strangers
 
@@ -14,11 +16,6 @@ OTHER_FILES = 512  # the ranks' pipes, their logs, and strangers
 def attempt_key(secret: bytes, message: Dict[str, Any]) -> bytes:
     """Return the key of an attempt's ranks, which every agent derives from the run's secret."""
     return digest(secret, ("ranks of %s, attempt %d" % (message["run_id"], message["attempt"])).encode())
-
-
-def horovod_token(secret: bytes, message: Dict[str, Any]) -> str:
-    """Return the token that Horovod's ranks include in the address of each request."""
-    return digest(attempt_key(secret, message), b"token of horovod").hex()
 
 
 def _allow_connections(num_ranks: int) -> None:
@@ -32,30 +29,23 @@ def _allow_connections(num_ranks: int) -> None:
 
 
 class Stores:
-    """The servers in the agent's loop; each attempt has new ones."""
+    """The server in the agent's loop; each attempt has a new one."""
 
     def __init__(self, selector: selectors.BaseSelector, spec: AgentSpec) -> None:
         self._selector = selector
         self._order = spec
-        self._servers: List[Server] = []
+        self._server: Optional[RankStore] = None
 
-    def serve(self, message: Dict[str, Any]) -> Dict[str, int]:
-        """Start the servers that the attempt needs, on the agent with rank 0; return the ports by name."""
-        for server in self._servers:
-            server.close()
-        self._servers = []
-        ports = {}
-        if message["has_first_rank"] and message["num_ranks"] > 1:
-            from .rank_store import RankStore  # only one agent needs it
+    def serve(self, message: Dict[str, Any]) -> int:
+        """Start the store of an attempt with several ranks, on the agent with rank 0; return its port, 0 without it."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if not message["has_first_rank"] or message["num_ranks"] == 1:
+            return 0
+        from .rank_store import RankStore  # only one agent needs it
 
-            _allow_connections(message["num_ranks"])
-            secret, address = self._order.secret, self._order.store_address
-            self._servers.append(RankStore(self._selector, address, attempt_key(secret, message)))
-            ports["ranks"] = self._servers[-1].port
-            if self._order.serves_horovod:
-                from .horovod import Store  # most scripts do not need it
-
-                token = horovod_token(secret, message)
-                self._servers.append(Store(self._selector, address, token, message["num_ranks"]))
-                ports["horovod"] = self._servers[-1].port
-        return ports
+        _allow_connections(message["num_ranks"])
+        key = attempt_key(self._order.secret, message)
+        self._server = RankStore(self._selector, self._order.store_address, key)
+        return self._server.port

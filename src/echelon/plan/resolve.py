@@ -153,10 +153,6 @@ def _min_nodes(job: Job, num_nodes: int) -> int:
     return num_nodes if job.min_nodes == ALL_NODES else min(job.min_nodes, num_nodes)
 
 
-def _is_mpi(job: Job) -> bool:
-    return job.launcher is not None and bool(job.launcher.mpi)
-
-
 def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: int) -> tuple[str, ...]:
     """Return the command before the agents' own: the scheduler's, or the user's MPI launcher."""
     if job.launcher is not None and job.launcher.is_step:
@@ -217,7 +213,7 @@ def _why_launch(job: Job) -> str:
     return {
         "warm": "imports once per node, then forks the ranks",
         "exec": "as asked: every rank imports by itself",
-        "tasks": "MPI starts each rank separately" if _is_mpi(job) else "as asked: one Slurm task per rank",
+        "tasks": "MPI starts each rank separately" if job.mpi else "as asked: one Slurm task per rank",
     }[job.launch]
 
 

@@ -77,12 +77,10 @@ def refusal(plan: Plan, said: str, nodes: Sequence[str]) -> UsageError | None:
     """Return the error for agents without their program, or without Python; None if the reason is another one."""
     if "can't open file" in said:
         return not_on_every_node(plan)
-    mpi = plan.launcher.mpi if plan.launcher is not None else ""
-    if not mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
+    if not plan.mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
         return without_python(plan, nodes)
     return None
 
 
 def hint_for_mpi(plan: Plan, end: End) -> str:
-    mpi = plan.launcher.mpi if plan.launcher is not None else ""
-    return f"run the same line without echelon to see whether {end.start.name} works here" if mpi else ""
+    return f"run the same line without echelon to see whether {end.start.name} works here" if plan.mpi else ""

@@ -48,13 +48,12 @@ class Source:
     @cached_property
     def certain_imports(self) -> dict[str, int]:
         """Top-level packages that are always imported, outside of `try`, `if` and functions; each with its line."""
-        lines: dict[str, int] = {}
-        for node in self.tree.body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            for name in names:
-                lines.setdefault(name.partition(".")[0], node.lineno)
-        return lines
+        return _imports(self.tree.body)
+
+    @cached_property
+    def all_imports(self) -> dict[str, int]:
+        """Top-level packages that are imported anywhere; each with a line."""
+        return _imports(self.nodes)
 
     @cached_property
     def moves_path(self) -> bool:
@@ -102,6 +101,16 @@ class Source:
             values = [self._value(each) for each in node.elts]
             return UNKNOWN if UNKNOWN in values else values
         return UNKNOWN
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    for node in nodes:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in names:
+            lines.setdefault(name.partition(".")[0], node.lineno)  # type: ignore[attr-defined]
+    return lines
 
 
 def read(script: Script) -> Source | None:

@@ -34,7 +34,7 @@ NEEDS = "calls no backward() and steps no optimizer of torch.optim"
 
 def how(imports: Imports) -> str:
     """Return the sign that the script distributes itself; empty if there is none."""
-    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
+    imported = imports.all_uses
     if trains(imports):
         imported -= _OF_OTHER_ARRAYS
     package = next((name for name in _PACKAGES if name in imported), "")
@@ -52,8 +52,7 @@ def how(imports: Imports) -> str:
 
 def has_trainer(imports: Imports) -> bool:
     """Say whether the script imports a framework that distributes itself on several devices, and not on one device."""
-    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
-    return not _ON_ONE_DEVICE.isdisjoint(imported) or not imports.mentions.isdisjoint(_TRAINERS)
+    return not _ON_ONE_DEVICE.isdisjoint(imports.all_uses) or not imports.mentions.isdisjoint(_TRAINERS)
 
 
 def trains(imports: Imports) -> bool:
@@ -91,5 +90,4 @@ def _mentioned(imports: Imports, package: str) -> Iterator[str]:
 
 def saves_with_echelon(imports: Imports) -> bool:
     """Say whether the script calls echelon.checkpoints(), or the method of its run."""
-    imported = imports.uses | {name.partition(".")[0] for name in imports.local}
-    return "echelon" in imported and not {"echelon.checkpoints", CALLS_CHECKPOINT}.isdisjoint(imports.mentions)
+    return "echelon" in imports.all_uses and not {"echelon.checkpoints", CALLS_CHECKPOINT}.isdisjoint(imports.mentions)

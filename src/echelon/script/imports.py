@@ -41,6 +41,11 @@ class Imports:
     """Dotted names below these packages that the sources mention, such as `torch.distributed.init_process_group`."""
 
     @property
+    def all_uses(self) -> frozenset[str]:
+        """Return `uses`, and the top-level names of the user's own modules."""
+        return self.uses | {name.partition(".")[0] for name in self.local}
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """The packages of `uses` outside of Python's standard library."""
         return tuple(sorted(self.uses - sys.stdlib_module_names))

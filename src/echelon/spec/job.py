@@ -104,6 +104,11 @@ class Job:
     launcher: Launcher | None = None
     """The launcher whose command line was given, if any."""
 
+    @property
+    def mpi(self) -> str:
+        """Return what starts the ranks of MPI, as in `Launcher`; empty: echelon starts them."""
+        return self.launcher.mpi if self.launcher is not None else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

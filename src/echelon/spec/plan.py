@@ -91,8 +91,13 @@ class Plan:
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...] = ()
     """Messages for the user before the start."""
-    serves_horovod: bool = False
-    """Whether Horovod's ranks meet at a store that the first agent serves."""
+    may_use_horovod: bool = False
+    """Whether the script's Python may have Horovod, which trains alone in ranks that MPI has not started."""
+
+    @property
+    def mpi(self) -> str:
+        """Return what starts the ranks of MPI, as in `Launcher`; empty: echelon starts them."""
+        return self.launcher.mpi if self.launcher is not None else ""
 
     @property
     def has_allocation(self) -> bool:

@@ -82,10 +82,9 @@ def install(memory_bytes: int) -> None:
         "current_device_idx": 0, "current_stream": _Nothing(), "set_stream": None, "synchronize": None,
         "set_device_index": None, "set_device_idx": None,
     }  # fmt: skip
-    accelerator = getattr(torch, "accelerator", None)
     for name, value in of_any.items():
-        if hasattr(accelerator, name):
-            patches.replace(accelerator, name, _answering(value), why=_WHY)
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, _answering(value), why=_WHY)
     _make_types()
     _choose_as_on_devices()
 

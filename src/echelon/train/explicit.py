@@ -1,7 +1,7 @@
 """The explicit form: what a script calls that has a run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -69,7 +69,7 @@ class Explicit(Training):
         blocks: Sequence[str] = (),
         plan: Mapping[str, Any] | None = None,
         sample: object = None,
-        state: Optional["State"] = None,
+        state: "State | None" = None,
         initialize: Callable[[nn.Module], Any] | None = None,
     ) -> "Parallel": ...
 
@@ -83,7 +83,7 @@ class Explicit(Training):
         blocks: Sequence[str] = (),
         plan: Mapping[str, Any] | None = None,
         sample: object = None,
-        state: Optional["State"] = None,
+        state: "State | None" = None,
         initialize: Callable[[nn.Module], Any] | None = None,
     ) -> "Parallel | Trained":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.

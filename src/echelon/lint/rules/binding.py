@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from echelon.lint.batch import Option
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit
+from echelon.lint.finding import Hit, Rule, counted, hit
 from echelon.lint.job import Job
 from echelon.lint.program import Program
 from echelon.lint.starts import Start

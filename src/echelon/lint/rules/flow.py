@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from echelon.lint.command import Command
-from echelon.lint.finding import Hit, Rule
-from echelon.lint.hits import hit, line_before
+from echelon.lint.finding import Hit, Rule, hit, line_before
 from echelon.lint.job import Job
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
 
@@ -80,7 +79,7 @@ def conda_without_hook(job: Job) -> Iterator[Hit]:
                 f"{argv[0]} activate is a shell function, which a batch job's shell does not have: the "
                 "environment is not activated"
             )
-            yield hit(command.argv[0], message, hook, edits=line_before(job, command, hook))
+            yield hit(command.argv[0], message, hook, edits=line_before(job.lines, command, hook))
             return
 
 
@@ -118,7 +117,7 @@ def hidden_by_pipe(job: Job) -> Iterator[Hit]:
                 f"the exit code of the pipe is that of {follows.program}: if {start.name} fails, Slurm still "
                 "reports COMPLETED"
             )
-            yield hit(start.word, message, "set -o pipefail", edits=line_before(job, command, "set -o pipefail"))
+            yield hit(start.word, message, "set -o pipefail", edits=line_before(job.lines, command, "set -o pipefail"))
             return
 
 

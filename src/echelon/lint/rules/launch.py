@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.environment import digits
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit, judged
+from echelon.lint.finding import Hit, Rule, counted, hit, judged
 from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING

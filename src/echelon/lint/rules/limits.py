@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit, judged
+from echelon.lint.finding import Hit, Rule, counted, hit, judged
 from echelon.lint.job import Job
 from echelon.plan.shape import usable_cores
 

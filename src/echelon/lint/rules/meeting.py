@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from echelon.lint.command import SHELLS, Command, Word
-from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit, judged
+from echelon.lint.finding import Edit, Hit, Rule, hit, judged
 from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.starts import Start

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import SHELLS
-from echelon.lint.finding import Edit, Hit, Rule, counted
-from echelon.lint.hits import hit, judged, line_before
+from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged, line_before
 from echelon.lint.job import Job
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
 from echelon.lint.toml import words
@@ -63,7 +62,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
     if row.name not in _meant_names(job, row.name):
         message = f"{job.num_nodes} nodes, but {row.name} is not set: {row.why}"
         repair = f"export {row.name}={row.value}"
-        yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
+        yield hit(start.word, message, repair, edits=line_before(job.lines, start.command, repair))
 
 
 def wrong_interface(job: Job) -> Iterator[Hit]:
@@ -132,7 +131,7 @@ def no_cache(job: Job) -> Iterator[Hit]:
         job_id = f"${words()['slurm']['variable']}JOB_ID"
         message = f"{row} is not set: {ranks} ranks share one MIOpen database in the home folder"
         repair = f'export {row}="/tmp/$USER-miopen-{job_id}" MIOPEN_CUSTOM_CACHE_DIR="/tmp/$USER-miopen-{job_id}"'
-        yield hit(start.word, message, repair, edits=line_before(job, start.command, repair))
+        yield hit(start.word, message, repair, edits=line_before(job.lines, start.command, repair))
 
 
 def unset(job: Job) -> Iterator[Hit]:

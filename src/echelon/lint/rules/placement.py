@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
-from echelon.lint.hits import judged
+from echelon.lint.finding import Hit, Rule, judged
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.visibility import ALL, OWN
 from echelon.script.branches import tail

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.environment import digits
-from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import judged
+from echelon.lint.finding import Edit, Hit, Rule, judged
 from echelon.lint.program import DEEPEST, FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
 

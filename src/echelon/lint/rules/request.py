@@ -11,8 +11,7 @@ from echelon import units
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint.batch import Option, names, read
-from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import hit, judged
+from echelon.lint.finding import Edit, Hit, Rule, hit, judged
 from echelon.lint.job import Job
 from echelon.lint.toml import words
 

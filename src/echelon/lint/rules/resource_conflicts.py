@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import Command, Word
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit
+from echelon.lint.finding import Hit, Rule, counted, hit
 from echelon.lint.job import DEVICE_OPTIONS, Job
 from echelon.lint.starts import LAUNCHERS
 from echelon.lint.toml import words

@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Edit, Hit, Rule
-from echelon.lint.hits import judged
+from echelon.lint.finding import Edit, Hit, Rule, judged
 from echelon.lint.program import FUNCTIONS, Program, constant, keyword
 from echelon.script.branches import LOOPS, tail
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from echelon.lint.finding import Edit, Hit, Rule, counted, lines_of
-from echelon.lint.hits import judged
+from echelon.lint.finding import Edit, Hit, Rule, counted, judged, lines_of
 from echelon.lint.job import Job
 from echelon.lint.toml import words
 

@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from echelon.lint.finding import Hit, Rule
-from echelon.lint.hits import hit
+from echelon.lint.finding import Hit, Rule, hit
 from echelon.lint.job import Job
 from echelon.lint.program import constant, keyword
 from echelon.lint.starts import LAUNCHERS, Start

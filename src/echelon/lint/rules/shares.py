@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from echelon import units
 from echelon.lint.batch import Option
-from echelon.lint.finding import Edit, Hit, Rule, counted
-from echelon.lint.hits import hit
+from echelon.lint.finding import Edit, Hit, Rule, counted, hit
 from echelon.lint.job import Job
 
 STARVED = 0.5

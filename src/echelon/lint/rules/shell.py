@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from echelon.lint.command import ASSIGNMENT, Command, Word
-from echelon.lint.finding import Edit, Hit, Rule, counted
-from echelon.lint.hits import hit, judged
+from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged
 from echelon.lint.job import Job
 from echelon.lint.toml import words
 from echelon.lint.values import EXPORTS

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from echelon.lint.command import SHELLS
 from echelon.lint.executed_commands import INERT
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit
+from echelon.lint.finding import Hit, Rule, counted, hit
 from echelon.lint.job import Job
 from echelon.lint.starts import LAUNCHERS, Start, is_inert
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule, counted
-from echelon.lint.hits import hit, line_before
+from echelon.lint.finding import Hit, Rule, counted, hit, line_before
 from echelon.lint.job import Job
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
@@ -81,7 +80,7 @@ def fork(job: Job) -> Iterator[Hit]:
             )
             message = f"{forked}, but {needed.name} is not set: {needed.why}"
             repair = f"export {needed.name}={needed.value} CXI_FORK_SAFE_HP=1 FI_CXI_DISABLE_CQ_HUGETLB=1"
-            yield hit(place, message, repair, edits=line_before(job, job.starts[0].command, repair))
+            yield hit(place, message, repair, edits=line_before(job.lines, job.starts[0].command, repair))
             return
 
 

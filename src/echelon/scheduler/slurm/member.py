@@ -29,12 +29,11 @@ class Slurm(Scheduler):
         return _in_allocation(job, allocation)
 
     def step(self, job: Job, shape: Shape) -> tuple[str, ...]:
-        mpi = job.launcher.mpi if job.launcher is not None else ""
         return step_command(
             num_nodes=shape.num_nodes,
             tasks_per_node=shape.ranks_per_node if job.launch == "tasks" else 1,
             devices_per_node=shape.devices_per_node,
-            mpi=mpi or "none",
+            mpi=job.mpi or "none",
             outlives_nodes=shape.outlives_nodes,
         )
 
@@ -53,7 +52,6 @@ class Slurm(Scheduler):
         return Start(name="srun", words=(*step, *command), environ=step_environment(environ))
 
     def cannot_start(self, plan: Plan, end: End) -> UsageError | RunError:
-        mpi = plan.launcher.mpi if plan.launcher is not None else ""
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", end.said))) or plan.nodes
         error = refusal(plan, end.said, nodes)
         if error is not None:
@@ -63,9 +61,9 @@ class Slurm(Scheduler):
                 end,
                 f"allocate a core for each: salloc --ntasks-per-node={plan.ranks_per_node} …   or --launch warm",
             )
-        if mpi and "Invalid MPI type" in end.said:
+        if plan.mpi and "Invalid MPI type" in end.said:
             return not_started(
-                end, f"this Slurm lists {mpi} but cannot load it; srun --mpi=list shows the other plugins"
+                end, f"this Slurm lists {plan.mpi} but cannot load it; srun --mpi=list shows the other plugins"
             )
         return not_started(end, hint_for_mpi(plan, end))
 

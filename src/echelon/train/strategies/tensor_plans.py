@@ -27,7 +27,7 @@ UP = {"up_proj", "gate_proj", "w1", "w3", "fc1", "c_fc", "up", "gate", "dense_h_
 DOWN = {"down_proj", "w2", "fc2", "c_proj", "down", "dense_4h_to_h", "lin2", "linear2", "fc_out"}
 HEADS = ("n_head", "num_heads", "n_heads", "num_attention_heads", "heads", "n_kv_heads", "num_key_value_heads",
          "num_kv_heads", "n_kv_head")  # fmt: skip
-NORMS = (nn.LayerNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
+NORMS = (nn.LayerNorm, nn.RMSNorm)
 
 
 OF_ATTENTION = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
