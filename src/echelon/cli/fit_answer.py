@@ -133,7 +133,7 @@ class Answer:
 
     def _row(self, judged: Verdict) -> tuple[str, ...]:
         row = _row(judged, self._log.rows)
-        return (*row[:-1], "refused") if self._is_refused(judged.layout) else row
+        return (*row[:-1], "refused") if self._traced.refusal_of(judged.layout) else row
 
     def _fills(self, first: Verdict) -> str:
         """Say what fills the memory at the peak of the script as it is."""
@@ -170,30 +170,12 @@ class Answer:
         lines.append(f"the fewest devices with FSDP: {_numbers(few.surely, few.perhaps, 'device', is_least=True)}")
         chosen = self._choice(judged)
         if chosen is not None:
-            cuts = chosen.chosen is not None and self._cuts_batch(chosen.chosen.layout)
-            doubt = "; a trace does not show whether the model mixes samples, which run refuses" if cuts else ""
+            doubt = "" if chosen.chosen is None else self._traced.doubt_of(chosen.chosen.layout)
             lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}{doubt}")
             if chosen.chosen is not None:
-                lines.append(f"  {self._command(chosen.chosen.layout)}")
+                layout = chosen.chosen.layout
+                lines.append(f"  {self._traced.refusal_of(layout) or command(layout)}")
         return "\n".join(lines)
-
-    def _command(self, layout: Layout) -> str:
-        """Return the command for a strategy, or why `echelon run` would refuse it."""
-        if not self._is_refused(layout):
-            return command(layout)
-        way_out = ""
-        if self._traced.is_own:
-            way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
-        return f"echelon run --scale {choice.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
-
-    def _cuts_batch(self, layout: Layout) -> bool:
-        """Say whether the answer is an `echelon run` whose ranks have parts of the batch."""
-        return choice.how(layout) in ("data", "fsdp") and not self._is_refused(layout)
-
-    def _is_refused(self, layout: Layout) -> bool:
-        """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""
-        how = choice.how(layout)
-        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in choice.MODEL_PARALLEL)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
         if not self._log.rows:

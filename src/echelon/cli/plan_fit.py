@@ -136,7 +136,7 @@ class Answer:
             "chosen": None if self._choice.chosen is None else summary(self._choice.chosen),
             "simpler": None if simpler is None else summary(simpler),
             "refused": [summary(verdict) for verdict in self._choice.refused],
-            "why": self._choice.why,
+            "why": self._why,
             "notes": self._traced.log.notes,
             "take": self._take(),
         }
@@ -151,9 +151,27 @@ class Answer:
         )
         for note in traced.log.notes:
             print(f"note: {note}")
-        print(self._choice.why)
+        print(self._why)
         for line in self._take():
             print(line)
+
+    @property
+    def _submitted(self) -> Layout | None:
+        """The layout of the command for the unchanged script; None without one."""
+        from echelon.estimate import choice
+
+        chosen = self._choice.chosen
+        if chosen is None:
+            return None
+        is_plain = chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing
+        if is_plain or choice.how(chosen.layout):
+            return chosen.layout
+        return None if self._scaled is None or self._scaled.chosen is None else self._scaled.chosen.layout
+
+    @property
+    def _why(self) -> str:
+        layout = self._submitted
+        return self._choice.why + ("" if layout is None else self._traced.doubt_of(layout))
 
     def _take(self) -> list[str]:
         """Return the lines to type for the strategy that fits, and for the first that an unchanged script can use."""
@@ -163,25 +181,24 @@ class Answer:
         if chosen is None:
             return [self._on_more()]
         lines = []
-        how = choice.how(chosen.layout)
-        if not how and chosen.layout != type(chosen.layout)():
+        if not choice.how(chosen.layout) and chosen.layout != type(chosen.layout)():
             lines.append(f"{chosen.layout.name}: run.parallelize(model, echelon.{chosen.layout.code})")
-        if chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing:
-            lines.append(f"{chosen.layout.name}: {self._submit('')}")
-        elif how:
-            lines.append(f"{chosen.layout.name}: {self._submit(how)}")
-        elif self._scaled is not None and self._scaled.chosen is not None:
-            other = self._scaled.chosen.layout
-            lines.append(f"{other.name}: {self._submit(choice.how(other))}")
+        layout = self._submitted
+        if layout is not None:
+            lines.append(f"{layout.name}: {self._submit(layout)}")
         return lines
 
-    def _submit(self, how: str) -> str:
-        """Return the command that submits the script scaled so, or why `echelon submit` would refuse it."""
+    def _submit(self, layout: Layout) -> str:
+        """Return the command that submits the script scaled so, or why `echelon submit` or its run would refuse it."""
+        from echelon.estimate import choice
+
+        how = choice.how(layout)
         words = _words(RESOURCES, {**self._values, "time": slurm_time(self._booking.minutes)})
         words += ["--scale", how] if how else []
         words += [self._question.target, *self._question.arguments]
-        reason = self._refusal(words)
-        return f"echelon submit would refuse it: {reason}" if reason else f"echelon submit {shlex.join(words)}"
+        if reason := self._refusal(words):
+            return f"echelon submit would refuse it: {reason}"
+        return self._traced.refusal_of(layout) or f"echelon submit {shlex.join(words)}"
 
     def _on_more(self) -> str:
         """Return the command with the fewest ranks on which FSDP fits, without checkpointing or with it."""
