@@ -1,9 +1,8 @@
-"""`echelon topology`: show this node's hardware as a table, as data and as a picture."""
+"""`echelon topology`: show this node's hardware as a table and as data."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="print it as data"),
-    Option(names=("--svg",), value="FILE", takes="file", help="draw it into FILE as well"),
     Option(names=("--root",), value="DIR", takes="folder",
            help="read a copy of another node's /sys, /proc and /dev below DIR"),
     Option(names=("-h", "--help"), help="show this"),
@@ -30,7 +28,7 @@ HELP = Help(
     about="Show the hardware of this node: cores and NUMA domains, devices and the cores nearest to them, network "
     "interfaces, links, and the parts that the cgroup allows. Needs neither root nor vendor tools.",
     groups=(("options", OPTIONS),),
-    example="echelon topology --svg node.svg",
+    example="echelon topology --json",
 )
 LEGEND = (
     ("X", "the same device"),
@@ -68,8 +66,6 @@ def main(arguments: list[str]) -> int:
             f"--root {root}: it has no sys/devices/system/cpu, so it is not a copy of a node",
             hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
         )
-    if "svg" in values:
-        _draw(node, values["svg"])
     if "json" in values:
         import json
 
@@ -77,19 +73,6 @@ def main(arguments: list[str]) -> int:
     else:
         print("\n".join(table(node)))
     return 0
-
-
-def _draw(node: Node, path: str) -> None:
-    from echelon.cli import topology_picture
-
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(topology_picture.svg(node))
-    except OSError as error:
-        raise UsageError(
-            f"--svg {path or repr('')}: {error.strerror}", hint="echelon topology --svg node.svg"
-        ) from None
-    print(f"echelon: drew {path}", file=sys.stderr)
 
 
 def table(node: Node) -> list[str]:
