@@ -16,7 +16,7 @@ from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
 from echelon.launch.fit import Question, Traced
-from echelon.units import counted, duration, size
+from echelon.units import aligned, counted, duration, size
 
 MOST_MODULES = 5
 
@@ -125,7 +125,7 @@ class Answer:
     def _print_device(self, judged: _Judged) -> None:
         target, first = judged.target, judged.as_it_is
         print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
-        print_table(_table([_HEAD, *(self._row(one) for one in judged.verdicts)]))
+        print_table("\n".join(aligned([_HEAD, *(self._row(one) for one in judged.verdicts)])))
         print_table(self._fills(first))
         changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
         print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
@@ -205,7 +205,7 @@ class Answer:
         for judged in self._judged:
             first = judged.as_it_is
             rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(first), first.answer))
-        return _table(rows)
+        return "\n".join(aligned(rows))
 
     def _device_data(self, judged: _Judged) -> dict[str, Any]:
         batch, few, chosen = self._largest(judged), self._fewest(judged), self._choice(judged)
@@ -273,12 +273,6 @@ def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) ->
     if is_least:
         return f"{first} may be enough, " + (f"{counted(other, noun)} surely" if other else "none is sure")
     return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
 
 
 def _fails(judged: Verdict) -> bool:

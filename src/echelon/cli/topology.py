@@ -10,10 +10,10 @@ from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.topology import binding, discover
-from echelon.units import size
+from echelon.units import aligned, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from echelon.topology.node import Device, Node
 
@@ -124,7 +124,7 @@ def _domains(node: Node) -> list[str]:
         rows.append(
             [_known(number), binding.cpu_list(cpus) or "none", allowed or "none", _size(memory), " ".join(here) or "-"]
         )
-    return columns(["NUMA", "CORES", "ALLOWED", "MEMORY", "DEVICES"], rows)
+    return aligned([["NUMA", "CORES", "ALLOWED", "MEMORY", "DEVICES"], *rows])
 
 
 def _devices(node: Node) -> list[str]:
@@ -147,7 +147,7 @@ def _devices(node: Node) -> list[str]:
                 nic.name if nic else UNKNOWN if node.nics else "-",
             ]
         )
-    return columns(["DEVICE", "MODEL", "PCI", "CHIP", "NUMA", "MEMORY", "NEAREST CORES", "DISTANCE", "NIC"], rows)
+    return aligned([["DEVICE", "MODEL", "PCI", "CHIP", "NUMA", "MEMORY", "NEAREST CORES", "DISTANCE", "NIC"], *rows])
 
 
 def _nics(node: Node) -> list[str]:
@@ -163,7 +163,7 @@ def _nics(node: Node) -> list[str]:
         ]
         for nic in node.nics
     ]
-    return columns(["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], rows)
+    return aligned([["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], *rows])
 
 
 def _matrix(node: Node) -> list[str]:
@@ -171,7 +171,7 @@ def _matrix(node: Node) -> list[str]:
     rows = [[str(device.number), *letters[index]] for index, device in enumerate(node.devices)]
     used = {letter.rstrip("0123456789") for row in letters for letter in row} - {"X"}
     legend = [f"{sign}: {meaning}" for sign, meaning in LEGEND if sign.rstrip("#") in used]
-    return [*columns(["", *(str(device.number) for device in node.devices)], rows), *legend]
+    return [*aligned([["", *(str(device.number) for device in node.devices)], *rows]), *legend]
 
 
 def relation(node: Node, device: Device, other: Device) -> str:
@@ -202,14 +202,6 @@ def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:
     while grown := {number for edge in edges if edge & seen for number in edge} - seen:
         seen |= grown
     return end in seen
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows under a head; each column is as wide as its widest cell."""
-    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
-    return [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
 
 
 def _known(number: int) -> str:
