@@ -1,8 +1,9 @@
-"""Parse and format times, sizes and bills as people and Slurm write them."""
+"""Parse and format times, sizes and bills as people and Slurm write them; align tables."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from echelon.errors import UsageError
 
@@ -131,3 +132,14 @@ def counted(number: int, noun: str) -> str:
     ('1 rank', '2 ranks')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, to_right: bool = False) -> list[str]:
+    """Return the lines of a table; each column is as wide as its widest cell.
+
+    >>> aligned([("rank", "node"), ("12", "a")])
+    ['rank  node', '12    a']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = str.rjust if to_right else str.ljust
+    return ["  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

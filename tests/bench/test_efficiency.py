@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.bench.generated import PHASES, QUESTION, Folder
 
 from echelon.errors import UsageError
+from echelon.monitor.page import plots
 from echelon.trials import efficiency, measured, plot, records, scaling_report
 from echelon.trials.question import WEAK, Question, Size, parse, place, usual
 
@@ -281,7 +282,7 @@ def test_picture_has_both_lines_in_two_files(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "bench")
     folder.run(1, [0.1] * 99)
     folder.run(2, [0.06, 0.07] * 50)
-    files = plot.paths(str(tmp_path / "scaling.png"), usual="scaling")
+    files = plots.paths(str(tmp_path / "scaling.png"), usual="scaling")
     assert [os.path.basename(file) for file in files] == ["scaling.svg", "scaling.png"]
     plot.draw(folder.question, folder.rows(), files)
     first = Path(files[0]).read_text()
@@ -294,4 +295,4 @@ def test_picture_has_both_lines_in_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "/", "missing/folder/name"])
 def test_picture_that_cannot_be_drawn(name: str) -> None:
     with pytest.raises(UsageError, match="--plot"):
-        plot.paths(name, usual="scaling")
+        plots.paths(name, usual="scaling")

@@ -9,7 +9,8 @@ from tests.bench.lines import bench, is_one_error, missing_on_page
 
 from echelon.bandwidth import operations
 from echelon.cli import bench_network
-from echelon.trials import network, plot
+from echelon.monitor.page import plots
+from echelon.trials import network
 
 
 def test_operations_of_real_ranks_are_right(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_reference_missing_operation_and_wrong_result_are_said(tmp_path: Path) -
     assert "all-to-all: gloo does not have it" in text
     assert "all-reduce reaches 25% of what such nodes reach: 4.00 GB/s (a page)" in text
     assert network.wrong(found) == ["all-gather of 1 MiB gave a wrong result"]
-    files = plot.paths(str(tmp_path / "net"), usual="network")
+    files = plots.paths(str(tmp_path / "net"), usual="network")
     network.draw(found, files)
     assert "what such nodes reach (all-reduce)" in Path(files[0]).read_text()
     assert "no reference" in network.text(result())

@@ -51,7 +51,7 @@ QUIET = {
     "completion": [],
     "man": [],
 }
-HARMFUL = {"--learn", "--fix", "--svg", "--out", "--web", "--help", "-h"}
+HARMFUL = {"--learn", "--fix", "--out", "--web", "--help", "-h"}
 USUAL = {
     "plan": ["--machine", "lumi", "--gpus", "8"],
     "submit": ["--machine", "lumi", "--time", "1h", "--account", "p"],

@@ -18,6 +18,7 @@ from echelon.estimate.devices import Device
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import judge
 from echelon.launch.auto_fit import Memory, choose
+from echelon.launch.fit import Traced
 from echelon.orders.scale import DEFAULT, ScaleOptions
 
 GIB = 1 << 30
@@ -26,6 +27,13 @@ GIB = 1 << 30
 def log() -> EventLog:
     """Return the log of a model of 1040 MiB with two states, in eight blocks, and few activations."""
     return of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8)
+
+
+def traced(log: EventLog, *, refusal: str = "") -> Traced:
+    return Traced(
+        log=log, optimizers=("AdamW",), num_steps=2, num_parameters=1, dtypes=("float32",), uses_device=True,
+        seconds=1.0, refusal=refusal, is_own=False,
+    )  # fmt: skip
 
 
 def ranks(memory_bytes: int, num_ranks: int = 2) -> Memory:
@@ -46,7 +54,7 @@ def test_just_enough_memory_for_each_way() -> None:
     result = needs()
     assert list(result) == ["data", "fsdp", "tensor", "pipeline"]
     for how, need in result.items():
-        fitted = choose(log(), ranks(int(need / (1 - MARGIN)) + 1), DEFAULT, script="train.py")
+        fitted = choose(traced(log()), ranks(int(need / (1 - MARGIN)) + 1), DEFAULT, script="train.py")
         assert result[fitted.how] <= need, how
         assert ("would take" in fitted.why) is (fitted.how != "data")
         taken.add(fitted.how)
@@ -56,40 +64,65 @@ def test_just_enough_memory_for_each_way() -> None:
 def test_options_leave_out_ways() -> None:
     """An option for shared batches never leads to a split model, and one for whole gradients not to sharded weights."""
     tight = ranks(int(min(needs().values()) / (1 - MARGIN)) + 1)
-    assert choose(log(), tight, DEFAULT, script="train.py").how == min(needs(), key=needs().get)
+    assert choose(traced(log()), tight, DEFAULT, script="train.py").how == min(needs(), key=needs().get)
     fsdp = ranks(int(needs()["fsdp"] / (1 - MARGIN)) + 1)
-    assert choose(log(), fsdp, ScaleOptions(draws_all=True), script="train.py").how == "fsdp"
+    assert choose(traced(log()), fsdp, ScaleOptions(draws_all=True), script="train.py").how == "fsdp"
     with pytest.raises(UsageError, match="no strategy fits: data needs least"):
-        choose(log(), fsdp, ScaleOptions(compress="bf16"), script="train.py")
+        choose(traced(log()), fsdp, ScaleOptions(compress="bf16"), script="train.py")
 
 
 def test_batches_of_each_rank_count() -> None:
     """With --per-device-batch each rank has all rows of the script's batch, and needs more."""
     data = ranks(int(needs()["data"] / (1 - MARGIN)) + 1)
-    assert choose(log(), data, DEFAULT, script="train.py").how == "data"
+    assert choose(traced(log()), data, DEFAULT, script="train.py").how == "data"
     large = of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8, activation_bytes=256 * MIB)
     device = data.device
     shared, own = (judge(large, layout, device) for layout in
                    (choice.layouts(large, 2, 2)[0], choice.layouts(large, 2, 2, rows=16)[0]))  # fmt: skip
     assert own.high_bytes > shared.high_bytes
     tight = ranks(int(shared.high_bytes / (1 - MARGIN)) + 1)
-    assert choose(large, tight, DEFAULT, script="train.py").how == "data"
+    assert choose(traced(large), tight, DEFAULT, script="train.py").how == "data"
     with pytest.raises(UsageError, match="FSDP needs least"):
-        choose(large, tight, ScaleOptions(keeps_batch=True), script="train.py")
+        choose(traced(large), tight, ScaleOptions(keeps_batch=True), script="train.py")
 
 
 def test_nothing_fits() -> None:
     """The error names the way that needs least, and what would fit in the script, or which command tells more."""
     with pytest.raises(UsageError, match=r"--scale auto-fit: train\.py: no strategy fits") as result:
-        choose(log(), ranks(MIB), DEFAULT, script="train.py")
+        choose(traced(log()), ranks(MIB), DEFAULT, script="train.py")
     assert result.value.hint == "echelon fit train.py   says what to change first"
     tall = of_model(num_blocks=8, block_bytes=8 * MIB, rows=8, activation_bytes=256 * MIB)
     layout = choice.layouts(tall, 1, 1)[0].changed(checkpointing=True)
     need = judge(tall, layout, ranks(80 * GIB).device).high_bytes
     with pytest.raises(UsageError, match="one device needs least") as result:
-        choose(tall, ranks(int(need / (1 - MARGIN)) + 1, 1), DEFAULT, script="train.py")
+        choose(traced(tall), ranks(int(need / (1 - MARGIN)) + 1, 1), DEFAULT, script="train.py")
     assert result.value.hint.startswith("one device + checkpointing fits, at most ")
     assert result.value.hint.endswith('run.parallelize(model, echelon.Strategy(checkpointing="full"))')
+
+
+def test_way_that_a_run_refuses_is_not_taken() -> None:
+    """Of a batch that ranks cannot share, only ways that split the model are left; without one nothing is started."""
+    roomy = ranks(80 * GIB)
+    refused = traced(log(), refusal="the rows of the batch are steps of time")
+    assert choose(refused, roomy, DEFAULT, script="train.py").how in choice.MODEL_PARALLEL
+    with pytest.raises(
+        UsageError, match="--scale data would refuse it: the rows of the batch are steps of time"
+    ) as result:
+        choose(refused, roomy, ScaleOptions(compress="bf16"), script="train.py")
+    assert result.value.hint == "echelon run -n 1 train.py"
+    alone = choose(refused, ranks(80 * GIB, 1), DEFAULT, script="train.py")
+    assert (alone.how, "mixes samples" in alone.why) == ("data", False)
+
+
+@pytest.mark.parametrize(("how", "has_doubt"), [("data", True), ("fsdp", True), ("tensor", False), ("pipeline", False)])
+def test_doubt_about_mixed_samples(how: str, has_doubt: bool) -> None:
+    """Where ranks have parts of the batch, the reason ends in what a trace does not show, as `echelon fit` says."""
+    (layout,) = [layout for layout in choice.layouts(log(), 2, 2) if choice.how(layout) == how]
+    doubt = "; a trace does not show whether the model mixes samples, which run refuses"
+    assert traced(log()).doubt_of(layout) == (doubt if has_doubt else "")
+    assert traced(log(), refusal="of time").doubt_of(layout) == ""
+    if how == "data":
+        assert choose(traced(log()), ranks(80 * GIB), DEFAULT, script="train.py").why.endswith(doubt)
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

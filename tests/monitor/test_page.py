@@ -9,7 +9,9 @@ import pytest
 from tests import warm
 from tests.monitor.watch import fleet
 
+from echelon.monitor import training
 from echelon.monitor.page import plots
+from echelon.monitor.watch.web import server
 
 
 class Page(HTMLParser):
@@ -118,3 +120,27 @@ def test_long_run_is_a_small_page() -> None:
     text = plots.curves([("run", points)], x="step", y="loss")
     (found,) = re.findall(r'points="([^"]*)"', text)
     assert len(found.split()) <= plots.MOST_POINTS
+
+
+def test_pages_have_the_same_colours(tmp_path: Path) -> None:
+    """A part of a step has one colour on the page of the report and on that of `echelon watch --web`."""
+    fleet.write(tmp_path / "run", num_nodes=1, ranks_per_node=1)
+    assert report(tmp_path, "--html", "page.html", "run").returncode == 0
+    text = (tmp_path / "page.html").read_text()
+    assert plots.STYLE in text
+    assert plots.STYLE in server.read().content.decode()
+    assert [*training.PARTS, training.REST] == re.findall('"([^"]+)"', re.findall(r"PARTS = \[(.*)\]", script())[0])
+    assert text.count('class="part-0"') == text.count("class='part-0'") == 1  # in the bar, and in its legend
+
+
+def script() -> str:
+    return (Path(server.__file__).parent / "page.js").read_text()
+
+
+@pytest.mark.filterwarnings("error")
+def test_figure_of_nothing_is_drawn(tmp_path: Path) -> None:
+    """A run without numbers has axes and no legend."""
+    pytest.importorskip("matplotlib")
+    panels = [plots.Panel(x="step", y="loss"), plots.Panel(x="step", y="apart")]
+    plots.save(panels, [str(tmp_path / "x.png")], heights=(3, 2))
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -38,6 +38,7 @@ def test_simplest_strategy_is_a_command_that_submit_accepts(tmp_path: Path) -> N
     """A small model is shared by data; what is pasted is accepted by echelon submit."""
     result = fit(tmp_path, "--gpus 8 --json --fit train.py 256 2")
     assert (result["chosen"]["scale"], result["simpler"]) == ("data", None)
+    assert result["why"].endswith("; a trace does not show whether the model mixes samples, which run refuses")
     (line,) = result["take"]
     again = echelon(tmp_path, line.partition("echelon ")[2].replace("submit ", "submit --dry-run ", 1))
     assert again.returncode == 0, again.stderr
@@ -76,6 +77,19 @@ def test_script_that_distributes_itself_is_told_so(tmp_path: Path) -> None:
     done = echelon(tmp_path, f"{PLAN} --gpus 8 --fit own.py 64 2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("data: echelon submit would refuse it: own.py distributes itself")
+
+
+def test_batch_that_ranks_cannot_share_is_told(tmp_path: Path) -> None:
+    """What `echelon run` would refuse is no command, and nothing is said of mixed samples, as in `echelon fit`."""
+    (tmp_path / "whole.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(2):\n    model.weight.square().sum().backward()\n    optimizer.step()\n"
+    )
+    done = echelon(tmp_path, f"{PLAN} --gpus 8 --fit whole.py")
+    assert done.returncode == 0, done.stderr
+    why, command = done.stdout.splitlines()[-2:]
+    assert "mixes samples" not in why
+    assert command.startswith("data: echelon run --scale data would refuse it: the script called backward(), but ")
 
 
 @pytest.mark.parametrize(

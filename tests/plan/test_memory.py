@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.plan.test_command import echelon
 
+from echelon.estimate.layout import Layout
 from echelon.plan import memory
 from echelon.plan.memory import Devices, Fit, Model
 
@@ -25,13 +26,13 @@ def fits(num_parameters: float, num_ranks: int, **changes: str) -> dict[str, Fit
     return {fit.strategy: fit for fit in memory.fits(model, devices)}
 
 
-@pytest.mark.parametrize("way", memory.WAYS, ids=[way.name for way in memory.WAYS])
-def test_formula_is_that_of_the_page(way: memory.Way) -> None:
+@pytest.mark.parametrize("layout", memory.layouts(2), ids=lambda layout: layout.name)
+def test_formula_is_that_of_the_page(layout: Layout) -> None:
     """What a rank keeps is what docs/strategies says of the strategy, where it is counted on real ranks."""
-    row = f"| `{way.code.format(n=2).replace(', offload=True', '')}` | "
+    row = f"| `{layout.code.replace(', offload=True', '')}` | "
     tables = "".join(page.read_text("utf-8").partition("## Memory")[2] for page in PAGES)
     formulas = re.findall(r"`([^`]+)`", tables.partition(row)[2][:60])[:3]
-    kept = memory.kept(way, Model(num_parameters=1000, dtype="fp32", optimizer="adamw"), 2)
+    kept = memory.kept(layout, Model(num_parameters=1000, dtype="fp32", optimizer="adamw"))
     for formula, what in zip(formulas, ("weights", "gradients", "states"), strict=True):
         assert kept[what] == 4 * eval(formula.replace("·", "*"), {"W": 1000, "s": 2, "r": 2}), what
 

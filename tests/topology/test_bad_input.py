@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.topology import trees
 
-from echelon.cli import topology, topology_picture
+from echelon.cli import topology
 from echelon.topology import binding, discover, files
 from echelon.topology.cpu_lists import parse_cpu_list
 from echelon.topology.node import Node
@@ -31,7 +31,6 @@ def use(node: Node) -> None:
     """Do with a node all that is done with nodes."""
     discover.as_dict(node)
     topology.table(node)
-    topology_picture.svg(node)
     for device in node.devices:
         binding.nearest_nic(node, device)
 

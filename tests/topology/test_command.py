@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.topology import trees
 
 import echelon
-from echelon.cli import topology, topology_picture
+from echelon.cli import topology
 from echelon.errors import UsageError
 from echelon.topology import discover
 
@@ -107,44 +106,12 @@ def test_json_of_a_device(tmp_path: Path) -> None:
     assert shown["cpus"]["caches"][0] == "0-7,64-71"
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)
-def test_picture_is_svg_with_every_part(machine: Callable[..., Path], tmp_path: Path) -> None:
-    """The picture is well-formed, names every device, NIC and domain with cores, and nothing lies outside it."""
-    root = machine(tmp_path / "tree")
-    target = tmp_path / "node.svg"
-    assert topology.main(["--root", str(root), "--svg", str(target)]) == 0
-    picture = ElementTree.fromstring(target.read_text("utf-8"))
-    node = discover.read(str(root), {})
-    words = [element.text for element in picture.iter() if element.text]
-    for name in (*(f"device {device.number}" for device in node.devices), *(nic.name for nic in node.nics)):
-        assert name in words
-    width, height = float(picture.get("width", "0")), float(picture.get("height", "0"))
-    for box in (element for element in picture.iter() if element.tag.endswith("rect")):
-        x, y = float(box.get("x", "0")), float(box.get("y", "0"))
-        assert 0 <= x <= x + float(box.get("width", "0")) <= width
-        assert 0 <= y <= y + float(box.get("height", "0")) <= height
-
-
-def test_picture_of_a_switch_is_one_bar(tmp_path: Path) -> None:
-    """Eight devices that reach each other alike are joined by a bar, not by 28 lines."""
-    node = discover.read(str(trees.dgx_a100(tmp_path)), {})
-    links = tuple((one, other, "nvlink", 12) for one in range(8) for other in range(one + 1, 8))
-    assert "NVLink: each with each, 12 links" in topology_picture.svg(node._replace(device_links=links))
-
-
-def test_picture_survives_a_name_of_any_letters(tmp_path: Path) -> None:
-    """A model's or a node's name cannot break the picture."""
-    node = discover.read(str(trees.v100(tmp_path)), {})._replace(name="<&>\x00\x1b")
-    ElementTree.fromstring(topology_picture.svg(node))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
         (["--jsn"], "no option --jsn", "did you mean --json?"),
         (["node"], "'node' is none", "echelon topology --help"),
-        (["--svg"], "--svg needs a value", "echelon topology --svg FILE"),
-        (["--svg", "missing/node.svg"], "No such file", "node.svg"),
+        (["--root"], "--root needs a value", "echelon topology --root DIR"),
         (["--root", "missing"], "this directory does not exist", "--root"),
         (["--root", "."], "not a copy of a node", "DIR"),
         (["--json=1"], "--json takes no value", "--json"),
@@ -164,7 +131,7 @@ def test_bad_command_line(
 def test_help_ends_in_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     """Help is shown on standard output."""
     assert topology.main(["-h"]) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["example:", "  echelon topology --svg node.svg"]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["example:", "  echelon topology --json"]
 
 
 def test_this_machine_is_read(capsys: pytest.CaptureFixture[str]) -> None:

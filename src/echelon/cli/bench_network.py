@@ -42,9 +42,10 @@ def main(arguments: list[str], help_text: Callable[[], str]) -> int:
     names, sizes = _names(values), _sizes(values)
     from echelon.cli import nodes
     from echelon.host import Host
-    from echelon.trials import network, plot, sweep
+    from echelon.monitor.page import plots
+    from echelon.trials import network, sweep
 
-    files = plot.paths(values["plot"], usual="network") if "plot" in values else ()
+    files = plots.paths(values["plot"], usual="network") if "plot" in values else ()
     host = Host()
     per_node = whole(values["nproc_per_node"], "-n", least=1, usual=2) if "nproc_per_node" in values else 0
     has_devices, usual_ranks = nodes.layout(host)

@@ -226,9 +226,9 @@ def _refuse_with_submit(values: Mapping[str, str]) -> None:
 def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     if "plot" not in values:
         return ()
-    from echelon.trials import plot
+    from echelon.monitor.page import plots
 
-    return plot.paths(values["plot"], usual="scaling")
+    return plots.paths(values["plot"], usual="scaling")
 
 
 @contextmanager

@@ -129,9 +129,9 @@ def _scaling(scanned: Scanned, values: Mapping[str, str]) -> int:
 def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     if "plot" not in values:
         return ()
-    from echelon.trials import plot
+    from echelon.monitor.page import plots
 
-    return plot.paths(values["plot"], usual="memory")
+    return plots.paths(values["plot"], usual="memory")
 
 
 def question(scanned: Scanned, values: Mapping[str, str]) -> Question:

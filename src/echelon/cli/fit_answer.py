@@ -16,8 +16,7 @@ from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
 from echelon.launch.fit import Question, Traced
-from echelon.orders.scale import KINDS, MODEL_PARALLEL
-from echelon.units import counted, duration, size
+from echelon.units import aligned, counted, duration, size
 
 MOST_MODULES = 5
 
@@ -126,7 +125,7 @@ class Answer:
     def _print_device(self, judged: _Judged) -> None:
         target, first = judged.target, judged.as_it_is
         print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
-        print_table(_table([_HEAD, *(self._row(one) for one in judged.verdicts)]))
+        print_table("\n".join(aligned([_HEAD, *(self._row(one) for one in judged.verdicts)])))
         print_table(self._fills(first))
         changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
         print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
@@ -134,7 +133,7 @@ class Answer:
 
     def _row(self, judged: Verdict) -> tuple[str, ...]:
         row = _row(judged, self._log.rows)
-        return (*row[:-1], "refused") if self._is_refused(judged.layout) else row
+        return (*row[:-1], "refused") if self._traced.refusal_of(judged.layout) else row
 
     def _fills(self, first: Verdict) -> str:
         """Say what fills the memory at the peak of the script as it is."""
@@ -171,31 +170,12 @@ class Answer:
         lines.append(f"the fewest devices with FSDP: {_numbers(few.surely, few.perhaps, 'device', is_least=True)}")
         chosen = self._choice(judged)
         if chosen is not None:
-            cuts = chosen.chosen is not None and self._cuts_batch(chosen.chosen.layout)
-            doubt = "; a trace does not show whether the model mixes samples, which run refuses" if cuts else ""
+            doubt = "" if chosen.chosen is None else self._traced.doubt_of(chosen.chosen.layout)
             lines.append(f"on {counted(self._ranks(judged.target), 'device')}: {chosen.why}{doubt}")
             if chosen.chosen is not None:
-                lines.append(f"  {self._command(chosen.chosen.layout)}")
+                layout = chosen.chosen.layout
+                lines.append(f"  {self._traced.refusal_of(layout) or command(layout)}")
         return "\n".join(lines)
-
-    def _command(self, layout: Layout) -> str:
-        """Return the command for a strategy, or why `echelon run` would refuse it."""
-        if not self._is_refused(layout):
-            return command(layout)
-        way_out = ""
-        if self._traced.is_own:
-            way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
-        return f"echelon run --scale {choice.how(layout)} would refuse it: {self._traced.refusal}{way_out}"
-
-    def _cuts_batch(self, layout: Layout) -> bool:
-        """Say whether the answer is an `echelon run` whose ranks have parts of the batch."""
-        how = choice.how(layout)
-        return how in KINDS and how not in MODEL_PARALLEL and not self._is_refused(layout)
-
-    def _is_refused(self, layout: Layout) -> bool:
-        """Say whether `echelon run` would refuse a way to scale: a script of its own, or a batch that cannot be cut."""
-        how = choice.how(layout)
-        return bool(how and self._traced.refusal) and (self._traced.is_own or how not in MODEL_PARALLEL)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
         if not self._log.rows:
@@ -225,7 +205,7 @@ class Answer:
         for judged in self._judged:
             first = judged.as_it_is
             rows.append((judged.target.title, size(judged.target.device.memory_bytes), _span(first), first.answer))
-        return _table(rows)
+        return "\n".join(aligned(rows))
 
     def _device_data(self, judged: _Judged) -> dict[str, Any]:
         batch, few, chosen = self._largest(judged), self._fewest(judged), self._choice(judged)
@@ -293,12 +273,6 @@ def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) ->
     if is_least:
         return f"{first} may be enough, " + (f"{counted(other, noun)} surely" if other else "none is sure")
     return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines)
 
 
 def _fails(judged: Verdict) -> bool:

@@ -39,9 +39,9 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
         raise UsageError("--strong and --weak are two kinds of scaling", hint="use the one of the runs")
     files: tuple[str, ...] = ()
     if "plot" in values:
-        from echelon.trials import plot
+        from echelon.monitor.page import plots
 
-        files = plot.paths(values["plot"], usual="scaling")
+        files = plots.paths(values["plot"], usual="scaling")
     from echelon.estimate.speed.runs import STRONG, WEAK, Refusal
     from echelon.estimate.speed.throughput import fit
     from echelon.trials import measured_sizes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.options import Option, one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
-from echelon.units import size, size_bytes, slurm_time
+from echelon.units import aligned, size, size_bytes, slurm_time
 
 if TYPE_CHECKING:
     from echelon.plan.candidates import Candidate
@@ -163,9 +163,7 @@ class Answer:
             f"{size(devices.device_bytes)} each:"
         )
         table = [("strategy", *_ROWS, "")] + [_row(fit) for fit in self._fits]
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        for row in table:
-            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("\n".join(aligned(table)))
         if any(fit.host_bytes for fit in self._fits):
             print("(host): weights, gradients and states are in the memory of the node")
         for line in self._take():
@@ -185,27 +183,38 @@ class Answer:
         if not first.scale:
             lines.append(f"{first.strategy}: run.parallelize(model, echelon.{first.code})")
         if scaled is not None:
-            words = self._words({"time": slurm_time(self._minutes)}, leaves=_OF_MODEL)
+            asked = {key: value for key, value in self._values.items() if key not in _OF_MODEL}
+            words = typed((*RESOURCES, *OPTIONS), {**asked, "time": slurm_time(self._minutes)})
             lines.append(f"{scaled.strategy}: echelon submit {words} --scale {scaled.scale} train.py")
         return lines
 
     def _on_more(self) -> str:
         """Return the command with the least number of ranks that fits, if the machine accepts it."""
-        for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
-            values = {name: value for name, value in self._values.items() if name not in leaves}
-            if self._is_taken({**values, "gpus": str(self._least)}):
-                more = self._words({"gpus": str(self._least)}, leaves=leaves)
-                return f"no strategy fits here; with {self._least} ranks one would fit: echelon plan {more}"
-        return f"no strategy fits here; with {self._least} ranks one would fit, but no job here can have so many"
+        told = f"no strategy fits here; with {self._least} ranks one would fit"
+        values = with_ranks(self._least, self._values, self._is_taken)
+        if values is None:
+            return f"{told}, but no job here can have so many"
+        return f"{told}: echelon plan {typed((*RESOURCES, *OPTIONS), values)}"
 
-    def _words(self, changes: Mapping[str, str], *, leaves: tuple[str, ...]) -> str:
-        """Return the given options with changes, as shell words."""
-        values = {**self._values, **changes}
-        words = []
-        for option in (*RESOURCES, *OPTIONS):
-            if option.key in values and option.key not in leaves:
-                words += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
-        return shlex.join(words)
+
+def with_ranks(
+    num_ranks: int, values: Mapping[str, str], is_taken: Callable[[Mapping[str, str]], bool]
+) -> dict[str, str] | None:
+    """Return the options for so many ranks that the machine accepts, in any partition if need be; None without any."""
+    for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
+        asked = {name: value for name, value in values.items() if name not in leaves} | {"gpus": str(num_ranks)}
+        if is_taken(asked):
+            return asked
+    return None
+
+
+def typed(options: Sequence[Option], values: Mapping[str, str], *words: str) -> str:
+    """Return options with values, in the order of the options, and further words, as a person types them."""
+    shown = []
+    for option in options:
+        if option.key in values:
+            shown += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
+    return shlex.join([*shown, *words])
 
 
 _OF_MODEL = tuple(option.key for option in OPTIONS)

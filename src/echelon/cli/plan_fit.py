@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.fits import OPTIONS as OF_MODEL
-from echelon.cli.fits import devices_of
+from echelon.cli.fits import devices_of, typed, with_ranks
 from echelon.cli.options import Option, Scanned
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import say
@@ -136,7 +136,7 @@ class Answer:
             "chosen": None if self._choice.chosen is None else summary(self._choice.chosen),
             "simpler": None if simpler is None else summary(simpler),
             "refused": [summary(verdict) for verdict in self._choice.refused],
-            "why": self._choice.why,
+            "why": self._why,
             "notes": self._traced.log.notes,
             "take": self._take(),
         }
@@ -151,9 +151,27 @@ class Answer:
         )
         for note in traced.log.notes:
             print(f"note: {note}")
-        print(self._choice.why)
+        print(self._why)
         for line in self._take():
             print(line)
+
+    @property
+    def _submitted(self) -> Layout | None:
+        """The layout of the command for the unchanged script; None without one."""
+        from echelon.estimate import choice
+
+        chosen = self._choice.chosen
+        if chosen is None:
+            return None
+        is_plain = chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing
+        if is_plain or choice.how(chosen.layout):
+            return chosen.layout
+        return None if self._scaled is None or self._scaled.chosen is None else self._scaled.chosen.layout
+
+    @property
+    def _why(self) -> str:
+        layout = self._submitted
+        return self._choice.why + ("" if layout is None else self._traced.doubt_of(layout))
 
     def _take(self) -> list[str]:
         """Return the lines to type for the strategy that fits, and for the first that an unchanged script can use."""
@@ -163,25 +181,27 @@ class Answer:
         if chosen is None:
             return [self._on_more()]
         lines = []
-        how = choice.how(chosen.layout)
-        if not how and chosen.layout != type(chosen.layout)():
+        if not choice.how(chosen.layout) and chosen.layout != type(chosen.layout)():
             lines.append(f"{chosen.layout.name}: run.parallelize(model, echelon.{chosen.layout.code})")
-        if chosen.layout.num_ranks == 1 and not chosen.layout.checkpointing:
-            lines.append(f"{chosen.layout.name}: {self._submit('')}")
-        elif how:
-            lines.append(f"{chosen.layout.name}: {self._submit(how)}")
-        elif self._scaled is not None and self._scaled.chosen is not None:
-            other = self._scaled.chosen.layout
-            lines.append(f"{other.name}: {self._submit(choice.how(other))}")
+        layout = self._submitted
+        if layout is not None:
+            lines.append(f"{layout.name}: {self._submit(layout)}")
         return lines
 
-    def _submit(self, how: str) -> str:
-        """Return the command that submits the script scaled so, or why `echelon submit` would refuse it."""
-        words = _words(RESOURCES, {**self._values, "time": slurm_time(self._booking.minutes)})
-        words += ["--scale", how] if how else []
-        words += [self._question.target, *self._question.arguments]
-        reason = self._refusal(words)
-        return f"echelon submit would refuse it: {reason}" if reason else f"echelon submit {shlex.join(words)}"
+    def _submit(self, layout: Layout) -> str:
+        """Return the command that submits the script scaled so, or why `echelon submit` or its run would refuse it."""
+        from echelon.estimate import choice
+
+        how = choice.how(layout)
+        values = {**self._values, "time": slurm_time(self._booking.minutes)}
+        words = typed(RESOURCES, values, *(["--scale", how] if how else []), *self._script)
+        if reason := self._refusal(shlex.split(words)):
+            return f"echelon submit would refuse it: {reason}"
+        return self._traced.refusal_of(layout) or f"echelon submit {words}"
+
+    @property
+    def _script(self) -> list[str]:
+        return [self._question.target, *self._question.arguments]
 
     def _on_more(self) -> str:
         """Return the command with the fewest ranks on which FSDP fits, without checkpointing or with it."""
@@ -190,11 +210,12 @@ class Answer:
         log = self._traced.log
         for base in [layout.Layout(), *([layout.Layout(checkpointing=True)] if log.blocks else [])]:
             few = self._fewest(base)
-            more = self._more(few) if few > self._devices.num_ranks else ""
-            if more:
+            values = with_ranks(few, self._values, self._is_taken) if few > self._devices.num_ranks else None
+            if values is not None:
                 rows = f" with a batch of at least {few} rows" if 0 < log.rows < few else ""
-                return f"on {few} ranks {base.changed(shard=few).name} would fit{rows}: {more}"
-        return f"what to change first: echelon fit {shlex.join([self._question.target, *self._question.arguments])}"
+                more = typed((*RESOURCES, *OF_MODEL), values, "--fit", *self._script)
+                return f"on {few} ranks {base.changed(shard=few).name} would fit{rows}: echelon plan {more}"
+        return f"what to change first: echelon fit {shlex.join(self._script)}"
 
     def _fewest(self, base: Layout) -> int:
         """Return the fewest ranks on which a sharded layout fits with the margin; 0: none of those tried."""
@@ -202,24 +223,6 @@ class Answer:
 
         return fewest(self._traced.log, self._device, partial(_sharded, base), margin=self._choice.margin).surely
 
-    def _more(self, num_ranks: int) -> str:
-        """Return the command that plans so many ranks, empty if the machine does not accept them."""
-        for leaves in (("nodes", "gpus_per_node"), ("nodes", "gpus_per_node", "partition")):
-            values = {name: value for name, value in self._values.items() if name not in leaves}
-            values["gpus"] = str(num_ranks)
-            if self._is_taken(values):
-                words = _words((*RESOURCES, *OF_MODEL), values)
-                return f"echelon plan {shlex.join([*words, '--fit', self._question.target, *self._question.arguments])}"
-        return ""
-
 
 def _sharded(base: Layout, num_ranks: int) -> Layout:
     return base.changed(shard=num_ranks)
-
-
-def _words(options: Sequence[Option], values: Mapping[str, str]) -> list[str]:
-    words = []
-    for option in options:
-        if option.key in values:
-            words += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
-    return words

@@ -1,9 +1,8 @@
-"""`echelon topology`: show this node's hardware as a table, as data and as a picture."""
+"""`echelon topology`: show this node's hardware as a table and as data."""
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
@@ -11,16 +10,15 @@ from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.topology import binding, discover
-from echelon.units import size
+from echelon.units import aligned, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from echelon.topology.node import Device, Node
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="print it as data"),
-    Option(names=("--svg",), value="FILE", takes="file", help="draw it into FILE as well"),
     Option(names=("--root",), value="DIR", takes="folder",
            help="read a copy of another node's /sys, /proc and /dev below DIR"),
     Option(names=("-h", "--help"), help="show this"),
@@ -30,7 +28,7 @@ HELP = Help(
     about="Show the hardware of this node: cores and NUMA domains, devices and the cores nearest to them, network "
     "interfaces, links, and the parts that the cgroup allows. Needs neither root nor vendor tools.",
     groups=(("options", OPTIONS),),
-    example="echelon topology --svg node.svg",
+    example="echelon topology --json",
 )
 LEGEND = (
     ("X", "the same device"),
@@ -68,8 +66,6 @@ def main(arguments: list[str]) -> int:
             f"--root {root}: it has no sys/devices/system/cpu, so it is not a copy of a node",
             hint="echelon topology --root DIR   where DIR/sys and DIR/proc are copies of a node's",
         )
-    if "svg" in values:
-        _draw(node, values["svg"])
     if "json" in values:
         import json
 
@@ -77,19 +73,6 @@ def main(arguments: list[str]) -> int:
     else:
         print("\n".join(table(node)))
     return 0
-
-
-def _draw(node: Node, path: str) -> None:
-    from echelon.cli import topology_picture
-
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(topology_picture.svg(node))
-    except OSError as error:
-        raise UsageError(
-            f"--svg {path or repr('')}: {error.strerror}", hint="echelon topology --svg node.svg"
-        ) from None
-    print(f"echelon: drew {path}", file=sys.stderr)
 
 
 def table(node: Node) -> list[str]:
@@ -141,7 +124,7 @@ def _domains(node: Node) -> list[str]:
         rows.append(
             [_known(number), binding.cpu_list(cpus) or "none", allowed or "none", _size(memory), " ".join(here) or "-"]
         )
-    return columns(["NUMA", "CORES", "ALLOWED", "MEMORY", "DEVICES"], rows)
+    return aligned([["NUMA", "CORES", "ALLOWED", "MEMORY", "DEVICES"], *rows])
 
 
 def _devices(node: Node) -> list[str]:
@@ -164,7 +147,7 @@ def _devices(node: Node) -> list[str]:
                 nic.name if nic else UNKNOWN if node.nics else "-",
             ]
         )
-    return columns(["DEVICE", "MODEL", "PCI", "CHIP", "NUMA", "MEMORY", "NEAREST CORES", "DISTANCE", "NIC"], rows)
+    return aligned([["DEVICE", "MODEL", "PCI", "CHIP", "NUMA", "MEMORY", "NEAREST CORES", "DISTANCE", "NIC"], *rows])
 
 
 def _nics(node: Node) -> list[str]:
@@ -180,7 +163,7 @@ def _nics(node: Node) -> list[str]:
         ]
         for nic in node.nics
     ]
-    return columns(["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], rows)
+    return aligned([["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], *rows])
 
 
 def _matrix(node: Node) -> list[str]:
@@ -188,7 +171,7 @@ def _matrix(node: Node) -> list[str]:
     rows = [[str(device.number), *letters[index]] for index, device in enumerate(node.devices)]
     used = {letter.rstrip("0123456789") for row in letters for letter in row} - {"X"}
     legend = [f"{sign}: {meaning}" for sign, meaning in LEGEND if sign.rstrip("#") in used]
-    return [*columns(["", *(str(device.number) for device in node.devices)], rows), *legend]
+    return [*aligned([["", *(str(device.number) for device in node.devices)], *rows]), *legend]
 
 
 def relation(node: Node, device: Device, other: Device) -> str:
@@ -219,14 +202,6 @@ def _is_reached(start: int, end: int, links: Iterable[frozenset[int]]) -> bool:
     while grown := {number for edge in edges if edge & seen for number in edge} - seen:
         seen |= grown
     return end in seen
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows under a head; each column is as wide as its widest cell."""
-    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
-    return [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
 
 
 def _known(number: int) -> str:

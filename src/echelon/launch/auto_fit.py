@@ -68,7 +68,7 @@ def decide(job: Job, plan: Plan, around: Surroundings, host: Host) -> Fitted:
     room = memory(plan, around, discover.read(environ=host.environ), host)
     traced = _trace(job, plan, room, host)
     script = shlex.join([job.command.target, *job.command.arguments])
-    fitted = choose(traced.log, room, job.scale_options, script=script)
+    fitted = choose(traced, room, job.scale_options, script=script)
     _remember(job, plan, traced, fitted, room, host)
     return fitted
 
@@ -121,18 +121,24 @@ def _device(around: Surroundings, node: Node, host: Host) -> Device:
     raise _refusal("neither this node nor a machine file tells the memory of a device", "echelon run --scale data …")
 
 
-def choose(log: EventLog, room: Memory, options: ScaleOptions, *, script: str) -> Fitted:
-    """Choose for a traced script; raise UsageError with what would fit if no way to scale does."""
+def choose(traced: Traced, room: Memory, options: ScaleOptions, *, script: str) -> Fitted:
+    """Choose for a traced script; raise UsageError if no way to scale fits, or if a run would refuse all that do."""
+    log = traced.log
     rows = log.rows * room.num_ranks if options.keeps_batch else 0
-    tried = [
+    possible = [
         layout
         for layout in choice.layouts(log, room.num_ranks, room.ranks_per_node, rows=rows)
         if exchange.goes_with(options, choice.how(layout))
     ]
+    tried = [layout for layout in possible if not traced.refusal_of(layout)]
+    if possible and not tried:
+        raise _refusal(f"{script}: {traced.refusal_of(possible[0])}", f"echelon run -n 1 {script}")
     chosen = choice.choose_scaled(log, room.device, tried)
     if chosen.chosen is None:
         raise _refusal(f"{script}: {chosen.why}{_of(room)}", _what_fits(log, room, rows, script))
-    return Fitted(how=choice.how(chosen.chosen.layout) or "data", why=chosen.why + _of(room), verdict=chosen.chosen)
+    layout = chosen.chosen.layout
+    why = chosen.why + _of(room) + traced.doubt_of(layout)
+    return Fitted(how=choice.how(layout) or "data", why=why, verdict=chosen.chosen)
 
 
 def _of(room: Memory) -> str:

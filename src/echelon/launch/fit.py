@@ -14,9 +14,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import log, timeline
+from echelon.estimate import choice, log, timeline
+from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
+from echelon.orders.scale import KINDS, MODEL_PARALLEL
 from echelon.script import distributes, find, imports
 from echelon.units import duration
 
@@ -72,6 +74,21 @@ class Traced:
     """Why `echelon run` would not scale the script; empty: nothing is known against it."""
     is_own: bool
     """Whether the reason is that the script distributes itself."""
+
+    def refusal_of(self, layout: Layout) -> str:
+        """Say why `echelon run` would refuse this way to scale; empty if nothing is known against it."""
+        how = choice.how(layout)
+        if not (how and self.refusal) or (not self.is_own and how in MODEL_PARALLEL):
+            return ""
+        way_out = "; it chooses the strategy by its own options, and echelon run starts its ranks"
+        return f"echelon run --scale {how} would refuse it: {self.refusal}{way_out if self.is_own else ''}"
+
+    def doubt_of(self, layout: Layout) -> str:
+        """Return the end of a sentence that recommends a layout: what no trace shows; empty if no rank has a part."""
+        how = choice.how(layout)
+        if how not in KINDS or how in MODEL_PARALLEL or self.refusal_of(layout):
+            return ""
+        return "; a trace does not show whether the model mixes samples, which run refuses"
 
 
 def trace(question: Question, host: Host, tell: Callable[[str], None] = lambda _: None) -> Traced:

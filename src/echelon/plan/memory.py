@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from echelon.estimate.layout import share
+from echelon.estimate import choice
+from echelon.estimate.layout import AFTER_BACKWARD, NEVER, Layout, share
 
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a weight's element; gradients and states of PyTorch's optimizers have the weight's type."""
@@ -46,34 +47,6 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A strategy, by its treatment of weights, gradients and states."""
-
-    name: str
-    scale: str = ""
-    """The value of `echelon run --scale`; empty: only the script can ask for it."""
-    code: str
-    """The argument of `run.parallelize`."""
-    spreads: frozenset[str] = frozenset()
-    """The parts that are sharded over ranks; each rank has the whole of the others."""
-    passing: str = ""
-    """Whole parts that exist during computation: "buckets" of gradients or "gathered" weights."""
-    is_offloaded: bool = False
-    """Whether sharded parts are in the node's memory."""
-
-
-_ALL = frozenset({"weights", "gradients", "states"})
-# in the order of communication: the first that fits is the fastest. docs/strategies derives the formulas
-WAYS = (
-    Way(name="data", scale="data", code="Strategy(replicate={n})", passing="buckets"),
-    Way(name="ZeRO-1", code='Strategy(shard={n}, reshard="never")', spreads=frozenset({"states"})),
-    Way(name="ZeRO-2", code='Strategy(shard={n}, reshard="after-backward")', spreads=_ALL, passing="gathered"),
-    Way(name="fsdp", scale="fsdp", code="Strategy(shard={n})", spreads=_ALL),
-    Way(name="offload", code="Strategy(shard={n}, offload=True)", spreads=_ALL, is_offloaded=True),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """The memory of one rank under a strategy, in bytes."""
 
@@ -92,29 +65,44 @@ class Fit:
     fits: bool
 
 
+_NAMES = {"FSDP": "fsdp", "FSDP + offload": "offload"}
+"""Strategies have the names of their options here; the others are called as everywhere."""
+
+
+def layouts(num_ranks: int) -> list[Layout]:
+    """Return the strategies of the table, in the order of communication: the first that fits is the fastest."""
+    simple = [layout for layout in choice.candidates(num_ranks, num_ranks) if not layout.checkpointing]
+    return simple + ([Layout(shard=num_ranks, offload=True)] if num_ranks > 1 else [])
+
+
 def fits(model: Model, devices: Devices) -> tuple[Fit, ...]:
     """Judge each strategy that this number of ranks allows."""
-    is_one = devices.num_ranks == 1
-    ways = [way for way in WAYS if not (is_one and way.spreads) and (devices.node_bytes or not way.is_offloaded)]
-    return tuple(_fit(way, model, devices) for way in ways)
+    possible = [layout for layout in layouts(devices.num_ranks) if devices.node_bytes or not layout.offload]
+    return tuple(_fit(layout, model, devices) for layout in possible)
 
 
-def kept(way: Way, model: Model, num_ranks: int) -> dict[str, int]:
-    """Return the bytes of weights, gradients and states that a rank keeps."""
-    whole = {"weights": model.weight_bytes, "gradients": model.weight_bytes, "states": model.state_bytes}
-    return {what: share(size, num_ranks) if what in way.spreads else size for what, size in whole.items()}
+def kept(layout: Layout, model: Model) -> dict[str, int]:
+    """Return the bytes of weights, gradients and states that a rank keeps; docs/strategies derives the formulas."""
+    states = share(model.state_bytes, layout.shard)
+    weights = model.weight_bytes if layout.reshard == NEVER else share(model.weight_bytes, layout.shard)
+    return {"weights": weights, "gradients": weights, "states": states}
 
 
-def _fit(way: Way, model: Model, devices: Devices) -> Fit:
-    mine = kept(way, model, devices.num_ranks)
-    passing = model.weight_bytes if way.passing and devices.num_ranks > 1 else 0
-    host = sum(mine.values()) if way.is_offloaded else 0
+def _passing(layout: Layout, model: Model) -> int:
+    """Return the whole parts that exist during computation: buckets of gradients, or gathered weights."""
+    return model.weight_bytes if layout.replicate > 1 or layout.reshard == AFTER_BACKWARD else 0
+
+
+def _fit(layout: Layout, model: Model, devices: Devices) -> Fit:
+    mine, passing = kept(layout, model), _passing(layout, model)
+    host = sum(mine.values()) if layout.offload else 0
     left = devices.device_bytes - (sum(mine.values()) - host) - passing
     has_host = host * devices.ranks_per_node <= USABLE * devices.node_bytes
+    is_alone = layout.num_ranks == 1
     return Fit(
-        strategy=way.name,
-        scale=way.scale,
-        code=way.code.format(n=devices.num_ranks),
+        strategy="data" if is_alone else _NAMES.get(layout.name, layout.name),
+        scale="data" if is_alone else choice.how(layout),
+        code="Strategy(replicate=1)" if is_alone else layout.code,
         weights_bytes=mine["weights"],
         gradients_bytes=mine["gradients"],
         states_bytes=mine["states"],

@@ -11,7 +11,7 @@ from echelon.estimate.speed.throughput import Model
 from echelon.trials import plot, scaling_report
 from echelon.trials.efficiency import Range
 from echelon.trials.measured_sizes import Measured
-from echelon.units import counted, rate, step_time
+from echelon.units import aligned, counted, rate, step_time
 
 FACTORS = (2, 4, 8, 16)
 """The estimated sizes, as multiples of the largest measured one."""
@@ -148,8 +148,7 @@ class Forecast:
             )
             span = f"{size.efficiency.least:.0%} to {size.efficiency.most:.0%}"
             rows.append((str(size.num_devices), "estimated", *cells, span))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-        return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return aligned(rows, to_right=True)
 
     def _worth(self, worth: Worth) -> str:
         head = f"above {worth.efficiency:.0%}"

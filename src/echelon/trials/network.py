@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echelon.trials import plot
+from echelon.monitor.page.plots import Line, Panel, save
 from echelon.units import counted, size, step_time
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -39,23 +39,20 @@ def wrong(result: Result) -> list[str]:
 
 def draw(result: Result, files: Sequence[str]) -> None:
     """Draw bus bandwidth on the left and latency on the right, over the size; the reference is a line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    bandwidth, latency = figure.subplots(1, 2)
+    bandwidth, latency = [], []
     for name, rows in result["curves"].items():
-        sizes = [row["bytes"] for row in rows]
-        bandwidth.plot(sizes, [row["bus_bytes_per_second"] / 1e9 for row in rows], marker="o", label=name)
-        latency.plot(sizes, [row["seconds"] * 1e6 for row in rows], marker="o", label=name)
-    reference = result["reference"]
-    if reference is not None:
+        rates = [(row["bytes"], row["bus_bytes_per_second"] / 1e9) for row in rows]
+        bandwidth.append(Line(name=name, points=rates, style="o-"))
+        latency.append(Line(name="", points=[(row["bytes"], row["seconds"] * 1e6) for row in rows], style="o-"))
+    levels = []
+    if (reference := result["reference"]) is not None:
         height = reference["bytes_per_second"] / 1e9
-        bandwidth.axhline(height, color="black", linestyle="--", label=f"{reference['name']} (all-reduce)")
-    bandwidth.set(xlabel="bytes", ylabel="bus bandwidth in GB/s", xscale="log", yscale="log")
-    latency.set(xlabel="bytes", ylabel="time in µs", xscale="log", yscale="log")
-    bandwidth.legend(fontsize=8)
-    figure.suptitle(_title(result), fontsize=10)
-    plot.save(figure, files)
+        levels.append(Line(name=f"{reference['name']} (all-reduce)", points=[(0.0, height)], style="--"))
+    panels = [
+        Panel(x="bytes", y="bus bandwidth in GB/s", lines=bandwidth, levels=levels, logarithmic="xy"),
+        Panel(x="bytes", y="time in µs", lines=latency, logarithmic="xy"),
+    ]
+    save(panels, files, title=_title(result))
 
 
 def _title(result: Result) -> str:

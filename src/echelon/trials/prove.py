@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Host, own_command
 from echelon.launch.run_directory import shared_folder
+from echelon.monitor.page import plots
 from echelon.orders import records
 from echelon.orders.scale import DTENSOR, OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import own_runs
@@ -316,44 +317,35 @@ def _read_about(record: str) -> dict[str, Any]:
     return {"notes": [], **about}
 
 
-Rows = Sequence[Mapping[str, Any]]
-
-
 def refuse_what_cannot_be_drawn(path: str) -> None:
     """Raise UsageError before any run if a plot could not be written."""
     if not path.endswith(".png"):
         raise UsageError(f"--plot {path or repr('')}: give the name of a PNG file", hint="--plot prove.png")
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--plot {path}: {folder} is not a folder that you can write", hint="--plot prove.png")
-    if find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib, which is not installed here", hint="pip install matplotlib")
+    plots.refuse_unwritable(path, path, usual="prove.png")
 
 
 def draw(result: Mapping[str, Any], path: str) -> None:
     """Plot the losses of one device and of several ranks as PNG, and their difference below."""
-    from matplotlib.figure import Figure
-
     runs = [run for run in result["runs"] if run.get("steps")]
-    figure = Figure(figsize=(8, 7), layout="constrained")
-    losses, apart = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    if runs:
-        numbers = [row["step"] for row in runs[0]["steps"]]
-        one_rank = _values(runs[0]["steps"], "one")
-        losses.plot(numbers, one_rank, color="black", linewidth=3, alpha=0.35, label="1 rank")
-        apart.plot(numbers, _values(runs[0]["steps"], "bound"), color="black", alpha=0.35, label="rounding")
-    for run in runs:
+    losses, apart = [], []
+    for run in runs[:1]:
+        one = _points(run, "one")
+        losses.append(plots.Line(name="1 rank", points=one, colour=plots.INK, width=3.0, alpha=0.35))
+        apart.append(plots.Line(name="rounding", points=_points(run, "bound"), colour=plots.INK, alpha=0.35))
+    for number, run in enumerate(runs):
         label = f"{result['num_ranks']} ranks" + (f", {run['scale']}" if len(result["runs"]) > 1 else "")
-        numbers = [row["step"] for row in run["steps"]]
-        losses.plot(numbers, _values(run["steps"], "other"), linestyle="--", label=f"{label}: {run['verdict']}")
-        differences = [max(value, 1e-12) for value in _values(run["steps"], "difference")]
-        apart.plot(numbers, differences, marker=".", linestyle="", label=label)
-    losses.set_ylabel("loss")
-    apart.set(xlabel="step", ylabel="relative difference", yscale="log")
-    losses.legend()
-    apart.legend()
-    figure.savefig(path, dpi=120)
+        colour = plots.LINES[number % len(plots.LINES)]
+        told = f"{label}: {run['verdict']}"
+        losses.append(plots.Line(name=told, points=_points(run, "other"), style="--", colour=colour))
+        differences = [(step, max(value, 1e-12)) for step, value in _points(run, "difference")]
+        apart.append(plots.Line(name=label, points=differences, style=".", colour=colour))
+    panels = [
+        plots.Panel(x="step", y="loss", lines=losses),
+        plots.Panel(x="step", y="relative difference", lines=apart, logarithmic="y" if runs else ""),
+    ]
+    plots.save(panels, [path], size=(8, 7), heights=(3, 2))
 
 
-def _values(rows: Rows, key: str) -> list[float]:
-    return [float("nan") if row["loss"][key] is None else row["loss"][key] for row in rows]
+def _points(run: Mapping[str, Any], key: str) -> list[plots.Point]:
+    rows = run["steps"]
+    return [(row["step"], float("nan") if row["loss"][key] is None else row["loss"][key]) for row in rows]

@@ -47,3 +47,29 @@ def test_gradient_that_is_not_finite() -> None:
             compare.difference(weight, other, wanted, bound)
     sparse = torch.eye(3).to_sparse()
     assert compare.difference(weight, sparse, sparse, bound) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_half", "is_same"),
+    [
+        (torch.tensor(1_000_016), torch.tensor(1_000_032), False, False),  # a count of samples: nothing is rounded
+        (torch.tensor([3, 5]), torch.tensor([3, 5]), False, True),
+        (torch.ones(4), torch.ones(4) * (1 + 5e-4), False, True),
+        (torch.ones(4), torch.ones(4) * (1 + 5e-3), False, False),
+        (torch.ones(4), torch.ones(4) * (1 + 5e-3), True, True),
+        (torch.ones(4).double(), torch.ones(4).double() * (1 + 5e-5), False, False),
+        (torch.ones(4), torch.ones(5), False, False),
+        (torch.full((4,), float("nan")), torch.full((4,), float("nan")), False, True),
+    ],
+)
+def test_buffers_are_compared_by_what_rounding_may_do(
+    ours: torch.Tensor, theirs: torch.Tensor, is_half: bool, is_same: bool
+) -> None:
+    """A buffer differs from that of one device if the difference is more than the rounding of its dtype."""
+    buffers = {"key": ("Net.count", ours)}
+    if is_same:
+        compare.compare_buffers(buffers, {"key": theirs}, is_half=is_half)
+        return
+    with pytest.raises(ScalingError, match=r"the model changes its buffer Net\.count") as caught:
+        compare.compare_buffers(buffers, {"key": theirs}, is_half=is_half)
+    caught.value.withdraw()

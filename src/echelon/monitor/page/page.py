@@ -17,27 +17,18 @@ from echelon.monitor.training import PARTS, REST
 from echelon.node.pulse import seconds_of
 from echelon.units import amount
 
-STYLE = """
-:root { --ink: #1f2328; --soft: #59636e; --paper: #fff; --line: #d1d9e0; --s0: #0969da; --s1: #bc4c00;
-  --p0: #0969da; --p1: #1a7f37; --p2: #bc4c00; --p3: #8250df; --p4: #bf3989; --p5: #9a6700; --p6: #59636e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #f0f6fc; --soft: #9198a1; --paper: #0d1117; --line: #3d444d;
-  --s0: #4493f8; --s1: #f0883e; --p0: #4493f8; --p1: #3fb950; --p2: #f0883e; --p3: #ab7df8; --p4: #db61a2;
-  --p5: #d29922; --p6: #9198a1; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+STYLE = (
+    plots.STYLE
+    + """
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--card); margin: 2rem auto;
   max-width: 76rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem } p { max-width: 60rem }
-.runs { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem 2.5rem }
-pre { overflow-x: auto; font: 12.5px/1.45 ui-monospace, monospace; border: 1px solid var(--line); padding: .7rem;
+.runs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem 2.5rem }
+pre { overflow-x: auto; font: 12.5px/1.45 ui-monospace, monospace; border: 1px solid var(--rule); padding: .7rem;
   border-radius: 6px; white-space: pre-wrap }
-svg { width: 100%; height: auto } svg text { font-size: 11px; fill: var(--soft) } .grid { stroke: var(--line) }
-polyline { fill: none; stroke-width: 1.8 } polyline.s0 { stroke: var(--s0) } polyline.s1 { stroke: var(--s1) }
-.legend { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1rem }
-.key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px }
-""" + "".join(
-    f".p{number} {{ fill: var(--p{number}); background: var(--p{number}) }} " for number in range(7)
-) + ".s0.key { background: var(--s0) } .s1.key { background: var(--s1) }"  # fmt: skip
-
-
+svg { width: 100%; height: auto }
+"""
+)
 MOST_EFFICIENCY = 1.2
 DOUBT = " More ranks do not explain this: another program slowed the run with fewer ranks, or its memory was too small."
 
@@ -58,10 +49,8 @@ def page(runs: Sequence[Told]) -> str:
     title = " and ".join(run.name for run in runs)
     parts = [f"<h1>{escape(title)}</h1>"]
     if len(runs) > 1:
-        keys = "".join(
-            f'<li><span class="key s{number}"></span>{escape(run.name)}</li>' for number, run in enumerate(runs)
-        )
-        parts.append(f'<ul class="legend">{keys}</ul>{_compared(runs)}')
+        keys = plots.legend([(f"s{number}", escape(run.name)) for number, run in enumerate(runs)])
+        parts.append(keys + _compared(runs))
     drawn = [f"<div><h2>{escape(heading)}</h2>{plot}</div>" for heading, plot in _plots(runs) if plot]
     parts.append(f'<div class="runs">{"".join(drawn)}</div>')
     parts.append(_side_by_side("Where the time went", [_phases(run) for run in runs]))

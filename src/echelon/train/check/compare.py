@@ -12,15 +12,13 @@ from torch import nn
 from ...pytorch import internals
 from .. import fsdp, modules
 from ..scaling_error import ScalingError
-from .closeness import distance, doubles, multiple
+from .closeness import NEGLIGIBLE, OF_STEPS, distance, doubles, is_equal, multiple, share_of
 from .factors import meaning
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 MOST = 1e-2  # of a gradient's norm: BatchNorm with a rank's own statistics makes a larger difference
 SHARE = 0.25  # of one sample's share of a gradient: a missing or doubled sample makes four times this difference
 NUM_ROUNDINGS = 64
 """The roundings of the whole model's gradient that may remain in a gradient that cancels (a bias before BatchNorm)."""
-NEGLIGIBLE = 1e-7  # a norm below this is rounding, in any tensor
 LATER = 10.0
 """The factor of the bounds after another optimizer has stepped: Adam turns rounding into whole steps."""
 
@@ -47,7 +45,7 @@ def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool
     A gradient may be a small difference of large numbers, as in a discriminator at its start. Rounding is then a
     larger part of it, and the bound is the least difference that a mistake makes.
     """
-    relative = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(dtype, 1e-3)
+    relative = share_of(dtype, OF_STEPS, is_half=is_half)
     smallest = min(MOST, SHARE / num_samples) if num_samples and dtype == torch.float32 else 0.0
     relative = max(relative * slack, smallest)
     epsilon = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
@@ -116,12 +114,8 @@ def compare_buffers(ours: Buffers, theirs: dict[str, torch.Tensor], *, is_half: 
         whole_buffer = theirs.get(key)
         if whole_buffer is None or whole_buffer.dtype != own_buffer.dtype or whole_buffer.numel() == 0:
             continue
-        tolerance = TOLERANCE[torch.bfloat16] if is_half else TOLERANCE.get(own_buffer.dtype, 1e-3)
-        is_same = whole_buffer.shape == own_buffer.shape
-        if is_same:
-            mine, whole = (doubles(buffer.cpu()).nan_to_num() for buffer in (own_buffer, whole_buffer))
-            is_same = distance(mine, whole) <= max(tolerance * float(whole.norm()), NEGLIGIBLE)
-        if not is_same:
+        is_same_shape = whole_buffer.shape == own_buffer.shape
+        if not (is_same_shape and is_equal(own_buffer.cpu(), whole_buffer.cpu(), OF_STEPS, is_half=is_half)):
             raise ScalingError(
                 f"the first step differs from one device: the model changes its buffer {name} with the samples that "
                 "it gets, and each rank gets different samples",

@@ -28,7 +28,7 @@ from ..rng import states as own_generators
 from ..way import Parallelism
 from ..wire import device as devices
 from ..wire.world import alone
-from .closeness import OF_HALF, differs
+from .closeness import HALF, differs
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
 
 _ACT = "the trial of a model's rows"
@@ -257,7 +257,7 @@ def _of_numbers(whole: float, first: float, rest: float, sizes: Sizes, *, is_hal
     candidates = {SUM: first + rest, MEAN: (first * sizes.first + rest * sizes.rest) / sizes.all_rows}
     if first == rest:
         candidates[SAME] = first
-    tolerance = OF_HALF if is_half else _OF_NUMBERS
+    tolerance = HALF if is_half else _OF_NUMBERS
     size = max(abs(first), abs(rest))
     return {kind for kind, one in candidates.items() if abs(one - whole) <= tolerance * max(abs(whole), size) + 1e-12}
 

@@ -24,14 +24,13 @@ from echelon.trials.proof.evidence import (
     relative,
     times,
 )
-from echelon.trials.proof.tensors import Tensor, Tensors, apart, distance, multiple
+from echelon.trials.proof.tensors import NEAR, NEGLIGIBLE, Tensor, Tensors, apart, distance, multiple
 
 WRONG = "WRONG"
 UNKNOWN = "cannot be compared"
 SLACK = 16.0  # times what rounding did to the oracle; several ranks sum in more than one other order
 FLOOR = 2e-6  # relative: some ulps of float32, where another order happened to change nothing
 HALF = 1e-4  # a dtype whose last bit is more than this is of half precision
-NEGLIGIBLE = 1e-7  # of the whole gradient, an ulp of float32
 TELLING = 0.1  # a bound that is wider than this lets anything pass
 QUANTITIES = ("learning_rate", "loss", "gradient_norm")
 
@@ -278,7 +277,7 @@ def _compared(wanted: Tensor, tensor: Tensor, negligible: float) -> Row:
     if difference > 0.0 and distance(tensor, wanted) <= negligible:
         difference = min(difference, FLOOR)
     factor = multiple(tensor, wanted)
-    if factor and abs(factor - 1) > 1e-3:
+    if factor and abs(factor - 1) > NEAR:
         return {"difference": difference, "factor": factor, "how": f"is {times(factor)} times as large"}
     return {"difference": difference, "factor": 0.0, "how": f"differs by {difference:.2g} of its norm"}
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
-from echelon.train.check.closeness import distance as distance
-from echelon.train.check.closeness import doubles
-from echelon.train.check.closeness import multiple as multiple
+from echelon.train.check.closeness import NEAR, NEGLIGIBLE, apart, distance, doubles, is_near, multiple
+
+__all__ = ["NEAR", "NEGLIGIBLE", "apart", "distance", "is_near", "multiple"]
 
 Tensor = torch.Tensor
 Tensors = dict[str, Tensor]
-NEAR = 1e-3  # relative
 MOST_NUMBERS = 4096  # of each tensor that enter a combination
 
 
@@ -24,22 +23,6 @@ def load(path: str) -> Any:
 def is_same(tensor: Tensor, other: Tensor | None) -> bool:
     """Say whether two tensors are equal to the bit."""
     return other is not None and tensor.shape == other.shape and bool((tensor == other).all())
-
-
-def is_near(tensor: Tensor, wanted: Tensor) -> bool:
-    """Say whether two tensors are equal but for rounding."""
-    return distance(tensor, wanted) <= NEAR * max(float(doubles(wanted).norm()), 1e-30)
-
-
-def apart(wanted: Tensor, tensor: Tensor | None) -> float:
-    """Return the distance of two tensors relative to the norm of the first; two NaN are equal."""
-    if tensor is None or wanted.shape != tensor.shape:
-        return float("inf")
-    wanted, tensor = doubles(wanted), doubles(tensor)
-    if torch.equal(torch.nan_to_num(wanted, nan=0.5), torch.nan_to_num(tensor, nan=0.5)):
-        return 0.0
-    relative = distance(tensor, wanted) / (float(wanted.norm()) or 1.0)
-    return relative if relative == relative else float("inf")
 
 
 def joined(pieces: Sequence[Tensor], dim: int) -> Tensor | None:

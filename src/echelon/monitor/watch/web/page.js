@@ -139,7 +139,6 @@ function drawParts(state) {
   bar.replaceChildren(...parts.map(([part, share]) => {
     const piece = make("span", share >= 0.12 ? percent(share) : "", "part-" + PARTS.indexOf(part));
     piece.style.flexGrow = String(share);
-    piece.style.flexBasis = "0";
     return piece;
   }));
   at("legend").replaceChildren(...parts.map(([part, share]) => {

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 
 from echelon.environment import regular_files
 from echelon.errors import EchelonError
+from echelon.monitor.page import plots
 from echelon.monitor.watch.data import as_data
 from echelon.monitor.watch.state import RunState
 from echelon.monitor.watch.web import metrics
@@ -229,6 +230,7 @@ def read() -> Page:
     html, style, script = (
         regular_files.read_text(os.path.join(_FOLDER, f"page.{kind}")) for kind in ("html", "css", "js")
     )
+    style = plots.STYLE + style
     policy = "; ".join(
         [
             "default-src 'none'",
