@@ -28,7 +28,7 @@ from echelon.node.channel import Closed
 from echelon.node.connect import connect
 from echelon.node.survey import visit as on_node
 from echelon.node.survey.nouns import Survey, plain
-from echelon.node.survey.take import Asked
+from echelon.node.survey.take import SurveyRequest
 
 NUM_NODES, NUM_RANKS = 8, 8
 NUM_SIMULATED = 1024
@@ -98,7 +98,7 @@ def on_simulated() -> float:
         try:
             began = time.monotonic()
             surveys = visit.survey_nodes(
-                visit.Round(nodes=names, step=step, environ=host.environ, asked=Asked(), meets=False), host
+                visit.Round(nodes=names, step=step, environ=host.environ, asked=SurveyRequest(), meets=False), host
             )
             findings = examine(surveys, Wanted(num_nodes=NUM_SIMULATED, ranks_per_node=8))
             shown = text(surveys, findings, seconds=0.0, with_colour=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from echelon.launch import crew as crew_module
-from echelon.launch.crew import Crew, listen
+from echelon.launch.crew import AgentConnections, listen
 from echelon.node.connect import ConnectError, connect
 
 SECRET = b"s" * 32
@@ -27,7 +27,7 @@ class Door:
         self.listener = listen("127.0.0.1")
         self.address = self.listener.getsockname()
         self.selector = selectors.DefaultSelector()
-        self.crew = Crew(
+        self.crew = AgentConnections(
             self.listener,
             SECRET,
             self.selector,

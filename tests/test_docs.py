@@ -34,7 +34,7 @@ from echelon.cli import COMMANDS, plan, submit
 from echelon.cli import help as helps
 from echelon.cli.options import OPTIONS, scan
 from echelon.environment import become, frameworks
-from echelon.environment.frameworks import Place
+from echelon.environment.frameworks import RankPlace
 from echelon.launch import failure, gathering, hangs, signals, supervisor
 
 ROOT = Path(__file__).parents[1]
@@ -364,7 +364,7 @@ def page(name: str) -> str:
 
 def test_variable_of_a_rank_is_in_the_table() -> None:
     """The table of variables is complete."""
-    place = Place(1, 2, 1, 2, 0, 1, "127.0.0.1", 29500)
+    place = RankPlace(1, 2, 1, 2, 0, 1, "127.0.0.1", 29500)
     given = frameworks.rank_variables(place, run_id="none", workers=["a:1", "b:2"])
     text = (ROOT / "docs/run.md").read_text("utf-8")
     assert [name for name in given if f"`{name}`" not in text] == []

@@ -33,7 +33,7 @@ def main(names: list[str]) -> None:
         words = [row["model"], "--batch", str(row["batch"]), "--precision", row["precision"]]
         words += ["--optimizer", row["optimizer"], *(["--checkpointing"] if row["checkpointing"] else [])]
         try:
-            traced = fit.trace(fit.Question(target=str(PROGRAM), arguments=tuple(words)), Host())
+            traced = fit.trace(fit.TraceQuestion(target=str(PROGRAM), arguments=tuple(words)), Host())
         except EchelonError as error:
             print(f"{' '.join(words)}: left out: {error.message}", file=sys.stderr)
             continue

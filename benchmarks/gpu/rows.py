@@ -166,7 +166,7 @@ def overhead(bench: Bench) -> Seen:
 def sampling(bench: Bench) -> Seen:
     if bench.device == "cpu":
         return Seen(how=SKIPPED, what="there is no device")
-    survey = take.survey(take.Asked(), os.environ)
+    survey = take.survey(take.SurveyRequest(), os.environ)
     devices = [device for device in survey.devices.devices if device.is_visible]
     if len(devices) != bench.num_devices:
         return Seen(how=FAILED, what=f"{len(devices)} devices are seen, and torch has {bench.num_devices}")

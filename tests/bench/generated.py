@@ -10,7 +10,7 @@ from tests.monitor.test_report import Generated
 from echelon.orders import bench
 from echelon.trials import efficiency, measured, records
 from echelon.trials.question import STRONG, Question, Size
-from echelon.trials.records import Start
+from echelon.trials.records import BenchmarkStart
 
 QUESTION = Question(
     script="train.py", arguments=("--epochs", "3"), is_module=False, is_own=False, sizes=(), mode=STRONG, num_steps=100,
@@ -25,15 +25,15 @@ class Folder:
     def __init__(self, path: Path, question: Question = QUESTION) -> None:
         self.path = path
         self.question = question
-        self.starts: list[Start] = []
+        self.starts: list[BenchmarkStart] = []
 
     def run(
         self, num_ranks: int, seconds: Sequence[float], *, repeat: int = 1, num_nodes: int = 1, devices: int = 0,
         cores: int = 64, exit_code: int = 0, cause: str = "", load: "float | None" = None,
         measures: "dict[str, float] | None" = None,
-    ) -> Start:  # fmt: skip
+    ) -> BenchmarkStart:  # fmt: skip
         """Write a run whose steps after the first took these seconds."""
-        name = Start.name_of(num_ranks, repeat)
+        name = BenchmarkStart.name_of(num_ranks, repeat)
         (self.path / name).mkdir(parents=True)
         (self.path / name / bench.SECONDS_FILE).write_text("".join(f"{each:.9f}\n" for each in seconds))
         run = Generated(self.path / name / "run")
@@ -55,11 +55,11 @@ class Folder:
         if load is not None:
             report["load"] = {"n0": [{"device": 0, "mean": load, "most": 100, "looks": 9}]}
         run.write("report.json", report)
-        start = Start(num_ranks=num_ranks, repeat=repeat, folder=name, run=f"{name}/run")
+        start = BenchmarkStart(num_ranks=num_ranks, repeat=repeat, folder=name, run=f"{name}/run")
         self.starts.append(start)
         return start
 
-    def rows(self) -> tuple[efficiency.Row, ...]:
+    def rows(self) -> tuple[efficiency.SizeRow, ...]:
         """Return the sizes as the benchmark reads them."""
         self.write()
         question, starts = records.read(str(self.path))

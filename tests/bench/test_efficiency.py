@@ -81,8 +81,8 @@ def test_range_has_the_extremes_of_both_sizes(ones: list[list[float]], twos: lis
     assert rows[1].efficiency.least <= rows[1].efficiency.value <= rows[1].efficiency.most
 
 
-def run(num_ranks: int, seconds: list[float], account: Any = None) -> measured.Measured:
-    return measured.Measured(
+def run(num_ranks: int, seconds: list[float], account: Any = None) -> measured.MeasuredRun:
+    return measured.MeasuredRun(
         num_ranks=num_ranks, num_nodes=1, num_cores=64, num_devices=0, seconds=tuple(seconds), account=account,
         failure="",
     )  # fmt: skip

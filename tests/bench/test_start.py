@@ -11,7 +11,7 @@ from tests.bench.lines import bench, is_one_error, missing_on_page
 from echelon.cli import bench_start
 from echelon.trials import start
 from echelon.trials.question import Size
-from echelon.trials.start import Started
+from echelon.trials.start import StartTimes
 
 seconds = st.floats(0.0, 100.0)
 
@@ -31,7 +31,7 @@ def test_parts_of_real_starts(tmp_path: Path, launch: str) -> None:
 
 @given(seconds, seconds, seconds, seconds, seconds)
 def test_parts_of_a_generated_start(before: float, imports: float, ranks: float, line: float, meeting: float) -> None:
-    found = Started(
+    found = StartTimes(
         size=Size(num_ranks=1, num_nodes=1), begun=before, import_seconds=imports, ready=before + imports + ranks,
         first_line=before + imports + ranks + line, all_reduced=before + imports + ranks + line + meeting,
     )  # fmt: skip
@@ -42,7 +42,7 @@ def test_parts_of_a_generated_start(before: float, imports: float, ranks: float,
 def test_table_has_the_start_in_the_middle_and_the_range() -> None:
     size = Size(num_ranks=2, num_nodes=1)
     starts = [
-        Started(size=size, begun=1.0, import_seconds=0.0, ready=1.0, first_line=2.0, all_reduced=2.0 + more)
+        StartTimes(size=size, begun=1.0, import_seconds=0.0, ready=1.0, first_line=2.0, all_reduced=2.0 + more)
         for more in (4.0, 1.0, 2.0)
     ]
     row = start.text(starts).splitlines()[1]

@@ -18,10 +18,10 @@ from echelon.monitor.traces.verdict import COMMUNICATION, INPUT
 from echelon.orders import bench
 from echelon.orders.scale import DEFAULT, ScaleOptions
 from echelon.trials import candidates
-from echelon.trials.candidates import Candidate
+from echelon.trials.candidates import TriedChange
 
-WORKERS = Candidate(name="num_workers=4", loader_workers=4)
-COMPRESS = Candidate(name="--compress bf16", price="other last digits", options=("--compress", "bf16"))
+WORKERS = TriedChange(name="num_workers=4", loader_workers=4)
+COMPRESS = TriedChange(name="--compress bf16", price="other last digits", options=("--compress", "bf16"))
 LESS = ["--compress bf16", "--sync-every 10"]
 
 

@@ -6,14 +6,14 @@ import signal
 import sys
 import time
 
-from echelon.checkpoint.store import Store
+from echelon.checkpoint.store import CheckpointStore
 
 NUM_BYTES = (10, 100_000, 900_000)
 
 
 def write(folder: str, step: int) -> None:
     """Write and publish the checkpoint of a step."""
-    draft = Store(folder, keep=2).begin(step)
+    draft = CheckpointStore(folder, keep=2).begin(step)
     content = step.to_bytes(8, "little") * (random.choice(NUM_BYTES) // 8)
     files = {f"rank-{rank}.bin": draft.write(f"rank-{rank}.bin", content) for rank in range(2)}
     draft.publish(files, num_ranks=2, about={"step": step}, versions={})
@@ -53,7 +53,7 @@ def main(folder: str, num_kills: int, seed: int) -> None:
     for kill in range(num_kills):
         published = max(published, kill_once(folder, published + 1, seed + kill, random.uniform(0.001, 0.02)))
         num_torn += any(".partial-" in name for name in os.listdir(folder)) if os.path.isdir(folder) else 0
-        found, findings = Store(folder).latest(deep=True)
+        found, findings = CheckpointStore(folder).latest(deep=True)
         assert findings == [], findings
         assert (found.step if found else 0) >= published, (found, published)
         published = found.step if found else 0

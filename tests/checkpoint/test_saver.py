@@ -14,7 +14,7 @@ from tests.train.strategies import ranks
 
 from echelon.checkpoint import host_memory, shards
 from echelon.checkpoint.saver import Saver
-from echelon.checkpoint.store import Checkpoint, Store
+from echelon.checkpoint.store import Checkpoint, CheckpointStore
 
 
 def make(folder: Path, **settings: Any) -> tuple[Saver, list[str]]:
@@ -37,13 +37,13 @@ def test_state_of_the_step_is_saved(tmp_path: Path) -> None:
         assert saver.save(step, tensors, {"journal.json": b"[1]"}, {"loss": step})
         tensors["model-0/a"].fill_(-1)
         assert saver.wait(60)
-    found, findings = Store(str(tmp_path)).latest(deep=True)
+    found, findings = CheckpointStore(str(tmp_path)).latest(deep=True)
     assert found is not None
     assert (found, findings, said) == (saver.published, [], [])
     assert torch.equal(values(found, tensors)["model-0/a"], torch.full((100_000,), 4.0))
     assert (Path(found.path) / "journal.json").read_bytes() == b"[1]"
     assert (found.manifest.about, found.manifest.versions["torch"]) == ({"loss": 4}, torch.__version__)
-    assert [entry.step for entry in Store(str(tmp_path)).entries()] == [2, 3, 4]
+    assert [entry.step for entry in CheckpointStore(str(tmp_path)).entries()] == [2, 3, 4]
     assert min(saver.durations.stopped_seconds, saver.durations.written_seconds) > 0
 
 
@@ -164,7 +164,7 @@ def test_ranks_save_together(num_ranks: int, kind: str, tmp_path: Path) -> None:
     """Rank 0 publishes what all have written; another number of ranks reads it."""
     told = ranks.run(num_ranks, training.saver_session, kind, str(tmp_path / "c"), 3)
     assert all(one["said"] == [] for one in told)
-    found, findings = Store(str(tmp_path / "c")).latest(deep=True)
+    found, findings = CheckpointStore(str(tmp_path / "c")).latest(deep=True)
     assert found is not None
     assert (found, findings) == (told[0]["published"], [])
     assert (found.step, found.manifest.num_ranks, found.manifest.about) == (3, num_ranks, {"step": 3})

@@ -91,9 +91,9 @@ def test_strided_target(tmp_path: Path) -> None:
 def test_torch_itself_uses_writer_and_reader(tmp_path: Path) -> None:
     """torch.distributed.checkpoint.save and load work with both classes."""
     saved = {"a": torch.randn(5), "b": torch.randn(2, 2)}
-    dcp.save(saved, storage_writer=shards.Writer(str(tmp_path)))
+    dcp.save(saved, storage_writer=shards.ShardWriter(str(tmp_path)))
     loaded = {name: torch.zeros_like(one) for name, one in saved.items()}
-    dcp.load(loaded, storage_reader=shards.Reader(str(tmp_path)))
+    dcp.load(loaded, storage_reader=shards.ShardReader(str(tmp_path)))
     assert all(torch.equal(loaded[name], one) for name, one in saved.items())
 
 
@@ -121,7 +121,7 @@ def test_replicated_tensor_is_written_once(tmp_path: Path) -> None:
 
     def num_bytes(folder: Path) -> int:
         saved = tensors_file.read(str(folder))
-        readers = [ours.Reader(str(path)) for path in folder.glob("*.safetensors")]
+        readers = [ours.MappedFile(str(path)) for path in folder.glob("*.safetensors")]
         assert len(saved) == sum(len(reader.names) for reader in readers)
         return sum(len(bits(reader.tensor(name))) for reader in readers for name in reader.names)
 
@@ -209,7 +209,7 @@ def test_numbers_are_aligned(tmp_path: Path) -> None:
     shards.save(tensors, str(tmp_path))
     ours.write(str(tmp_path / "a.safetensors"), tensors)
     for name in ("rank-0", "a"):
-        reader = ours.Reader(str(tmp_path / f"{name}.safetensors"))
+        reader = ours.MappedFile(str(tmp_path / f"{name}.safetensors"))
         mapped = [reader._mapped[entry.first :] for entry in reader._entries.values()]
         addresses = [torch.frombuffer(part, dtype=torch.uint8).data_ptr() for part in mapped]
         assert [address % size for address, size in zip(addresses, (16, 4, 1), strict=True)] == [0, 0, 0]
@@ -225,7 +225,7 @@ def test_slice_reads_a_part(tmp_path: Path) -> None:
     """A slice of a mapped tensor, of any dtype."""
     whole = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
     ours.write(str(tmp_path / "a"), {"a": whole, "c": whole.to(torch.complex128)})
-    reader = ours.Reader(str(tmp_path / "a"))
+    reader = ours.MappedFile(str(tmp_path / "a"))
     assert torch.equal(reader.slice("a", (1, 0, 2), (1, 2, 2)), whole[1:, :2, 2:])
     assert torch.equal(reader.slice("c", (0, 1, 0), (2, 1, 4)), whole[:, 1:2].to(torch.complex128))
     with pytest.raises(FormatError, match="has no tensor b"):

@@ -14,28 +14,28 @@ from tests.tiers import pick
 
 from echelon.checkpoint import manifest as manifests
 from echelon.checkpoint.errors import CheckpointError, WriteError
-from echelon.checkpoint.store import Checkpoint, Store
-from echelon.checkpoint.written import File
+from echelon.checkpoint.store import Checkpoint, CheckpointStore
+from echelon.checkpoint.written import HashedFile
 
 NUM_KILLS = pick(100, all=1000)
 
 
 def save(folder: Path, step: int, keep: int = 3, content: bytes = b"numbers") -> Checkpoint:
-    draft = Store(str(folder), keep).begin(step)
+    draft = CheckpointStore(str(folder), keep).begin(step)
     files = {f"rank-{rank}.safetensors": draft.write(f"rank-{rank}.safetensors", content * step) for rank in range(2)}
     return draft.publish(files, num_ranks=2, about={"loss": 0.5}, versions={"torch": "2.13.0"})
 
 
 def steps(folder: Path) -> list[int]:
-    return [entry.step for entry in Store(str(folder)).entries()]
+    return [entry.step for entry in CheckpointStore(str(folder)).entries()]
 
 
 def test_latest_is_what_was_published(tmp_path: Path) -> None:
     """The manifest comes back with all that was written; the folder is readable by its owner alone."""
-    assert Store(str(tmp_path / "none")).latest() == (None, [])
+    assert CheckpointStore(str(tmp_path / "none")).latest() == (None, [])
     save(tmp_path / "folder", 100)
     written = save(tmp_path / "folder", 120)
-    found, findings = Store(str(tmp_path / "folder")).latest(deep=True)
+    found, findings = CheckpointStore(str(tmp_path / "folder")).latest(deep=True)
     assert (found, findings) == (written, [])
     assert found is not None
     assert (found.step, found.manifest.num_ranks, found.manifest.about) == (120, 2, {"loss": 0.5})
@@ -50,12 +50,12 @@ def test_newest_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [20, 30, 40]
     save(tmp_path, 25)
     assert steps(tmp_path) == [25, 30, 40]
-    found, _ = Store(str(tmp_path)).latest()
+    found, _ = CheckpointStore(str(tmp_path)).latest()
     assert found is not None
     assert found.step == 25
     assert sorted(os.listdir(tmp_path)) == ["step-000000025", "step-000000030", "step-000000040"]
     with pytest.raises(CheckpointError, match="0 checkpoints are to be kept"):
-        Store(str(tmp_path), keep=0)
+        CheckpointStore(str(tmp_path), keep=0)
 
 
 def test_same_step_is_replaced(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_same_step_is_replaced(tmp_path: Path) -> None:
     save(tmp_path, 20, content=b"second")
     assert sorted(os.listdir(tmp_path)) == ["step-000000010", "step-000000020"]
     os.rename(tmp_path / "step-000000020", tmp_path / ".step-000000020.replaced-0a")
-    found, findings = Store(str(tmp_path)).latest(deep=True)
+    found, findings = CheckpointStore(str(tmp_path)).latest(deep=True)
     assert found is not None
     assert (found.step, findings) == (20, [])
     save(tmp_path, 30)
@@ -137,14 +137,14 @@ def test_damaged_one_is_skipped(damage: Callable[[Path], None], told: str, tmp_p
     save(tmp_path, 10)
     save(tmp_path, 20)
     damage(tmp_path / "step-000000020")
-    found, findings = Store(str(tmp_path)).latest(deep=True)
+    found, findings = CheckpointStore(str(tmp_path)).latest(deep=True)
     assert found is not None
     assert found.step == 10
     assert len(findings) == 1
     assert findings[0].startswith("step-000000020 is not used: ")
     assert told in findings[0]
     save(tmp_path, 20, keep=1)
-    assert Store(str(tmp_path)).latest(deep=True)[1] == []
+    assert CheckpointStore(str(tmp_path)).latest(deep=True)[1] == []
 
 
 def test_renamed_one_is_skipped(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_renamed_one_is_skipped(tmp_path: Path) -> None:
     save(tmp_path, 10)
     os.rename(tmp_path / "step-000000010", tmp_path / "step-000000011")
     (tmp_path / "notes").mkdir()
-    found, findings = Store(str(tmp_path)).latest()
+    found, findings = CheckpointStore(str(tmp_path)).latest()
     assert found is None
     assert findings == ["step-000000011 is not used: its folder has the name of step 11, but it was written at step 10"]
 
@@ -174,7 +174,7 @@ def refused(folder: Path, step: int) -> WriteError:
 
 
 def assert_only_10(folder: Path) -> None:
-    found, findings = Store(str(folder)).latest(deep=True)
+    found, findings = CheckpointStore(str(folder)).latest(deep=True)
     assert found is not None
     assert (found.step, findings, os.listdir(folder)) == (10, [], ["step-000000010"])
 
@@ -191,7 +191,7 @@ def test_disk_that_refuses(number: int, call: str, tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(os, call, fail)
         with pytest.raises(WriteError) as caught:
-            draft = Store(str(tmp_path)).begin(20)
+            draft = CheckpointStore(str(tmp_path)).begin(20)
             try:
                 files = {"a": draft.write("a", b"content")}
                 draft.publish(files, num_ranks=1, about={}, versions={})
@@ -208,7 +208,7 @@ def test_disk_that_refuses(number: int, call: str, tmp_path: Path, monkeypatch: 
 def test_limit_for_files(tmp_path: Path) -> None:
     """A file that the system cuts short is an error, not a shorter checkpoint."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    draft = Store(str(tmp_path)).begin(20)
+    draft = CheckpointStore(str(tmp_path)).begin(20)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
         with pytest.raises(WriteError, match="larger than the limit"):
@@ -237,7 +237,7 @@ def small_disk(tmp_path: Path) -> Path:
 def test_full_disk(small_disk: Path) -> None:
     """A real full disk: the earlier checkpoint stays, and the next one that fits is written."""
     save(small_disk / "c", 10)
-    draft = Store(str(small_disk / "c")).begin(20)
+    draft = CheckpointStore(str(small_disk / "c")).begin(20)
     with pytest.raises(WriteError, match="the disk is full"), draft.file("big") as file:
         file.write(bytes(2 << 20))
     draft.discard()
@@ -257,30 +257,30 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_drafts_of_living_writers_stay(tmp_path: Path) -> None:
     """A draft is removed once its process is gone, or once its node has been silent for an hour."""
-    alive = Store(str(tmp_path)).begin(10)
+    alive = CheckpointStore(str(tmp_path)).begin(10)
     dead = tmp_path / alive.name.replace(f"-{os.getpid()}-", "-4194999-")  # above the largest pid of Linux
     elsewhere, silent = tmp_path / ".step-000000010.partial-n1-1-aa", tmp_path / ".step-000000010.partial-n1-1-bb"
     for folder in (dead, elsewhere, silent):
         folder.mkdir()
     os.utime(silent, (0, 0))
-    Store(str(tmp_path)).begin(20).discard()
+    CheckpointStore(str(tmp_path)).begin(20).discard()
     assert sorted(os.listdir(tmp_path)) == sorted([alive.name, elsewhere.name])
 
 
 def test_draft_is_joined_by_its_name(tmp_path: Path) -> None:
     """Several ranks write into one draft; a name that is none is refused."""
-    draft = Store(str(tmp_path)).begin(10)
-    other = Store(str(tmp_path)).join(draft.name)
+    draft = CheckpointStore(str(tmp_path)).begin(10)
+    other = CheckpointStore(str(tmp_path)).join(draft.name)
     files = {"a": draft.write("a", b"1"), "b": other.write("b", b"22")}
     assert draft.publish(files, num_ranks=2, about={}, versions={}).manifest.num_bytes == 3
     for name in ("../x", ".step-1.partial-/../../x", "step-1"):
         with pytest.raises(CheckpointError, match="not the name of a draft"):
-            Store(str(tmp_path)).join(name)
+            CheckpointStore(str(tmp_path)).join(name)
 
 
 def test_missing_file_is_not_published(tmp_path: Path) -> None:
     """A rank that has not written what it announced, makes no checkpoint."""
-    draft = Store(str(tmp_path)).begin(10)
+    draft = CheckpointStore(str(tmp_path)).begin(10)
     files = {"a": draft.write("a", b"1"), "b": manifests.WrittenFile(5, "blake2b:0")}
     with pytest.raises(CheckpointError, match="b is missing"):
         draft.publish(files, num_ranks=2, about={}, versions={})
@@ -289,5 +289,5 @@ def test_missing_file_is_not_published(tmp_path: Path) -> None:
 
 def test_error_inside_of_a_file_is_the_error(tmp_path: Path) -> None:
     """An exception of the writer passes through."""
-    with pytest.raises(KeyError), File(str(tmp_path / "a")):
+    with pytest.raises(KeyError), HashedFile(str(tmp_path / "a")):
         raise KeyError("a")

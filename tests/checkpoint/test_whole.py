@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.tiers import pick
 
-from echelon.checkpoint.store import Store
+from echelon.checkpoint.store import CheckpointStore
 from echelon.train.checkpoints import newest
 from echelon.train.scaling_error import ScalingError
 
@@ -18,9 +18,9 @@ NAMES = ("facts.bin", "journal.bin", "rank-0.safetensors", "rank-1.safetensors",
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> CheckpointStore:
     """Return a folder with three checkpoints, whose files differ."""
-    made = Store(str(tmp_path / "checkpoints"), keep=5)
+    made = CheckpointStore(str(tmp_path / "checkpoints"), keep=5)
     chance = random.Random(0)
     for step in STEPS:
         draft = made.begin(step)
@@ -51,7 +51,7 @@ def damage(folder: Path, chance: random.Random, other: Path) -> None:
         path.write_bytes(content)
 
 
-def found(store: Store) -> list[newest.OnDisk]:
+def found(store: CheckpointStore) -> list[newest.OnDisk]:
     """Return what each of several ranks finds; they ask each other as ranks do."""
     answers: dict[str, list[bool]] = {}
     meeting = threading.Barrier(NUM_RANKS)
@@ -73,7 +73,7 @@ def found(store: Store) -> list[newest.OnDisk]:
     return [results[rank] for rank in range(NUM_RANKS)]
 
 
-def test_damaged_checkpoints_are_never_used(store: Store, tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_never_used(store: CheckpointStore, tmp_path: Path) -> None:
     """Whatever is altered in the two newest, the oldest is used by all ranks; each damage is a sentence."""
     chance = random.Random(1)
     kept = tmp_path / "kept"
@@ -90,7 +90,7 @@ def test_damaged_checkpoints_are_never_used(store: Store, tmp_path: Path) -> Non
             assert all(" is not used: " in finding for finding in one.findings)
 
 
-def test_manifest_of_another_step(store: Store) -> None:
+def test_manifest_of_another_step(store: CheckpointStore) -> None:
     """The oldest one's in the newest folder does not make this folder old: what is wrong with it is said."""
     (Path(store.path(STEPS[2])) / "manifest.json").write_bytes(
         (Path(store.path(STEPS[0])) / "manifest.json").read_bytes()
@@ -101,7 +101,7 @@ def test_manifest_of_another_step(store: Store) -> None:
         assert len(one.findings) == 1
 
 
-def test_no_checkpoint_is_whole(store: Store) -> None:
+def test_no_checkpoint_is_whole(store: CheckpointStore) -> None:
     """Where all are damaged the run ends, and does not begin anew."""
     for step in STEPS:
         damage(Path(store.path(step)), random.Random(step), Path(store.path(STEPS[0])))
@@ -112,6 +112,6 @@ def test_no_checkpoint_is_whole(store: Store) -> None:
 
 
 def test_empty_folder_is_a_beginning(tmp_path: Path) -> None:
-    one = newest.newest_on_disk(Store(str(tmp_path)), 0, 1, lambda _, *, is_so: is_so)
+    one = newest.newest_on_disk(CheckpointStore(str(tmp_path)), 0, 1, lambda _, *, is_so: is_so)
     assert one == newest.OnDisk(None, [], str(tmp_path), 0)
     one.refuse_none()

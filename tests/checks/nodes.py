@@ -14,10 +14,10 @@ from echelon.lint.toml import words
 from echelon.machines import load
 from echelon.machines.machine import Machine
 from echelon.node.survey import take
-from echelon.node.survey.nouns import Limits, Survey
+from echelon.node.survey.nouns import KernelLimits, Survey
 
 GIB = 1 << 30
-LIMITS = Limits(
+LIMITS = KernelLimits(
     locked_bytes=-1, open_files=131072, open_files_most=131072, processes=-1, stack_bytes=-1,
     shared_bytes=250 * GIB, shared_free_bytes=250 * GIB, is_shared_writable=True,
 )  # fmt: skip
@@ -143,7 +143,7 @@ def build(good: Good, root: Path) -> Path:
 def survey(good: Good, root: Path, environ: Mapping[str, str] | None = None, **asked: Any) -> Survey:
     """Return what the node at a tree answers; the limits are those of a good node, not of this process."""
     options: dict[str, Any] = {"root": str(root), "checkpoints": str(root), **asked}
-    taken = take.survey(take.Asked(**options), good.environ if environ is None else environ)
+    taken = take.survey(take.SurveyRequest(**options), good.environ if environ is None else environ)
     names = {"slingshot": "10.1.0.1", "ethernet": "10.2.0.1", "infiniband": "10.3.0.1"}
     interfaces = tuple(each._replace(address=names.get(each.kind, "")) for each in taken.network.interfaces)
     return taken._replace(limits=LIMITS, network=taken.network._replace(interfaces=interfaces))

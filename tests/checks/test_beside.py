@@ -16,8 +16,8 @@ from tests.runs import ECHELON
 
 from echelon.errors import UsageError
 from echelon.launch import lookouts
-from echelon.launch.crew import Member
-from echelon.launch.lookouts import Look, Lookouts, Seen
+from echelon.launch.crew import AgentConnection
+from echelon.launch.lookouts import Look, Lookouts, NodeFinding
 from echelon.launch.run_directory import RunDirectory
 from echelon.node import sweep
 from echelon.node.agent_spec import AgentSpec, Placement
@@ -108,13 +108,13 @@ class Heard:
         self.events: list[dict[str, Any]] = []
         directory = cast(RunDirectory, SimpleNamespace(event=lambda kind, **fields: self.events.append(fields)))
 
-        def judge(surveys: Sequence[Survey]) -> list[Seen]:
-            return [Seen(line=line, fields={"message": line}) for line in findings(surveys)]
+        def judge(surveys: Sequence[Survey]) -> list[NodeFinding]:
+            return [NodeFinding(line=line, fields={"message": line}) for line in findings(surveys)]
 
         self.lookouts = Lookouts(Look(asked={}, judge=judge), directory, num_nodes, self.said.append)
 
     def hear(self, node: str, kind: str, **fields: Any) -> None:
-        member = cast(Member, SimpleNamespace(placement=SimpleNamespace(node=node), clock_offset=0.5))
+        member = cast(AgentConnection, SimpleNamespace(placement=SimpleNamespace(node=node), clock_offset=0.5))
         self.lookouts.hear(member, {"kind": kind, **fields})
 
     def answer(self, node: str) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from tests.checks import nodes
 from tests.checks.shaped import CannotShape
-from tests.checks.shaped import Network as Shaped
+from tests.checks.shaped import NodeNetwork as Shaped
 from tests.runs import ECHELON
 from tests.tiers import some
 
 from echelon.bandwidth.sweep import libraries, traffic
 from echelon.checks import collectives, reference
 from echelon.checks.finding import Finding
-from echelon.node.survey.nouns import Interface, Network, Survey
+from echelon.node.survey.nouns import Interface, NodeNetwork, Survey
 
 MIB = 1 << 20
 MINE = """
@@ -190,7 +190,7 @@ def sweep(**changes: Any) -> dict[str, Any]:
 def judged(result: dict[str, Any], *lines: str, names: list[str] | None = None, **options: Any) -> list[Finding]:
     good = nodes.BY_NAME["LUMI, a whole node"]
     interfaces = tuple(Interface(f"hsn{index}", "slingshot", True, 200, "10.1.0.1") for index in range(4))
-    network = Network(interfaces=interfaces)
+    network = NodeNetwork(interfaces=interfaces)
     surveys = [Survey(name, network=network) for name in names or ("nid1", "nid2", "nid3", "nid4")]
     return collectives.look(result, lines, surveys, nodes.wanted(good, num_nodes=len(surveys)), **options)
 

@@ -89,7 +89,7 @@ def test_tool_that_hangs(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("is_full", "answered"), [(True, True), (False, False)])
 def test_asked_in_full_alone(mount: Path, is_full: bool, answered: bool) -> None:
     """--fast asks no tool."""
-    asked = take.Asked(is_full=is_full, checkpoints=str(mount))
+    asked = take.SurveyRequest(is_full=is_full, checkpoints=str(mount))
     assert ("quotas" in take.survey(asked, {"PATH": "/bin"}).answered) == answered
 
 

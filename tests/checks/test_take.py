@@ -221,11 +221,11 @@ def test_every_node_is_tried_by_others_and_tries_others(count: int) -> None:
 
 def test_doors_greet_who_knows_them() -> None:
     """An open door is reached, a closed one and another service are named with the reason."""
-    own, other = visit.Door("word", "127.0.0.1"), visit.Door("another", "127.0.0.1")
-    closed = visit.Door("word", "127.0.0.1")
+    own, other = visit.NodePort("word", "127.0.0.1"), visit.NodePort("another", "127.0.0.1")
+    closed = visit.NodePort("word", "127.0.0.1")
     port = closed.port
     closed.socket.close()
-    code = "import sys; from echelon.node.survey import visit; d = visit.Door('word', '127.0.0.1'); print(d.port, flush=True); d.socket.setblocking(True); d.answer(); d.answer()"  # noqa: E501
+    code = "import sys; from echelon.node.survey import visit; d = visit.NodePort('word', '127.0.0.1'); print(d.port, flush=True); d.socket.setblocking(True); d.answer(); d.answer()"  # noqa: E501
     server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     good = int(server.stdout.readline())
@@ -305,7 +305,7 @@ def test_every_check_is_listed(tmp_path: Path) -> None:
 
 SURVEY_HERE = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); from _echelon.node.survey import nouns, take; "
-    "print(json.dumps(nouns.plain(take.survey(take.Asked(is_full=True), {'HOME': '/tmp'}))))"
+    "print(json.dumps(nouns.plain(take.survey(take.SurveyRequest(is_full=True), {'HOME': '/tmp'}))))"
 )
 
 

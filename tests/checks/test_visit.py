@@ -14,7 +14,7 @@ from echelon.errors import RunError
 from echelon.host import Host
 from echelon.launch import visit
 from echelon.node.survey.nouns import Survey
-from echelon.node.survey.take import Asked
+from echelon.node.survey.take import SurveyRequest
 
 # Stands in for the step: starts the survey of each node on this machine, with the variables of a task.
 STEP = """
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def survey(bad: str, *, meets: bool = False, seconds: float = 1.0, indexes: str = "0 1 2 3") -> list[Survey]:
     """Survey four nodes of which the third is started by other words."""
     step = ("bash", "-c", STEP.format(bad=bad, indexes=indexes), "step")
-    asked = Asked(search_path=tuple(sys.path), part_seconds=seconds)
+    asked = SurveyRequest(search_path=tuple(sys.path), part_seconds=seconds)
     return visit.survey_nodes(
         visit.Round(nodes=NODES, step=step, environ=Alone().environ, asked=asked, meets=meets, gather_seconds=20.0),
         Alone(),
@@ -119,7 +119,7 @@ def test_no_node_at_all_is_an_error_with_the_steps_words(folder: Path) -> None:
         visit.survey_nodes(
             visit.Round(
                 nodes=NODES, step=("sh", "-c", "echo no allocation today >&2; exit 1"), environ=Alone().environ,
-                asked=Asked(), meets=False, gather_seconds=10.0,
+                asked=SurveyRequest(), meets=False, gather_seconds=10.0,
             ),
             Alone(),
         )  # fmt: skip

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from echelon.environment import frameworks
-from echelon.environment.frameworks import Place
+from echelon.environment.frameworks import RankPlace
 
-PLACE = Place(5, 8, 1, 4, 1, 2, "n1", 29400)
+PLACE = RankPlace(5, 8, 1, 4, 1, 2, "n1", 29400)
 WORKERS = [f"n{rank // 4}:{20000 + rank}" for rank in range(8)]
 
 DUMP = """
@@ -35,7 +35,7 @@ def test_torch_variables_equal_those_of_torchrun(tmp_path):
     """A rank gets every key that torchrun sets, with its value, but for what names the meeting point."""
     pytest.importorskip("torch")
     for rank, theirs in enumerate(_torchrun(tmp_path, 2)):
-        place = Place(rank, 2, rank, 2, 0, 1, theirs["MASTER_ADDR"], int(theirs["MASTER_PORT"]))
+        place = RankPlace(rank, 2, rank, 2, 0, 1, theirs["MASTER_ADDR"], int(theirs["MASTER_PORT"]))
         error_file = theirs["TORCHELASTIC_ERROR_FILE"]
         ours = frameworks.rank_variables(place, run_id="run7", error_file=error_file)
         assert theirs.pop("OMP_NUM_THREADS") == "1"
@@ -87,7 +87,7 @@ def test_workers_that_are_not_one_per_rank():
 
 def test_jax_of_one_rank_per_node():
     """A rank alone on its node drives all its devices."""
-    place = Place(1, 2, 0, 1, 1, 2, "fe80::1", 65535)
+    place = RankPlace(1, 2, 0, 1, 1, 2, "fe80::1", 65535)
     variables = frameworks.rank_variables(place, run_id="r")
     assert "JAX_LOCAL_DEVICE_IDS" not in variables
     assert variables["JAX_COORDINATOR_ADDRESS"] == "[fe80::1]:65534"
@@ -115,14 +115,14 @@ def test_task_variables_equal_what_srun_says(recorded):
         "SLURM_STEP_NUM_TASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
         "SLURM_NTASKS_PER_NODE": "1", "SLURM_GTIDS": "1",
     }  # fmt: skip
-    place = Place(9, 16, 1, 8, 1, 2, "nid005000", 20002)
+    place = RankPlace(9, 16, 1, 8, 1, 2, "nid005000", 20002)
     assert {**agent, **frameworks.task_variables(agent, place)} == theirs
 
 
 def test_task_variables_of_uneven_nodes(recorded):
     """Counts that differ are given, and must fit the place."""
     theirs = recorded("srun-uneven-rank6")
-    place = Place(6, 7, 0, 1, 2, 3, "nid005000", 20004)
+    place = RankPlace(6, 7, 0, 1, 2, 3, "nid005000", 20004)
     task = frameworks.task_variables(theirs, place, ranks_per_node=[5, 1, 1])
     assert task.pop("SLURM_NTASKS_PER_NODE") == "1"
     assert {**theirs, **task} == theirs

@@ -5,14 +5,14 @@ import pytest
 
 from echelon.environment import master, surroundings
 from echelon.environment.errors import SurroundingError
-from echelon.environment.frameworks import Place
+from echelon.environment.frameworks import RankPlace
 
 RECORDED_PLACES = {
-    "srun-2x8-rank9": Place(9, 16, 1, 8, 1, 2, "nid005000", 20002),
-    "srun-uneven-rank6": Place(6, 7, 0, 1, 2, 3, "nid005000", 20004),
-    "srun-components-rank2": Place(2, 3, 1, 2, 1, 2, "nid005000", 20018),
-    "srun-pmi2-rank3": Place(3, 4, 0, 1, 1, 2, "nid005000", 20008),
-    "srun-second-step-rank0": Place(0, 1, 0, 1, 0, 1, "127.0.0.1", 22030),
+    "srun-2x8-rank9": RankPlace(9, 16, 1, 8, 1, 2, "nid005000", 20002),
+    "srun-uneven-rank6": RankPlace(6, 7, 0, 1, 2, 3, "nid005000", 20004),
+    "srun-components-rank2": RankPlace(2, 3, 1, 2, 1, 2, "nid005000", 20018),
+    "srun-pmi2-rank3": RankPlace(3, 4, 0, 1, 1, 2, "nid005000", 20008),
+    "srun-second-step-rank0": RankPlace(0, 1, 0, 1, 0, 1, "127.0.0.1", 22030),
 }
 
 
@@ -233,7 +233,7 @@ TORCHRUN = {
 def test_place_under_torchrun():
     """torchrun's own variables are the place."""
     surrounding = surroundings.find(TORCHRUN)
-    assert surrounding.place(TORCHRUN) == Place(5, 8, 1, 4, 1, 2, "n1", 41779)
+    assert surrounding.place(TORCHRUN) == RankPlace(5, 8, 1, 4, 1, 2, "n1", 41779)
     assert surrounding.run_id(TORCHRUN) == "abc"
 
 
@@ -251,7 +251,7 @@ def test_place_under_deepspeeds_launcher():
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_SIZE": "4", "CROSS_RANK": "1",
         "CROSS_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500",
     }  # fmt: skip
-    assert surroundings.find(environ).place(environ) == Place(5, 8, 1, 4, 1, 2, "n1", 29500)
+    assert surroundings.find(environ).place(environ) == RankPlace(5, 8, 1, 4, 1, 2, "n1", 29500)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def test_log_is_read() -> None:
     assert (log.torch, log.device, log.rows, log.forward_flops, log.backward_flops) == ("2.13.0", "gpu", 8, 10, 20)
     assert log.weights == (logs.Weight(name="layers.0.weight", num_bytes=400, block=0, tensor=0, length=10),)
     assert log.tensors == (
-        logs.Tensor(400, "parameter", 0, False),
-        logs.Tensor(100, "activation", 1, True),
+        logs.LoggedTensor(400, "parameter", 0, False),
+        logs.LoggedTensor(100, "activation", 1, True),
     )
     assert log.events == (0, "step", ("enter", 0), 1, ("leave", 0), "backward", -2, "optimizer", "end")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.errors import UsageError
-from echelon.estimate.speed.runs import STEP_BYTES, Network, Prediction, Refusal, Run, of_machine
-from echelon.estimate.speed.throughput import DOUBT_A_DOUBLING, FARTHEST, Model, fit
+from echelon.estimate.speed.runs import STEP_BYTES, NetworkSpeed, PredictedSize, Refusal, SizeRun, of_machine
+from echelon.estimate.speed.throughput import DOUBT_A_DOUBLING, FARTHEST, StepTimeLaw, fit
 from echelon.machines.load import load_shipped
 
 HERE = Path(__file__).parent
@@ -28,9 +28,9 @@ def seconds_of(series: dict[str, Any], number: int) -> float:
     return 1 / rate if series["mode"] == "strong" else number / rate
 
 
-def runs_of(series: dict[str, Any], *numbers: int) -> list[Run]:
+def runs_of(series: dict[str, Any], *numbers: int) -> list[SizeRun]:
     return [
-        Run(num_devices=number, step_seconds=seconds_of(series, number), ranks_per_node=series["ranks_per_node"])
+        SizeRun(num_devices=number, step_seconds=seconds_of(series, number), ranks_per_node=series["ranks_per_node"])
         for number in numbers
     ]
 
@@ -54,7 +54,7 @@ def held_out(series: dict[str, Any]) -> tuple[list[HeldOut], int]:
     answers, refusals = [], 0
     for smaller, larger, wanted in itertools.combinations(numbers, 3):
         model = fit(runs_of(series, smaller, larger), mode=series["mode"])
-        size = model.at(wanted) if isinstance(model, Model) else model
+        size = model.at(wanted) if isinstance(model, StepTimeLaw) else model
         if isinstance(size, Refusal):
             assert size.reason
             assert size.repair
@@ -73,15 +73,15 @@ def held_out(series: dict[str, Any]) -> tuple[list[HeldOut], int]:
     return answers, refusals
 
 
-def model_of(runs: list[Run], mode: str = "", network: "Network | None" = None) -> Model:
+def model_of(runs: list[SizeRun], mode: str = "", network: "NetworkSpeed | None" = None) -> StepTimeLaw:
     model = fit(runs, mode=mode, network=network)
-    assert isinstance(model, Model), model
+    assert isinstance(model, StepTimeLaw), model
     return model
 
 
-def size_of(model: Model, number: int) -> Prediction:
+def size_of(model: StepTimeLaw, number: int) -> PredictedSize:
     size = model.at(number)
-    assert isinstance(size, Prediction), size
+    assert isinstance(size, PredictedSize), size
     return size
 
 
@@ -159,7 +159,7 @@ def test_network_of_a_machine_meets_its_reference_rows() -> None:
 
 @given(st.integers(1, 1 << 36), st.integers(2, 4096), st.integers(2, 4096))
 def test_all_reduce_takes_longer_with_more_bytes_and_ranks(num_bytes: int, ranks: int, more: int) -> None:
-    network = Network(
+    network = NetworkSpeed(
         ranks_per_node=8, inside_bytes_per_second=1e11, across_bytes_per_second=5e10, source="a made-up network"
     )
     seconds = network.all_reduce_seconds(num_bytes, ranks)
@@ -178,7 +178,7 @@ def test_strong_law_finds_a_fixed_part(devices: int, divided: float, fixed_share
     """A step of a divided part and a fixed one is found again at any larger size."""
     fixed = fixed_share * divided / devices
     law = lambda number: divided / number + fixed  # noqa: E731
-    runs = [Run(num_devices=number, step_seconds=law(number)) for number in (devices, 2 * devices)]
+    runs = [SizeRun(num_devices=number, step_seconds=law(number)) for number in (devices, 2 * devices)]
     number = 2 * devices * factor
     size = size_of(model_of(runs, "strong"), number)
     assert size.step_seconds.value == pytest.approx(law(number))
@@ -192,8 +192,8 @@ def test_weak_bounds_hold_constant_logarithmic_and_linear_growth(
 ) -> None:
     """Communication that stays, grows with each doubling, or with each device is inside of the bounds."""
     runs = [
-        Run(num_devices=devices, step_seconds=compute, global_batch=devices),
-        Run(num_devices=2 * devices, step_seconds=compute * (1 + growth), global_batch=2 * devices),
+        SizeRun(num_devices=devices, step_seconds=compute, global_batch=devices),
+        SizeRun(num_devices=2 * devices, step_seconds=compute * (1 + growth), global_batch=2 * devices),
     ]
     model = model_of(runs)
     assert model.mode == "weak"
@@ -211,11 +211,13 @@ def test_weak_bounds_hold_constant_logarithmic_and_linear_growth(
 def test_bounds_are_in_order_and_widen(mode: str, devices: int, seconds: float, share: float, factor: int) -> None:
     """Farther sizes, and runs that vary more, have wider bounds; speedup and efficiency follow from the time."""
     later = seconds / share / (2 if mode == "strong" else 1)
-    runs = [Run(num_devices=devices, step_seconds=seconds), Run(num_devices=2 * devices, step_seconds=later)]
+    runs = [SizeRun(num_devices=devices, step_seconds=seconds), SizeRun(num_devices=2 * devices, step_seconds=later)]
     model = model_of(runs, mode)
     near, far = size_of(model, 2 * devices * factor), size_of(model, 4 * devices * factor)
     noisy = size_of(
-        model_of([Run(num_devices=run.num_devices, step_seconds=run.step_seconds, spread=0.1) for run in runs], mode),
+        model_of(
+            [SizeRun(num_devices=run.num_devices, step_seconds=run.step_seconds, spread=0.1) for run in runs], mode
+        ),
         2 * devices * factor,
     )
     for size in (near, far, noisy):
@@ -229,18 +231,18 @@ def test_bounds_are_in_order_and_widen(mode: str, devices: int, seconds: float, 
 
 def test_sizes_between_the_two_widen_the_bounds() -> None:
     """A third measured size that the law misses makes the interval wider; one on the law changes nothing."""
-    runs = [Run(num_devices=number, step_seconds=100 / number + 1, spread=0.01) for number in (4, 16)]
+    runs = [SizeRun(num_devices=number, step_seconds=100 / number + 1, spread=0.01) for number in (4, 16)]
     alone = size_of(model_of(runs, "strong"), 64).step_seconds
-    on_it = size_of(model_of([*runs, Run(num_devices=8, step_seconds=100 / 8 + 1)], "strong"), 64).step_seconds
-    off_it = size_of(model_of([*runs, Run(num_devices=8, step_seconds=15)], "strong"), 64).step_seconds
+    on_it = size_of(model_of([*runs, SizeRun(num_devices=8, step_seconds=100 / 8 + 1)], "strong"), 64).step_seconds
+    off_it = size_of(model_of([*runs, SizeRun(num_devices=8, step_seconds=15)], "strong"), 64).step_seconds
     assert on_it == alone
     assert off_it.most > alone.most
 
 
 def test_several_runs_of_a_size_give_its_spread() -> None:
     """Two runs that are 10 % apart count as one with 5 % to both sides."""
-    runs = [Run(num_devices=4, step_seconds=seconds) for seconds in (0.95, 1.05)]
-    model = model_of([*runs, Run(num_devices=8, step_seconds=0.6, spread=0.0)], "strong")
+    runs = [SizeRun(num_devices=4, step_seconds=seconds) for seconds in (0.95, 1.05)]
+    model = model_of([*runs, SizeRun(num_devices=8, step_seconds=0.6, spread=0.0)], "strong")
     assert model.spread == pytest.approx(0.05)
     assert model.smaller is not None
     assert model.smaller.step_seconds == pytest.approx(1.0)
@@ -249,7 +251,7 @@ def test_several_runs_of_a_size_give_its_spread() -> None:
 def test_worth_counts_whole_multiples() -> None:
     """The devices that keep an efficiency are those whose estimate keeps it; the certain ones are fewer."""
     model = model_of(
-        [Run(num_devices=number, step_seconds=100 / number + 0.2, spread=0.0) for number in (8, 16)], "strong"
+        [SizeRun(num_devices=number, step_seconds=100 / number + 0.2, spread=0.0) for number in (8, 16)], "strong"
     )
     worths = [model.worth(share) for share in (0.9, 0.7, 0.5)]
     assert [worth.probably for worth in worths] == sorted(worth.probably for worth in worths)
@@ -265,17 +267,17 @@ def test_worth_counts_whole_multiples() -> None:
 
 def test_perfect_scaling_is_worth_all_that_is_estimated() -> None:
     """The answer then says that it ends where the estimate does."""
-    runs = [Run(num_devices=8, step_seconds=1.0), Run(num_devices=16, step_seconds=0.5)]
+    runs = [SizeRun(num_devices=8, step_seconds=1.0), SizeRun(num_devices=16, step_seconds=0.5)]
     worth = model_of(runs, "strong").worth(0.5)
     assert (worth.probably, worth.is_limit) == (FARTHEST * 16, True)
 
 
-NETWORK = Network(ranks_per_node=8, inside_bytes_per_second=1e11, across_bytes_per_second=5e10, source="made up")
+NETWORK = NetworkSpeed(ranks_per_node=8, inside_bytes_per_second=1e11, across_bytes_per_second=5e10, source="made up")
 
 
 def test_single_size_with_a_known_network_is_bounded_by_it() -> None:
     """All communication may hide behind the backward pass, or none; the estimate is between the two."""
-    run = Run(num_devices=8, step_seconds=0.5, ranks_per_node=8, gradient_bytes=4 * 10**9)
+    run = SizeRun(num_devices=8, step_seconds=0.5, ranks_per_node=8, gradient_bytes=4 * 10**9)
     size = size_of(model_of([run], "weak", NETWORK), 64)
     added = NETWORK.all_reduce_seconds(4 * 10**9, 64)
     assert added is not None
@@ -285,20 +287,22 @@ def test_single_size_with_a_known_network_is_bounded_by_it() -> None:
 
 def test_sizes_of_one_node_reach_several_only_with_the_network() -> None:
     """What two sizes within a node say ends at its border; with the machine's network it goes on."""
-    runs = [Run(num_devices=number, step_seconds=1.0, ranks_per_node=8, gradient_bytes=10**9) for number in (4, 8)]
-    runs[1] = Run(num_devices=8, step_seconds=1.02, ranks_per_node=8, gradient_bytes=10**9)
+    runs = [SizeRun(num_devices=number, step_seconds=1.0, ranks_per_node=8, gradient_bytes=10**9) for number in (4, 8)]
+    runs[1] = SizeRun(num_devices=8, step_seconds=1.02, ranks_per_node=8, gradient_bytes=10**9)
     refusal = model_of(runs, "weak").at(16)
     assert isinstance(refusal, Refusal)
     assert "several nodes" in refusal.reason
     with_it = size_of(model_of(runs, "weak", NETWORK), 16)
     assert with_it.step_seconds.most > 1.02 + (NETWORK.all_reduce_seconds(10**9, 16) or 0)
-    blind = Network(ranks_per_node=8, inside_bytes_per_second=1e11, across_bytes_per_second=None, source="made up")
+    blind = NetworkSpeed(ranks_per_node=8, inside_bytes_per_second=1e11, across_bytes_per_second=None, source="made up")
     assert isinstance(model_of(runs, "weak", blind).at(16), Refusal)
 
 
-def two(seconds: tuple[float, float] = (1.0, 0.55), **fields: "tuple[Any, Any]") -> list[Run]:
+def two(seconds: tuple[float, float] = (1.0, 0.55), **fields: "tuple[Any, Any]") -> list[SizeRun]:
     return [
-        Run(num_devices=number, step_seconds=seconds[place], **{name: value[place] for name, value in fields.items()})
+        SizeRun(
+            num_devices=number, step_seconds=seconds[place], **{name: value[place] for name, value in fields.items()}
+        )
         for place, number in enumerate((8, 16))
     ]
 
@@ -320,13 +324,13 @@ def two(seconds: tuple[float, float] = (1.0, 0.55), **fields: "tuple[Any, Any]")
         (two(gradient_bytes=(10, 20)), "strong", "gradients in bytes: 10 and 20"),
         (two(ranks_per_node=(8, 4)), "strong", "devices per node: 4 and 8"),
         (
-            [Run(num_devices=1, step_seconds=1.0), Run(num_devices=2, step_seconds=1.0)],
+            [SizeRun(num_devices=1, step_seconds=1.0), SizeRun(num_devices=2, step_seconds=1.0)],
             "weak",
             "one link",
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_known_is_refused(runs: list[Run], mode: str, word: str) -> None:
+def test_what_cannot_be_known_is_refused(runs: list[SizeRun], mode: str, word: str) -> None:
     """Each refusal names what is wrong, and what to do instead."""
     refusal = fit(runs, mode=mode)
     assert isinstance(refusal, Refusal)
@@ -337,7 +341,7 @@ def test_what_cannot_be_known_is_refused(runs: list[Run], mode: str, word: str) 
 def test_a_dip_between_sizes_is_refused() -> None:
     """Of three sizes, the middle one was the fastest, although the largest is faster than the smallest."""
     times = {16: 1.0, 32: 0.55, 64: 0.6}
-    runs = [Run(num_devices=number, step_seconds=seconds) for number, seconds in times.items()]
+    runs = [SizeRun(num_devices=number, step_seconds=seconds) for number, seconds in times.items()]
     refusal = fit(runs, mode="strong")
     assert isinstance(refusal, Refusal)
     assert "64 devices did 0.92 times the work of 32" in refusal.reason
@@ -370,7 +374,7 @@ def test_far_sizes_and_empty_devices_are_refused() -> None:
 def test_numbers_that_nobody_measures_are_errors(fields: dict[str, Any], word: str) -> None:
     """Each gives one error that names the number."""
     with pytest.raises(UsageError, match=word):
-        Run(**{"num_devices": 8, "step_seconds": 1.0, **fields})
+        SizeRun(**{"num_devices": 8, "step_seconds": 1.0, **fields})
 
 
 def test_wrong_questions_are_errors() -> None:

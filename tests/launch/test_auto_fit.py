@@ -17,8 +17,8 @@ from echelon.estimate.choice import MARGIN
 from echelon.estimate.devices import Device
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import judge
-from echelon.launch.auto_fit import Memory, choose
-from echelon.launch.fit import Traced
+from echelon.launch.auto_fit import AvailableMemory, choose
+from echelon.launch.fit import TracedTraining
 from echelon.orders.scale import DEFAULT, ScaleOptions
 
 GIB = 1 << 30
@@ -29,16 +29,16 @@ def log() -> EventLog:
     return of_model(num_blocks=8, block_bytes=128 * MIB, outside_bytes=16 * MIB, rows=8)
 
 
-def traced(log: EventLog, *, refusal: str = "") -> Traced:
-    return Traced(
+def traced(log: EventLog, *, refusal: str = "") -> TracedTraining:
+    return TracedTraining(
         log=log, optimizers=("AdamW",), num_steps=2, num_parameters=1, dtypes=("float32",), uses_device=True,
         seconds=1.0, refusal=refusal, is_own=False,
     )  # fmt: skip
 
 
-def ranks(memory_bytes: int, num_ranks: int = 2) -> Memory:
+def ranks(memory_bytes: int, num_ranks: int = 2) -> AvailableMemory:
     device = Device(chip="A100", memory_bytes=memory_bytes)
-    return Memory(device=device, node_bytes=512 * GIB, num_ranks=num_ranks, ranks_per_node=num_ranks)
+    return AvailableMemory(device=device, node_bytes=512 * GIB, num_ranks=num_ranks, ranks_per_node=num_ranks)
 
 
 def needs(num_ranks: int = 2) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.topology import trees
 
-from echelon.launch.binding_report import Bound
+from echelon.launch.binding_report import ReportedBindings
 from echelon.node.agent_spec import AgentSpec, Placement
 from echelon.node.binding import Binding
 from echelon.topology.binding import parse_cpu_list
@@ -38,7 +38,7 @@ class Told:
         self.events: list[str] = []
         plan: Any = SimpleNamespace(bind=bind, documented_cores=documented)
         directory: Any = SimpleNamespace(event=lambda kind, **fields: self.events.append(kind))
-        self.bound = Bound(plan, directory, num_agents, self.lines.append)
+        self.bound = ReportedBindings(plan, directory, num_agents, self.lines.append)
 
     def hear(self, agent: int, node: str, rows: list[dict[str, Any]], *, is_change: bool = False) -> Any:
         return self.bound.hear(agent, node, {"kind": "bound", "ranks": rows, "is_change": is_change, "num_unseen": 0})

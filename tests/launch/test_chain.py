@@ -14,7 +14,7 @@ from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished
 from echelon.host.host import RecordedHost
 from echelon.jobs import lease, settings
-from echelon.jobs.course import ChainOver, Course, with_chain
+from echelon.jobs.course import ChainJob, ChainOver, with_chain
 from echelon.jobs.history import History
 from echelon.jobs.settings import Chain
 from echelon.launch import runs
@@ -57,9 +57,9 @@ def host(now: float = 1000.0, answers: dict[tuple[str, ...], Finished] | None = 
     return RecordedHost(environ={"WANDB_RUN_ID": "mine"}, answers=answers or {}, now=now)
 
 
-def course(chain: Chain, number: int, said: list[str], now: float = 1000.0) -> Course:
+def course(chain: Chain, number: int, said: list[str], now: float = 1000.0) -> ChainJob:
     a_job = with_chain(job(Path(chain.path).parent), chain, host())
-    return Course(chain, a_job, replace(prepare(a_job), job_id=str(number)), host(now), said.append)
+    return ChainJob(chain, a_job, replace(prepare(a_job), job_id=str(number)), host(now), said.append)
 
 
 def ends(chain: Chain, cause: str, exit_code: int, step: int = -1) -> Callable[[], int]:

@@ -21,7 +21,7 @@ from echelon.launch.failure import (
     verdict,
 )  # fmt: skip
 from echelon.node import frames
-from echelon.scheduler.protocol import Verdict
+from echelon.scheduler.protocol import EndReason
 
 COLLECTIVE = """Traceback (most recent call last):
   File "/home/me/train.py", line 41, in <module>
@@ -123,8 +123,8 @@ def test_words_of_a_rank_about_itself() -> None:
 AGENT = Failure(cause=LOST_AGENT, detail="its connection ended", rank=3, node="n1", tail="words")
 LOST_CONNECTION = Failure(cause=CONNECTION_LOST, time=5.0)
 DOWN = {"n1": "Slurm reports that n1 is down", "n2": "Slurm reports that n2 is down*"}
-CANCELLED = Verdict(text="the job was cancelled", is_node_failure=False)
-NODE_FAILED = Verdict(text="a node of the job failed", is_node_failure=True)
+CANCELLED = EndReason(text="the job was cancelled", is_node_failure=False)
+NODE_FAILED = EndReason(text="a node of the job failed", is_node_failure=True)
 TERMINATED, STOPPED = (Failure(cause=cause, detail="SIGTERM", exit_code=143) for cause in (KILLED, INTERRUPTED))
 CTRL_C = Failure(cause=INTERRUPTED, detail="SIGINT", exit_code=130)
 MISTAKE = Failure(cause=USER_ERROR, node="n1", exit_code=1)

@@ -104,7 +104,7 @@ STEPS = ((1, 1.0, 7), (2, 2.0, 7), (3, 3.0, 7), (2, 4.0, 8), (3, 5.0, 8), (4, 6.
 
 def judged(
     folder: Path, found: rehearsal_verdict.Records, *, exit_code: int = 0, bound: float = 1e-6
-) -> rehearsal_verdict.Verdict:
+) -> rehearsal_verdict.RehearsalVerdict:
     run = run_directory(folder, RESTART)
     return rehearsal_verdict.judge(
         Fault(KILL_RANK, rank=1, step=3), found, run, num_steps=4, exit_code=exit_code, bound=lambda: bound

@@ -12,7 +12,7 @@ from tests.cluster import Cluster
 from tests.run.shell import Shell
 
 from echelon.environment import frameworks
-from echelon.environment.frameworks import Place
+from echelon.environment.frameworks import RankPlace
 
 from .conftest import FOR_MPI, PATH, SCRIPT, reports
 
@@ -42,7 +42,7 @@ ADDRESS = ("MASTER_ADDR",)
 
 def names() -> list[str]:
     """Return every variable by which some framework finds its rank."""
-    place = Place(0, 4, 0, 2, 0, 2, "a", 1)
+    place = RankPlace(0, 4, 0, 2, 0, 2, "a", 1)
     return [*frameworks.rank_variables(place, run_id="", workers=["a:1"] * 4), "OMP_NUM_THREADS"]
 
 

@@ -16,7 +16,7 @@ from echelon.cli.run import read_job
 from echelon.dialects import accelerate
 from echelon.dialects.accelerate import ask
 from echelon.dialects.node_layout import with_node_layout
-from echelon.dialects.translate import Line, recognise
+from echelon.dialects.translate import LauncherLine, recognise
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, RecordedHost
 from echelon.scheduler.protocol import Allocation
@@ -59,7 +59,7 @@ def refusal(text: str, allocation: Allocation | None = None) -> str:
     return f"{caught.value.message}\n{caught.value.hint}"
 
 
-def read(text: str) -> Line:
+def read(text: str) -> LauncherLine:
     line = recognise(text.split())
     assert line is not None
     return line

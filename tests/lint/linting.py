@@ -2,7 +2,7 @@
 
 import datetime
 
-from echelon.lint.pages import Page, default_name, files
+from echelon.lint.pages import RulePage, default_name, files
 from echelon.lint.run import Linted, lint
 from echelon.machines.load import load_shipped
 
@@ -20,6 +20,6 @@ def codes(linted: Linted) -> set[str]:
     return {finding.code for finding in linted.findings}
 
 
-def example(page: Page, text: str) -> Linted:
+def example(page: RulePage, text: str) -> Linted:
     """Lint an example of a rule's page."""
     return texts(files(text, default_name(page.code)), machine=page.machine)

@@ -9,15 +9,15 @@ import pytest
 from tests.lint.linting import codes, texts
 
 from echelon.lint.executed_commands import called
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n#SBATCH --time=1:00:00\n"
 RUN = "torchrun --standalone --nproc-per-node=2 train.py"
 
 
-def job(text: str, **scripts: str) -> Job:
+def job(text: str, **scripts: str) -> JobScript:
     named = {f"{name}.sh": body for name, body in scripts.items()}
-    return Job(path="job.sh", text=text, today=datetime.date(2026, 11, 21), scripts=named)
+    return JobScript(path="job.sh", text=text, today=datetime.date(2026, 11, 21), scripts=named)
 
 
 def run(text: str, **scripts: str) -> list[str]:

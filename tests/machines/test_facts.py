@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from echelon.machines import files, load
-from echelon.machines.machine import Machine, Row
+from echelon.machines.machine import Machine, SourcedFact
 from echelon.machines.write import as_toml
 
 NAMES = (
@@ -25,12 +25,12 @@ def known() -> dict[str, Machine]:
     return load.load_shipped()
 
 
-def rows(row: Row) -> list[Row]:
+def rows(row: SourcedFact) -> list[SourcedFact]:
     """Return a row and all that are in it."""
     found = [row]
     for name in row.__dataclass_fields__:
         value = getattr(row, name)
-        if isinstance(value, tuple) and value and isinstance(value[0], Row):
+        if isinstance(value, tuple) and value and isinstance(value[0], SourcedFact):
             found += [deeper for inner in value for deeper in rows(inner)]
     return found
 
@@ -53,7 +53,7 @@ def test_every_row_says_where_it_is_from(known: dict[str, Machine], name: str) -
 def test_writing_a_machine_keeps_it(known: dict[str, Machine], name: str) -> None:
     """What is read from our files and written again is the same machine."""
     machine = known[name]
-    again = load.read_file(files.File(path="", text=as_toml(machine)))
+    again = load.read_file(files.MachineFile(path="", text=as_toml(machine)))
     assert rows(again)[1:] == rows(machine)[1:]
 
 

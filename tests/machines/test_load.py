@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from echelon.errors import UsageError
 from echelon.machines import files, load, schema
-from echelon.machines.files import File
+from echelon.machines.files import MachineFile
 from echelon.machines.machine import Machine, NearestCores, NodeType, Partition, Quirk, Setting
 from echelon.machines.write import as_toml
 from echelon.topology.cpu_lists import cpu_list
@@ -77,7 +77,7 @@ def put(environ: dict[str, str], name: str, text: str, layer: str = "user") -> P
 
 
 def read(text: str) -> Machine:
-    return load.read_file(File(path="x.toml", text=text))
+    return load.read_file(MachineFile(path="x.toml", text=text))
 
 
 def test_file_is_read_into_rows() -> None:
@@ -387,4 +387,4 @@ def machines(draw: st.DrawFn) -> Machine:
 @given(machines())
 def test_machine_is_read_as_it_was_written(machine: Machine) -> None:
     """Whatever a machine holds, quotes and line ends included, its file gives it back."""
-    assert load.read_file(File(path="", text=as_toml(machine))) == machine
+    assert load.read_file(MachineFile(path="", text=as_toml(machine))) == machine

@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 from echelon.cli import machines as command
 from echelon.machines import schema
-from echelon.machines.machine import Machine, Row
+from echelon.machines.machine import Machine, SourcedFact
 
 PAGE = Path(__file__).parents[2] / "docs" / "machines.md"
 BEGIN, END = "<!-- keys: written by python -m tests.machines.test_pages -->\n", "<!-- end of keys -->\n"
 
 
-def tables(cls: type[Row] = Machine, header: str = "") -> list[tuple[str, type[Row]]]:
+def tables(cls: type[SourcedFact] = Machine, header: str = "") -> list[tuple[str, type[SourcedFact]]]:
     found = [(header, cls)]
     for key, (_, kind) in schema.keys(cls).items():
         if inner := schema.row_class(kind):
@@ -22,7 +22,7 @@ def tables(cls: type[Row] = Machine, header: str = "") -> list[tuple[str, type[R
     return found
 
 
-def kind_of(cls: type[Row], field: str, kind: Any) -> str:
+def kind_of(cls: type[SourcedFact], field: str, kind: Any) -> str:
     if choices := schema.CHOICES.get((cls, field)):
         return " or ".join(f"`{choice}`" for choice in choices)
     if kind == tuple[int, ...]:
@@ -33,7 +33,7 @@ def kind_of(cls: type[Row], field: str, kind: Any) -> str:
     return {str: "text", int: "whole number", float: "number", bool: "true or false", date: "date"}[plain]
 
 
-def keys_of(cls: type[Row]) -> str:
+def keys_of(cls: type[SourcedFact]) -> str:
     needed = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
     words = []
     for key, (field, kind) in schema.keys(cls).items():

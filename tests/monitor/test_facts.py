@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from echelon.monitor.facts import PAUSE_SECONDS, Fact, Facts
+from echelon.monitor.facts import PAUSE_SECONDS, Fact, SampleFacts
 
 NUM_RANKS = 4
 
@@ -14,7 +14,7 @@ class Course:
     """Samples of a run, made by what each part of a step takes."""
 
     def __init__(self, **of_facts: Any) -> None:
-        self.facts = Facts(**of_facts)
+        self.facts = SampleFacts(**of_facts)
         self.now, self.steps = 1000.0, 0
         self.sums: dict[str, float] = {}
         self.said: list[Fact] = []

@@ -42,7 +42,7 @@ def row(script: Path, **changes: object) -> dict[str, Any]:
     """Return the row of a prediction for a script on two A100."""
     training = trainings.of_script(str(script), ("--epochs", "3"), "data", 2, has_own_batches=False)
     assert training is not None
-    prediction = remembered_memory.Prediction(
+    prediction = remembered_memory.RememberedMemory(
         training=training, rows=16, torch="2.13.0", chip="A100", low_bytes=900 * MIB, high_bytes=4000 * MIB,
         allocated_bytes=100 * MIB, reserved_bytes=200 * MIB, time=1.0,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from tests.plan.test_command import echelon
 
 from echelon.estimate.layout import Layout
 from echelon.plan import memory
-from echelon.plan.memory import Devices, Fit, Model
+from echelon.plan.memory import DeviceGroup, Fit, TrainedModel
 
 GIB = 1 << 30
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "strategies").glob("*.md"))
@@ -19,8 +19,8 @@ LUMI = "plan --machine lumi -t 2h"
 def fits(num_parameters: float, num_ranks: int, **changes: str) -> dict[str, Fit]:
     """Judge a model on nodes of 8 devices with 64 GiB, as LUMI's are."""
     words = {"dtype": "fp32", "optimizer": "adamw", **changes}
-    model = Model(num_parameters=int(num_parameters), dtype=words["dtype"], optimizer=words["optimizer"])
-    devices = Devices(
+    model = TrainedModel(num_parameters=int(num_parameters), dtype=words["dtype"], optimizer=words["optimizer"])
+    devices = DeviceGroup(
         num_ranks=num_ranks, ranks_per_node=min(num_ranks, 8), device_bytes=64 * GIB, node_bytes=480 * GIB
     )
     return {fit.strategy: fit for fit in memory.fits(model, devices)}
@@ -32,7 +32,7 @@ def test_formula_is_that_of_the_page(layout: Layout) -> None:
     row = f"| `{layout.code.replace(', offload=True', '')}` | "
     tables = "".join(page.read_text("utf-8").partition("## Memory")[2] for page in PAGES)
     formulas = re.findall(r"`([^`]+)`", tables.partition(row)[2][:60])[:3]
-    kept = memory.kept(layout, Model(num_parameters=1000, dtype="fp32", optimizer="adamw"))
+    kept = memory.kept(layout, TrainedModel(num_parameters=1000, dtype="fp32", optimizer="adamw"))
     for formula, what in zip(formulas, ("weights", "gradients", "states"), strict=True):
         assert kept[what] == 4 * eval(formula.replace("·", "*"), {"W": 1000, "s": 2, "r": 2}), what
 
@@ -48,7 +48,7 @@ def test_bytes_of_a_parameter() -> None:
 def test_least_ranks_is_the_least() -> None:
     """On so many ranks it fits where all is spread, and on one less it does not."""
     for size in (1e9, 7e9, 70e9, 405e9):
-        least = memory.least_ranks(Model(num_parameters=int(size), dtype="fp32", optimizer="adamw"), 64 * GIB)
+        least = memory.least_ranks(TrainedModel(num_parameters=int(size), dtype="fp32", optimizer="adamw"), 64 * GIB)
         assert fits(size, least)["fsdp" if least > 1 else "data"].fits
         assert least == 1 or not fits(size, least - 1)["fsdp" if least > 2 else "data"].fits
 

@@ -163,7 +163,7 @@ def _fork_rank(variables: Mapping[str, str], script: str, log: str) -> int:
 
 def judged(script: str) -> dict[str, Any]:
     """Return what `echelon prove` says of a script."""
-    question = prove.Question(
+    question = prove.ProofQuestion(
         options=(), options_of_several=(), options_of_one=(), script=os.path.abspath(script), arguments=(),
         is_module=False, num_ranks=NUM_RANKS, num_steps=NUM_STEPS, scales=("off",),
     )  # fmt: skip

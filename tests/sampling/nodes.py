@@ -6,7 +6,7 @@ from typing import Any
 from tests.topology import trees
 
 from echelon.node.survey import devices, process
-from echelon.node.survey.nouns import Device, Survey
+from echelon.node.survey.nouns import Survey, SurveyedDevice
 from echelon.topology import discover
 
 GIB = 1 << 30
@@ -18,13 +18,13 @@ def survey(root: Path) -> Survey:
     return Survey("node", devices=devices.read(node, {}), cores=process.read_cores(str(root), node))
 
 
-def device(number: int = 0, **more: Any) -> Device:
+def device(number: int = 0, **more: Any) -> SurveyedDevice:
     """Return a device at an address of its own."""
     fields: dict[str, Any] = {
         "vendor": "amd", "model": "gfx942", "pci": f"0000:{number + 5:02x}:00.0", "uuid": "", "numa": 0,
         "memory_bytes": 0, "chip": number, "is_allowed": True, "is_visible": True, "distance": 10, "nic": "",
     }  # fmt: skip
-    return Device(number=number, **{**fields, **more})
+    return SurveyedDevice(number=number, **{**fields, **more})
 
 
 class Files(trees.Tree):

@@ -11,7 +11,7 @@ from tests.sampling import nvml_stand_in
 from tests.sampling.nodes import GIB, device
 from tests.sampling.nvml_stand_in import FIELDS, MISSING
 
-from echelon.node.survey.nouns import Cores, Device, Devices, Survey
+from echelon.node.survey.nouns import Cores, Survey, SurveyedDevice, SurveyedDevices
 from echelon.node.survey.sampling import nvidia as sampling_nvidia
 from echelon.node.survey.sampling import sampler
 from echelon.node.survey.sampling.nvidia import LOOK_SECONDS, NvidiaSmi, Nvml
@@ -29,7 +29,7 @@ KINDS = [
 ]
 
 
-def nvidia(number: int, pci: str, uuid: str = "") -> Device:
+def nvidia(number: int, pci: str, uuid: str = "") -> SurveyedDevice:
     return device(number, vendor="nvidia", model="NVIDIA H100", pci=pci, uuid=uuid, chip=number)
 
 
@@ -102,8 +102,8 @@ def test_reasons_that_hold_no_clock_down_are_left_out(bits: int) -> None:
     assert ("hardware" in words) == (bits & 0xC8 == 0x8)
 
 
-def survey(*devices: Device) -> Survey:
-    return Survey("node", devices=Devices(devices), cores=Cores(allowed="0"))
+def survey(*devices: SurveyedDevice) -> Survey:
+    return Survey("node", devices=SurveyedDevices(devices), cores=Cores(allowed="0"))
 
 
 def test_sampler_uses_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

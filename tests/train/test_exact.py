@@ -115,7 +115,7 @@ def test_tree_over_processes(log_shards: int, log_processes: int, random: object
 
 
 def _sum(tensors: list[torch.Tensor | None]) -> torch.Tensor | None:
-    found = tree.Sum()
+    found = tree.TreeSum()
     for one in tensors:
         found.add([None if one is None else one.clone()])
     return found.local[0]

@@ -236,13 +236,13 @@ def test_time_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("backward_seconds", "data_seconds"):
         of_rank.begin(name)
         of_rank.end(0)
-    of_rank.settle()
+    of_rank.collect_finished()
     assert told == []
     Event.reached = 600
-    of_rank.settle()
+    of_rank.collect_finished()
     assert told == [("backward_seconds", 0.5)]
     Event.reached = 900
-    of_rank.settle()
+    of_rank.collect_finished()
     assert told[1:] == [("data_seconds", 0.4)]
 
 
@@ -255,7 +255,7 @@ def test_collective_beside_the_training_takes_no_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(spans.devices, "is_capturing", lambda: False)
     monkeypatch.setattr(spans.devices, "current_queue", lambda: queue[0])
     monkeypatch.setattr(spans, "on_device", lambda: (0.0, None))
-    of_rank.settle()
+    of_rank.collect_finished()
     collective = _timed(of_rank, lambda: None, "communication_seconds")
     queue[0] = "all-gathers"
     collective()

@@ -23,7 +23,7 @@ Act = Callable[[], None]
 Check = Callable[[], bool]
 
 
-class Prepared(NamedTuple):
+class PreparedOperation(NamedTuple):
     """An operation with its buffers."""
 
     act: Act
@@ -96,7 +96,7 @@ def _words(num_bytes: int, num_ranks: int) -> int:
     return max(1, num_bytes // WORD_BYTES // num_ranks) * num_ranks
 
 
-def _all_reduce(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> Prepared:
+def _all_reduce(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> PreparedOperation:
     values = torch.full((max(1, num_bytes // WORD_BYTES),), float(rank + 1), device=device)
 
     def is_right() -> bool:
@@ -104,10 +104,10 @@ def _all_reduce(num_bytes: int, rank: int, num_ranks: int, device: torch.device)
         values.zero_()  # so that it does not grow from turn to turn
         return right
 
-    return Prepared(lambda: _ignore(dist.all_reduce(values)), is_right, values.numel() * WORD_BYTES)
+    return PreparedOperation(lambda: _ignore(dist.all_reduce(values)), is_right, values.numel() * WORD_BYTES)
 
 
-def _all_gather(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> Prepared:
+def _all_gather(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> PreparedOperation:
     number = _words(num_bytes, num_ranks)
     whole = torch.zeros(number, device=device)
     own = torch.full((number // num_ranks,), float(rank), device=device)
@@ -115,10 +115,10 @@ def _all_gather(num_bytes: int, rank: int, num_ranks: int, device: torch.device)
     def is_right() -> bool:
         return bool((whole.view(num_ranks, -1) == torch.arange(num_ranks, device=device)[:, None]).all())
 
-    return Prepared(lambda: _ignore(dist.all_gather_into_tensor(whole, own)), is_right, number * WORD_BYTES)
+    return PreparedOperation(lambda: _ignore(dist.all_gather_into_tensor(whole, own)), is_right, number * WORD_BYTES)
 
 
-def _reduce_scatter(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> Prepared:
+def _reduce_scatter(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> PreparedOperation:
     number = _words(num_bytes, num_ranks)
     whole = torch.full((number,), float(rank + 1), device=device)
     own = torch.zeros(number // num_ranks, device=device)
@@ -126,10 +126,10 @@ def _reduce_scatter(num_bytes: int, rank: int, num_ranks: int, device: torch.dev
     def is_right() -> bool:
         return bool((own == num_ranks * (num_ranks + 1) / 2).all())
 
-    return Prepared(lambda: _ignore(dist.reduce_scatter_tensor(own, whole)), is_right, number * WORD_BYTES)
+    return PreparedOperation(lambda: _ignore(dist.reduce_scatter_tensor(own, whole)), is_right, number * WORD_BYTES)
 
 
-def _all_to_all(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> Prepared:
+def _all_to_all(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> PreparedOperation:
     number = _words(num_bytes, num_ranks)
     sent = torch.full((number,), float(rank), device=device)
     received = torch.zeros(number, device=device)
@@ -137,10 +137,10 @@ def _all_to_all(num_bytes: int, rank: int, num_ranks: int, device: torch.device)
     def is_right() -> bool:
         return bool((received.view(num_ranks, -1) == torch.arange(num_ranks, device=device)[:, None]).all())
 
-    return Prepared(lambda: _ignore(dist.all_to_all_single(received, sent)), is_right, number * WORD_BYTES)
+    return PreparedOperation(lambda: _ignore(dist.all_to_all_single(received, sent)), is_right, number * WORD_BYTES)
 
 
-def _point_to_point(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> Prepared:
+def _point_to_point(num_bytes: int, rank: int, num_ranks: int, device: torch.device) -> PreparedOperation:
     """Send from rank 0 to the last rank and back, because these are on different nodes if any are."""
     last = num_ranks - 1
     values = torch.full((max(1, num_bytes // WORD_BYTES),), float(rank), device=device)
@@ -153,14 +153,16 @@ def _point_to_point(num_bytes: int, rank: int, num_ranks: int, device: torch.dev
             dist.recv(values, 0)
             dist.send(values, 0)
 
-    return Prepared(act, lambda: rank not in (0, last) or bool((values == 0).all()), values.numel() * WORD_BYTES)
+    return PreparedOperation(
+        act, lambda: rank not in (0, last) or bool((values == 0).all()), values.numel() * WORD_BYTES
+    )
 
 
 def _ignore(_: Any) -> None:
     """Drop the handle of a collective, which has ended, or follows in the order of the device."""
 
 
-Prepare = Callable[[int, int, int, torch.device], Prepared]
+Prepare = Callable[[int, int, int, torch.device], PreparedOperation]
 OPERATIONS: dict[str, tuple[Prepare, Callable[[int], float]]] = {
     ALL_REDUCE: (_all_reduce, lambda number: 2 * (number - 1) / number),
     ALL_GATHER: (_all_gather, lambda number: (number - 1) / number),

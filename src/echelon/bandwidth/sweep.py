@@ -27,7 +27,7 @@ PAUSES = (0.0, 0.5, 2.0)  # seconds before each measurement of a group that look
 TIMEOUT_SECONDS = 120.0
 
 
-class Asked(NamedTuple):
+class SweepSettings(NamedTuple):
     """The settings of a measurement."""
 
     sizes: tuple[int, ...]  # bytes, the last one also among pairs
@@ -57,7 +57,9 @@ class Timing(NamedTuple):
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Measure, and write the result into a file on rank 0, completely or not at all."""
     path, sizes, seconds, slow_share, slow_above, *names = arguments
-    asked = Asked(tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above), tuple(names))
+    asked = SweepSettings(
+        tuple(map(int, sizes.split(","))), float(seconds), float(slow_share), float(slow_above), tuple(names)
+    )
     here = world.read(environ)
     wire_groups.form(here.device, timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         dist.destroy_process_group()
 
 
-def measure(asked: Asked, device: torch.device, node: int) -> dict[str, Any]:
+def measure(asked: SweepSettings, device: torch.device, node: int) -> dict[str, Any]:
     """Return all timings, the slow nodes by number, and the libraries and interfaces that moved the bytes."""
     nodes = messages.gather(node)
     before = traffic()
@@ -125,7 +127,7 @@ def reduce_once(values: torch.Tensor, group: Any) -> None:
 
 
 def _narrowed(
-    asked: Asked, device: torch.device, ranks_of: dict[int, list[int]]
+    asked: SweepSettings, device: torch.device, ranks_of: dict[int, list[int]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure disjoint pairs of nodes at the same time, and split slow groups; every rank gets the same result."""
     numbers = list(ranks_of)
@@ -160,7 +162,7 @@ def _narrowed(
     }, told
 
 
-def _is_slow(group: Group, seconds: dict[Group, float], asked: Asked, device: torch.device) -> bool:
+def _is_slow(group: Group, seconds: dict[Group, float], asked: SweepSettings, device: torch.device) -> bool:
     """Compare a group with the usual time if it is known, or else with the groups that were measured so far."""
     if asked.slow_above:
         return seconds[group] > asked.slow_above + _noise(device)
@@ -184,13 +186,13 @@ class _Ours:
         if self._place >= 0:
             self._group = wire_groups.new(list(members[self._place]), use_local_synchronization=True)
 
-    def measure(self, asked: Asked, device: torch.device, places: Sequence[int]) -> dict[int, float]:
+    def measure(self, asked: SweepSettings, device: torch.device, places: Sequence[int]) -> dict[int, float]:
         """Time one size on the groups at these places; return the seconds of each, on every rank."""
         taken = self._time(asked, device) if self._place in places else 0.0
         told = messages.gather((self._place, taken))
         return {each: max(seconds for place, seconds in told if place == each) for each in places}
 
-    def _time(self, asked: Asked, device: torch.device) -> float:
+    def _time(self, asked: SweepSettings, device: torch.device) -> float:
         seconds = asked.seconds / NUM_TRIES
         tries = [time_all_reduce(asked.sizes[-1], device, self._group, seconds) for _ in range(NUM_TRIES)]
         timing = min(tries, key=lambda timing: timing.seconds)

@@ -23,8 +23,8 @@ class Exported(NamedTuple):
     num_tensors: int
 
 
-class _File(NamedTuple):
-    head: header.Header
+class _SafetensorsFile(NamedTuple):
+    head: header.TensorsHeader
     content: memoryview
 
 
@@ -41,7 +41,7 @@ def export(folder: str, out: str) -> list[Exported]:
     for path in paths.values():
         if os.path.lexists(path):
             raise CheckpointError(f"{path} already exists", hint="--out another-folder")
-    files: dict[str, _File] = {}
+    files: dict[str, _SafetensorsFile] = {}
     exported = []
     for model, tensors in models.items():
         path = paths[model]
@@ -67,7 +67,9 @@ def models_of(tensors: Mapping[str, SavedTensor]) -> dict[str, dict[str, SavedTe
     return models
 
 
-def _write_model(path: str, folder: str, tensors: Mapping[str, SavedTensor], files: dict[str, _File]) -> None:
+def _write_model(
+    path: str, folder: str, tensors: Mapping[str, SavedTensor], files: dict[str, _SafetensorsFile]
+) -> None:
     """Write beside, let it reach the disk, and rename."""
     for tensor in tensors.values():
         for chunk in tensor.chunks:
@@ -91,23 +93,25 @@ def _write_model(path: str, folder: str, tensors: Mapping[str, SavedTensor], fil
         raise
 
 
-def _opened(path: str) -> _File:
+def _opened(path: str) -> _SafetensorsFile:
     try:
         with open(path, "rb") as file:
             head = header.read(file, path)
-            return _File(head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[head.start :])
+            return _SafetensorsFile(
+                head, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[head.start :]
+            )
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _entry(chunk: Chunk, files: Mapping[str, _File]) -> TensorHeader:
+def _entry(chunk: Chunk, files: Mapping[str, _SafetensorsFile]) -> TensorHeader:
     entry = files[chunk.file].head.tensors.get(chunk.key)
     if entry is None or entry.shape[: len(chunk.shape)] != chunk.shape:
         raise FormatError(f"{chunk.file} has no chunk {chunk.key} of the shape {list(chunk.shape)}")
     return entry
 
 
-def _stored(tensor: SavedTensor, files: Mapping[str, _File]) -> tuple[str, tuple[int, ...]]:
+def _stored(tensor: SavedTensor, files: Mapping[str, _SafetensorsFile]) -> tuple[str, tuple[int, ...]]:
     """Return the format's dtype and shape of a whole tensor; a dtype that the format lacks has one more dim."""
     if not tensor.chunks:
         raise FormatError(f"{tensors_file.NAME} names a tensor without chunks")
@@ -116,7 +120,7 @@ def _stored(tensor: SavedTensor, files: Mapping[str, _File]) -> tuple[str, tuple
 
 
 def _assembled(
-    tensor: SavedTensor, stored: tuple[str, tuple[int, ...]], files: Mapping[str, _File]
+    tensor: SavedTensor, stored: tuple[str, tuple[int, ...]], files: Mapping[str, _SafetensorsFile]
 ) -> bytearray | memoryview:
     """Return the bytes of a whole tensor; one chunk is returned as it is mapped."""
     dtype, shape = stored

@@ -28,7 +28,7 @@ class TensorHeader(NamedTuple):
     end: int
 
 
-class Header(NamedTuple):
+class TensorsHeader(NamedTuple):
     """The tensors of a file, the offset of their numbers, and the texts that the writer added."""
 
     tensors: Mapping[str, TensorHeader]
@@ -65,7 +65,7 @@ def num_bytes(dtype: str, shape: Sequence[int]) -> int:
     return count
 
 
-def read(file: BinaryIO, path: str) -> Header:
+def read(file: BinaryIO, path: str) -> TensorsHeader:
     """Return the header of an open file; raise FormatError if it is another kind of file, or truncated."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(8)
@@ -81,7 +81,7 @@ def read(file: BinaryIO, path: str) -> Header:
     missing = max((one.end for one in tensors.values()), default=0) - (size - 8 - length)
     if missing > 0:
         raise FormatError(f"{path} is truncated: {missing} bytes are missing", hint="write it again")
-    return Header(tensors, 8 + length, texts)
+    return TensorsHeader(tensors, 8 + length, texts)
 
 
 def _tensor(field: Mapping[str, Any], path: str, name: str) -> TensorHeader:

@@ -58,7 +58,7 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-class Reader:
+class MappedFile:
     """A mapped file: each tensor or slice is read when it is used.
 
     >>> import tempfile
@@ -123,7 +123,7 @@ def read(path: str) -> dict[str, torch.Tensor]:
 
 
 def _read_file(path: str) -> dict[str, torch.Tensor]:
-    reader = Reader(path)
+    reader = MappedFile(path)
     return {name: reader.tensor(name) for name in reader.names}
 
 

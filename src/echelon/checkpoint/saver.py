@@ -14,7 +14,7 @@ from ..pytorch import distributed
 from . import exchange, host_memory, safetensors, shards, tensors_file
 from .errors import CheckpointError
 from .manifest import WrittenFile
-from .store import Checkpoint, Draft, Store
+from .store import Checkpoint, CheckpointStore, Draft
 
 PATIENCE_SECONDS = 3600.0
 """How long rank 0 waits for a rank that does not say that it has written."""
@@ -33,7 +33,7 @@ class Durations(NamedTuple):
     """From the beginning of the save until rank 0 published it, or another rank had written its file."""
 
 
-class State(NamedTuple):
+class SavedState(NamedTuple):
     """What is saved of a training, as `save` takes it."""
 
     tensors: Mapping[str, torch.Tensor]
@@ -47,7 +47,7 @@ class Save(NamedTuple):
     step: int
     name: str
     """The name of the draft."""
-    share: shards.Share
+    share: shards.RankShare
     documents: Mapping[str, bytes]
     about: Mapping[str, Any]
     began: float
@@ -87,7 +87,7 @@ class Saver:
         self.published: Checkpoint | None = None
         """On rank 0: the newest checkpoint that this object has published."""
         self.durations = Durations()
-        self._folder = Store(folder, keep)
+        self._folder = CheckpointStore(folder, keep)
         self._rank, self._num_ranks, self._group = rank, num_ranks, process_group
         self._messages = store
         self._say = say
@@ -114,7 +114,7 @@ class Saver:
         told = self._tell_all(step, tensors, documents)
         names = [one["draft"] for one in told]
         refusal = _refusal(told, self._step_in_writing)
-        share: shards.Share | None = None
+        share: shards.RankShare | None = None
         if not refusal:
             try:
                 share = self._plans.share([one["digest"] for one in told])
@@ -151,7 +151,7 @@ class Saver:
         """Say whether a save is skipped only because the one before is still being written."""
         return refusal.endswith(STILL_WRITTEN)
 
-    def _why_not(self, share: shards.Share, told: list[dict[str, Any]]) -> str:  # noqa: ARG002
+    def _why_not(self, share: shards.RankShare, told: list[dict[str, Any]]) -> str:  # noqa: ARG002
         """Return why the shares cannot be kept, equally on all ranks; empty if they can."""
         return ""
 
@@ -196,7 +196,7 @@ class Saver:
         )
         self._thread.start()
 
-    def _fits(self, share: shards.Share, hosts: list[str]) -> bool:
+    def _fits(self, share: shards.RankShare, hosts: list[str]) -> bool:
         """Say whether the copies of all ranks of this host fit into its memory."""
         mine = hosts[self._rank]
         sizes = [size for size, host in zip(share.num_bytes, hosts, strict=False) if host == mine]
@@ -290,7 +290,7 @@ def _check_names(documents: Mapping[str, bytes]) -> None:
 _OWN_NAMES = ("manifest.json", tensors_file.NAME)
 
 
-def write_copies(draft: Draft, share: shards.Share, copies: host_memory.HostCopies) -> WrittenFile:
+def write_copies(draft: Draft, share: shards.RankShare, copies: host_memory.HostCopies) -> WrittenFile:
     """Write the copies of a rank's share into its file."""
     with draft.file(share.file) as file:
         safetensors.write_header(file, share.specs)
@@ -299,7 +299,7 @@ def write_copies(draft: Draft, share: shards.Share, copies: host_memory.HostCopi
     return file.written
 
 
-def _write_parts(draft: Draft, share: shards.Share) -> WrittenFile:
+def _write_parts(draft: Draft, share: shards.RankShare) -> WrittenFile:
     with draft.file(share.file) as file:
         safetensors.write_stream(file, share.specs, share.tensors)
     return file.written

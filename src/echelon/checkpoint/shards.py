@@ -29,13 +29,13 @@ from . import exchange, safetensors, tensors_file
 from .errors import CheckpointError, FormatError, MismatchError, writing
 from .safetensors import Spec
 from .tensors_file import Chunk, SavedTensor
-from .written import File, write_file
+from .written import HashedFile, write_file
 
 NUM_NAMED = 5
 """The most tensors that an error names."""
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """What this rank writes: a file of tensors that are still those of the training."""
 
     file: str
@@ -47,7 +47,7 @@ class Share(NamedTuple):
     """The bytes of each rank's tensors."""
 
 
-class Writer(StorageWriter):
+class ShardWriter(StorageWriter):
     """torch.distributed.checkpoint writes through it into a folder: rank-K.safetensors and tensors.json."""
 
     def __init__(self, folder: str) -> None:
@@ -76,7 +76,7 @@ class Writer(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
         """Write this rank's file."""
         results = results_of(plan)
-        with File(os.path.join(self.folder, file_of(plan))) as file:
+        with HashedFile(os.path.join(self.folder, file_of(plan))) as file:
             safetensors.write_stream(file, specs_of(plan), (planner.resolve_data(item) for item in plan.items))  # type: ignore[misc]
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -92,7 +92,7 @@ class Writer(StorageWriter):
         return isinstance(checkpoint_id, (str, os.PathLike))
 
 
-class Reader(StorageReader):
+class ShardReader(StorageReader):
     """torch.distributed.checkpoint reads through it from a folder; each rank reads only the bytes that it needs."""
 
     def __init__(self, folder: str) -> None:
@@ -130,7 +130,7 @@ class Reader(StorageReader):
             chunk = self._chunk(item.storage_index)
             pieces.setdefault(chunk.file, []).append((chunk.key, item))
         for file, items in pieces.items():
-            reader = safetensors.Reader(os.path.join(self.folder, file))
+            reader = safetensors.MappedFile(os.path.join(self.folder, file))
             for key, item in items:
                 target = planner.resolve_tensor(item).detach()
                 _copy(target, reader.slice(key, item.storage_offsets, item.lengths))
@@ -158,7 +158,7 @@ class Plans:
     def __init__(self, process_group: Any = None) -> None:
         self._group = process_group
         self._planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._writer = Writer("")
+        self._writer = ShardWriter("")
         self._kinds: list[tuple[Any, ...]] = []
         self._local = b""
         self._digests: list[bytes] = []
@@ -178,7 +178,7 @@ class Plans:
             self._local, self._kinds = exchange.encode(plan), kinds
         return hashlib.blake2b(self._local, digest_size=16).hexdigest()
 
-    def share(self, digests: Sequence[str]) -> Share:
+    def share(self, digests: Sequence[str]) -> RankShare:
         """Return this rank's share, from the texts that `prepare` gave on all ranks; every rank must call it.
 
         Raises CheckpointError, on all ranks, if the shards of the ranks do not fit together.
@@ -192,7 +192,7 @@ class Plans:
         tensors = [self._planner.resolve_data(item) for item in plan.items]
         self._planner.state_dict = {}  # the tensors of the training may be replaced and freed
         num_bytes = [sum(item.tensor_storage_size() or 0 for item in one.items) for one in self._plans]
-        return Share(file_of(plan), specs_of(plan), tensors, self._document, num_bytes)  # type: ignore[arg-type]
+        return RankShare(file_of(plan), specs_of(plan), tensors, self._document, num_bytes)  # type: ignore[arg-type]
 
     def _plan_all(self, encoded: list[bytes]) -> None:
         self._digests = []
@@ -238,7 +238,7 @@ def save(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Any | 
     try:
         with writing(folder):
             os.makedirs(folder, exist_ok=True)
-        with File(os.path.join(folder, share.file)) as file:
+        with HashedFile(os.path.join(folder, share.file)) as file:
             safetensors.write_stream(file, share.specs, share.tensors)
         if exchange.rank(process_group) == 0:
             write_file(os.path.join(folder, tensors_file.NAME), share.document)
@@ -272,7 +272,7 @@ def load(tensors: Mapping[str, torch.Tensor], folder: str, process_group: Any | 
 
 def _load_alone(tensors: Mapping[str, torch.Tensor], folder: str) -> list[str]:
     check_tensors(tensors)
-    reader, planner = Reader(folder), DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    reader, planner = ShardReader(folder), DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     metadata = reader.read_metadata()
     check_match(tensors, reader.saved, folder)
     planner.set_up_planner(dict(tensors), metadata, is_coordinator=False)

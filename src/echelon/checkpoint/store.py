@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import manifest as manifests
 from .errors import CheckpointError, writing
 from .manifest import Damage, Manifest, WrittenFile
-from .written import File, fsync_folder, write_file
+from .written import HashedFile, fsync_folder, write_file
 
 SILENT_SECONDS = 3600.0
 """A writer on another node that has changed no file for so long is dead."""
@@ -37,7 +37,7 @@ class Checkpoint(NamedTuple):
         return self.manifest.step
 
 
-class Entry(NamedTuple):
+class CheckpointFolder(NamedTuple):
     """A folder that has the name of a checkpoint, and what is wrong with it."""
 
     path: str
@@ -56,16 +56,16 @@ class Draft:
         self.name = name
         """The name by which other ranks `join`."""
         self.step = step
-        self._store = Store(folder, keep)
+        self._store = CheckpointStore(folder, keep)
         with writing(self.path):
             os.makedirs(self.path, mode=0o700, exist_ok=True)
 
-    def file(self, name: str) -> File:
+    def file(self, name: str) -> HashedFile:
         """Open a new file of the checkpoint; its `written` gives size and checksum after the `with`.
 
         Raises WriteError if the file cannot be written.
         """
-        return File(os.path.join(self.path, name))
+        return HashedFile(os.path.join(self.path, name))
 
     def write(self, name: str, content: bytes) -> WrittenFile:
         """Write a small file of the checkpoint."""
@@ -100,7 +100,7 @@ class Draft:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-class Store:
+class CheckpointStore:
     """A folder of checkpoints, of which the newest `keep` are kept.
 
     >>> import tempfile
@@ -142,7 +142,7 @@ class Store:
 
         The quick check compares sizes; `deep` reads all files and compares their checksums.
         """
-        skipped: list[Entry] = []
+        skipped: list[CheckpointFolder] = []
         for entry in self._entries(deep):
             if entry.manifest is not None and not entry.finding:
                 findings = [one.finding for one in skipped if one.manifest is not None or one.step > entry.step]
@@ -150,14 +150,14 @@ class Store:
             skipped.append(entry)
         return None, [one.finding for one in skipped]
 
-    def newest_first(self) -> list[Entry]:
+    def newest_first(self) -> list[CheckpointFolder]:
         """Return all folders that have the name of a checkpoint; files are compared by their sizes alone.
 
         Folders without a manifest come first, for nobody knows how new they are; then the newest.
         """
         return list(self._entries(deep=False))
 
-    def entries(self, *, deep: bool = False) -> list[Entry]:
+    def entries(self, *, deep: bool = False) -> list[CheckpointFolder]:
         """Return all folders that have the name of a checkpoint, by their steps."""
         return sorted(self._entries(deep), key=lambda entry: entry.step)
 
@@ -182,15 +182,15 @@ class Store:
         except OSError:
             pass  # the new checkpoint is published; a folder that cannot be removed only takes space
 
-    def _entries(self, deep: bool) -> Iterator[Entry]:
+    def _entries(self, deep: bool) -> Iterator[CheckpointFolder]:
         """Yield folders without a manifest, then the others, newest first; each is checked when it is asked for."""
         folders = [(path, step, _readable_of(path, step)) for step, path in self._candidates()]
         folders.sort(key=lambda one: (one[2] is None, one[2].serial if one[2] else 0, one[1]), reverse=True)
         for path, step, manifest in folders:
             try:
-                yield Entry(path, step, manifests.whole(path, step=step, deep=deep), "")
+                yield CheckpointFolder(path, step, manifests.whole(path, step=step, deep=deep), "")
             except Damage as damage:
-                yield Entry(path, step, manifest, f"{os.path.basename(path)} is not used: {damage.message}")
+                yield CheckpointFolder(path, step, manifest, f"{os.path.basename(path)} is not used: {damage.message}")
 
     def _candidates(self) -> list[tuple[int, str]]:
         """Return steps and folders; one that was being replaced counts where the new one is missing."""

@@ -18,7 +18,7 @@ _PART_BYTES = 8 << 20
 Content = bytes | bytearray | memoryview
 
 
-class File:
+class HashedFile:
     """A file of a checkpoint, for a `with`: written, hashed, and on the disk when the block ends.
 
     `written` is its size and checksum afterwards. Raises WriteError if the file system refuses.
@@ -45,7 +45,7 @@ class File:
                 self._num_bytes += num_bytes
                 rest = rest[num_bytes:]
 
-    def __enter__(self) -> "File":
+    def __enter__(self) -> "HashedFile":
         return self
 
     def __exit__(
@@ -62,7 +62,7 @@ class File:
 
 def write_file(path: str, content: Content) -> WrittenFile:
     """Write a whole file; return its size and checksum."""
-    with File(path) as file:
+    with HashedFile(path) as file:
         file.write(content)
     return file.written
 

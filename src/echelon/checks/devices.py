@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.environment import digits
-from echelon.node.survey.nouns import Device, Health, Survey
+from echelon.node.survey.nouns import Health, Survey, SurveyedDevice
 from echelon.units import GIB, size
 
 _LEAST_SHARE = 0.9  # drivers reserve part of a device's memory
@@ -187,7 +187,7 @@ def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield from _foreign(variables)
 
 
-def _of_amd(variables: Mapping[str, str], allowed: list[Device]) -> Iterator[Finding]:
+def _of_amd(variables: Mapping[str, str], allowed: list[SurveyedDevice]) -> Iterator[Finding]:
     lower = variables.get(ROCR)
     upper = next((name for name in (HIP, CUDA) if name in variables), "")
     if lower is not None:
@@ -233,7 +233,7 @@ def _foreign(variables: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def _of_filter(name: str, text: str, allowed: list[Device], count: int, source: str) -> Iterator[Finding]:
+def _of_filter(name: str, text: str, allowed: list[SurveyedDevice], count: int, source: str) -> Iterator[Finding]:
     words = _words(text)
     everything = f"unset {name}"
     if not words or words == ["-1"]:
@@ -268,7 +268,7 @@ def _beyond(text: str, count: int) -> bool:
     return any(digits.is_number(word) and int(word) >= count for word in _words(text))
 
 
-def _is_there(word: str, allowed: list[Device], count: int) -> bool:
+def _is_there(word: str, allowed: list[SurveyedDevice], count: int) -> bool:
     if word.startswith(("GPU-", "MIG-")):
         known = [device.uuid.lower() for device in allowed if device.uuid]
         return not known or any(uuid.startswith(word.lower()) for uuid in known)

@@ -19,7 +19,7 @@ from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.host import Host
-    from echelon.trials.measured import Measured
+    from echelon.trials.measured import MeasuredRun
     from echelon.trials.question import Question
 
 COMMAND = "bench scaling"
@@ -113,7 +113,7 @@ def _submit(scanned: Scanned, values: Mapping[str, str], host: Host) -> int:
     return 0
 
 
-def _tell(question: Question, runs: list[Measured], values: Mapping[str, str], files: tuple[str, ...]) -> int:
+def _tell(question: Question, runs: list[MeasuredRun], values: Mapping[str, str], files: tuple[str, ...]) -> int:
     """Print the report and draw the picture; return 1 if a size has no numbers."""
     from echelon.trials import efficiency, plot, scaling_report
 

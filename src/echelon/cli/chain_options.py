@@ -13,7 +13,7 @@ from echelon.errors import UsageError
 from echelon.spec import Job
 
 if TYPE_CHECKING:
-    from echelon.jobs.submit import ChainWish, Script
+    from echelon.jobs.submit import BatchScript, ChainWish
 
 UNTIL_DONE = "until-done"
 MOST_JOBS = 1000
@@ -113,7 +113,7 @@ def _refuse_edited(name: str, job: Job) -> None:
         )
 
 
-def described(script: Script) -> str:
+def described(script: BatchScript) -> str:
     """Describe the chain of a script in one line."""
     from echelon.scheduler.slurm.batch import cancellation
 

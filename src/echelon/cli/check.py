@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     from echelon.cli import nodes
     from echelon.host import Host
 
-    question = nodes.Question(
+    question = nodes.NodeQuestion(
         level="fast" if "fast" in values else "full",
         ranks_per_node=_whole("-n", values["nproc_per_node"], 4096) if "nproc_per_node" in values else 0,
         checkpoints=_folder(values.get("checkpoints", os.getcwd())),

@@ -16,7 +16,7 @@ from echelon.orders.checkpoint import SUBFOLDER
 from echelon.units import size
 
 if TYPE_CHECKING:
-    from echelon.checkpoint.store import Checkpoint, Entry, Store
+    from echelon.checkpoint.store import Checkpoint, CheckpointFolder, CheckpointStore
 
 VERBS = ("ls", "verify", "export")
 NUM_NAMED = 5
@@ -103,10 +103,10 @@ def _has_checkpoints(folder: str) -> bool:
     return os.path.isdir(folder) and bool(_store(folder).entries())
 
 
-def _store(folder: str) -> Store:
-    from echelon.checkpoint.store import Store
+def _store(folder: str) -> CheckpointStore:
+    from echelon.checkpoint.store import CheckpointStore
 
-    return Store(folder)
+    return CheckpointStore(folder)
 
 
 def _refuse_options(verb: str, values: dict[str, str]) -> None:
@@ -185,7 +185,7 @@ def _chosen(folder: str, step: int | None) -> Checkpoint:
         ) from None
 
 
-def _no_step(folder: str, step: int) -> Entry:
+def _no_step(folder: str, step: int) -> CheckpointFolder:
     """Raise UsageError with the steps that there are."""
     steps = [entry.step for entry in _store(folder).entries()]
     named = ", ".join(map(str, steps[-NUM_NAMED:])) or "none"
@@ -196,7 +196,7 @@ def _no_step(folder: str, step: int) -> Entry:
     )
 
 
-def table(entries: list[Entry]) -> str:
+def table(entries: list[CheckpointFolder]) -> str:
     """Return a line for each checkpoint: step, time, size, ranks, and whether it is whole."""
     lines = [("step", "time", "size", "ranks", "whole")]
     for entry in entries:
@@ -211,16 +211,16 @@ def table(entries: list[Entry]) -> str:
     return "\n".join(text.rstrip() for text in texts)
 
 
-def _num_bytes(entry: Entry) -> int:
+def _num_bytes(entry: CheckpointFolder) -> int:
     return entry.manifest.num_bytes if entry.manifest else 0
 
 
-def _print_json(folder: str, entries: list[Entry]) -> None:
+def _print_json(folder: str, entries: list[CheckpointFolder]) -> None:
     rows = [_as_plain(entry) for entry in entries]
     print(json.dumps({"format": 1, "folder": folder, "checkpoints": rows}, indent=1))
 
 
-def _as_plain(entry: Entry) -> dict[str, Any]:
+def _as_plain(entry: CheckpointFolder) -> dict[str, Any]:
     row: dict[str, Any] = {"step": entry.step, "path": entry.path, "whole": not entry.finding, "finding": entry.finding}
     if entry.manifest is not None:
         manifest = entry.manifest

@@ -15,7 +15,7 @@ from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.launch.runs import Run
+    from echelon.launch.runs import RunSummary
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--older-than",), value="TIME", help="remove runs that began longer ago than 12h, 7d …"),
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _old(values: Mapping[str, str]) -> list[Run]:
+def _old(values: Mapping[str, str]) -> list[RunSummary]:
     """Return the runs that the options select by age or by number."""
     from echelon.launch import runs
 
@@ -85,7 +85,7 @@ def _old(values: Mapping[str, str]) -> list[Run]:
     return candidates
 
 
-def _why_kept(run: Run, values: Mapping[str, str]) -> tuple[str, str] | None:
+def _why_kept(run: RunSummary, values: Mapping[str, str]) -> tuple[str, str] | None:
     """Return why a run must stay, and the way out; None if it can be removed."""
     if not run.is_over:
         return f"it is {run.state}", "echelon runs"
@@ -95,7 +95,7 @@ def _why_kept(run: Run, values: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def _remove(run: Run) -> None:
+def _remove(run: RunSummary) -> None:
     try:
         shutil.rmtree(run.path)
     except OSError as error:

@@ -18,9 +18,9 @@ from echelon.estimate import remembered_memory, trainings
 from echelon.machines import kept_rows
 
 if TYPE_CHECKING:
-    from echelon.estimate.verdict import Verdict
+    from echelon.estimate.verdict import FitVerdict
     from echelon.host import Host
-    from echelon.launch.fit import Question, Traced
+    from echelon.launch.fit import TracedTraining, TraceQuestion
 
 
 OPTIMIZERS = ("adamw", "adam", "momentum", "sgd")
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     files = _files(values)
     say(f"tracing {asked.target} up to its second step; nothing is computed or written")
     traced = fit.trace(asked, host, say)
-    answer = fit_answer.Answer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
+    answer = fit_answer.FitAnswer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
     if asked.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
         keep(asked, traced, answer.verdicts, host)
     if files:
@@ -134,9 +134,9 @@ def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     return plots.paths(values["plot"], usual="memory")
 
 
-def question(scanned: Scanned, values: Mapping[str, str]) -> Question:
+def question(scanned: Scanned, values: Mapping[str, str]) -> TraceQuestion:
     """Return what to trace; UsageError for options that contradict each other."""
-    from echelon.launch.fit import FUNCTION, MODULE, SCRIPT, Question
+    from echelon.launch.fit import FUNCTION, MODULE, SCRIPT, TraceQuestion
 
     common: dict[str, Any] = {
         "device": "cpu" if "cpu" in values else "gpu",
@@ -157,11 +157,11 @@ def question(scanned: Scanned, values: Mapping[str, str]) -> Question:
         raise UsageError(
             f"{target} is not a file", hint="echelon fit train.py   or a function: echelon fit module:function"
         )
-    return Question(target=target, kind=kind, arguments=tuple(rest), **common)
+    return TraceQuestion(target=target, kind=kind, arguments=tuple(rest), **common)
 
 
-def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str, Any]) -> Question:
-    from echelon.launch.fit import CONFIG, Question
+def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str, Any]) -> TraceQuestion:
+    from echelon.launch.fit import CONFIG, TraceQuestion
 
     path = values["config"]
     if scanned.rest:
@@ -170,7 +170,7 @@ def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str,
         )
     if not os.path.isfile(path):
         raise UsageError(f"--config {path or repr('')}: there is no such file", hint="--config config.json")
-    return Question(
+    return TraceQuestion(
         target=path,
         kind=CONFIG,
         rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
@@ -197,7 +197,7 @@ def _assumed(text: str) -> tuple[str, float]:
     raise UsageError(f"--assume {text or repr('')}: give a line and a number", hint="--assume train.py:31=0.5")
 
 
-def keep(question: Question, traced: Traced, verdicts: Iterable[Verdict], host: Host) -> None:
+def keep(question: TraceQuestion, traced: TracedTraining, verdicts: Iterable[FitVerdict], host: Host) -> None:
     """Keep the prediction for each way in which `echelon run` trains the script, as it is, with its own batch."""
     rows = []
     for verdict in verdicts:

@@ -14,8 +14,8 @@ from echelon.errors import UsageError
 from echelon.estimate import advice, choice, verdict
 from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
-from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, LargestBatch, Verdict
-from echelon.launch.fit import Question, Traced
+from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, FitVerdict, LargestBatch
+from echelon.launch.fit import TracedTraining, TraceQuestion
 from echelon.units import aligned, counted, duration, size
 
 MOST_MODULES = 5
@@ -26,19 +26,19 @@ class _Judged:
     """One device: all strategies on it."""
 
     target: Target
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[FitVerdict, ...]
     """The first is that of the script as it is, on one device."""
 
     @property
-    def as_it_is(self) -> Verdict:
+    def as_it_is(self) -> FitVerdict:
         return self.verdicts[0]
 
 
-class Answer:
+class FitAnswer:
     """The judgement of a traced training on devices."""
 
     def __init__(
-        self, question: Question, traced: Traced, targets: Sequence[Target], *, num_ranks: int, rows: int
+        self, question: TraceQuestion, traced: TracedTraining, targets: Sequence[Target], *, num_ranks: int, rows: int
     ) -> None:
         self._question = question
         self._traced = traced
@@ -54,7 +54,7 @@ class Answer:
         self._judged = [self._judge(target, is_only=len(targets) == 1) for target in targets]
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[FitVerdict]:
         """The judgements of all strategies on all devices."""
         return [verdict for judged in self._judged for verdict in judged.verdicts]
 
@@ -131,11 +131,11 @@ class Answer:
         print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
         print_table(self._ways(judged))
 
-    def _row(self, judged: Verdict) -> tuple[str, ...]:
+    def _row(self, judged: FitVerdict) -> tuple[str, ...]:
         row = _row(judged, self._log.rows)
         return (*row[:-1], "refused") if self._traced.refusal_of(judged.layout) else row
 
-    def _fills(self, first: Verdict) -> str:
+    def _fills(self, first: FitVerdict) -> str:
         """Say what fills the memory at the peak of the script as it is."""
         peak = first.memory.peak
         where = f"{peak.phase} of {peak.block}" if peak.block else peak.phase
@@ -241,7 +241,7 @@ _OUTSIDE = {
 }
 
 
-def _row(judged: Verdict, traced_rows: int) -> tuple[str, ...]:
+def _row(judged: FitVerdict, traced_rows: int) -> tuple[str, ...]:
     layout = judged.layout
     rows = str(layout.rows_of_micro_batch(traced_rows)) if layout.rows or traced_rows else "–"
     sent = size(judged.memory.sent_bytes) if judged.memory.sent_bytes else "–"
@@ -260,7 +260,7 @@ def _of_kinds(activations: Mapping[str, int]) -> list[tuple[str, int]]:
     return kinds.most_common(MOST_MODULES)
 
 
-def _span(judged: Verdict) -> str:
+def _span(judged: FitVerdict) -> str:
     return f"{size(judged.low_bytes)} to {size(judged.high_bytes)}"
 
 
@@ -275,7 +275,7 @@ def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) ->
     return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
 
 
-def _fails(judged: Verdict) -> bool:
+def _fails(judged: FitVerdict) -> bool:
     return judged.answer not in (FITS, CLOSE)
 
 
@@ -288,7 +288,7 @@ def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:
         )
 
 
-def summary(judged: Verdict) -> dict[str, Any]:
+def summary(judged: FitVerdict) -> dict[str, Any]:
     """Return a verdict as JSON fields, without what fills the memory."""
     return {
         "strategy": judged.layout.name,
@@ -300,7 +300,7 @@ def summary(judged: Verdict) -> dict[str, Any]:
     }
 
 
-def _verdict_data(judged: Verdict) -> dict[str, Any]:
+def _verdict_data(judged: FitVerdict) -> dict[str, Any]:
     peak = judged.memory.peak
     return {
         **summary(judged),

@@ -14,7 +14,7 @@ from echelon.cli.talk import print_table
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.estimate.speed.runs import Network, Refusal
+    from echelon.estimate.speed.runs import NetworkSpeed, Refusal
     from echelon.machines.machine import Machine
     from echelon.trials.forecast import Forecast
 
@@ -28,7 +28,7 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
-def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
+def answer(values: Mapping[str, str], runs: Sequence[str]) -> ScalingAnswer:
     """Return what measured runs say of more devices.
 
     `values` are the given options by their keys: those of OPTIONS, and "machine". `runs` are run directories or their
@@ -54,11 +54,11 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> Answer:
     asked = STRONG if "strong" in values else WEAK if "weak" in values else ""
     law = fit(measured.runs, mode=asked or measured.mode, network=_network(machine, values))
     if isinstance(law, Refusal):
-        return Answer(None, law, files=())
+        return ScalingAnswer(None, law, files=())
     from echelon.trials.forecast import Forecast
 
     forecast = Forecast(measured, law)
-    return Answer(forecast, None, files=files, trust=_remember(forecast))
+    return ScalingAnswer(forecast, None, files=files, trust=_remember(forecast))
 
 
 def _remember(forecast: Forecast) -> str:
@@ -98,13 +98,13 @@ def _node_devices(machine: Machine, values: Mapping[str, str]) -> int | None:
     return next(iter(kinds.values())) if len(set(kinds.values())) == 1 else None
 
 
-def _network(machine: Machine | None, values: Mapping[str, str]) -> Network | None:
+def _network(machine: Machine | None, values: Mapping[str, str]) -> NetworkSpeed | None:
     from echelon.estimate.speed.runs import of_machine
 
     return of_machine(machine, values.get("node_type", "")) if machine is not None else None
 
 
-class Answer:
+class ScalingAnswer:
     """The estimate, or why there is none."""
 
     def __init__(

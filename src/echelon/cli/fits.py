@@ -14,8 +14,8 @@ from echelon.errors import UsageError
 from echelon.units import aligned, size, size_bytes, slurm_time
 
 if TYPE_CHECKING:
-    from echelon.plan.candidates import Candidate
-    from echelon.plan.memory import Devices, Fit, Model
+    from echelon.plan.candidates import PartitionCandidate
+    from echelon.plan.memory import DeviceGroup, Fit, TrainedModel
     from echelon.spec import Booking
 
 
@@ -53,9 +53,9 @@ _MOST = 10**15
 _ROWS = ("weights", "gradients", "states", "passing", "left")
 
 
-def read_model(values: Mapping[str, str]) -> Model | None:
+def read_model(values: Mapping[str, str]) -> TrainedModel | None:
     """Return the model that the options describe, None without one; raise UsageError for invalid values."""
-    from echelon.plan.memory import Model
+    from echelon.plan.memory import TrainedModel
 
     if "parameters" not in values:
         for key in ("dtype", "optimizer", "device_memory"):
@@ -65,7 +65,7 @@ def read_model(values: Mapping[str, str]) -> Model | None:
                     hint="--parameters 7B",
                 )
         return None
-    return Model(
+    return TrainedModel(
         num_parameters=_count(values["parameters"]),
         dtype=one_of(values.get("dtype", "fp32"), "--dtype", _dtypes()),
         optimizer=one_of(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
@@ -85,9 +85,9 @@ def _count(text: str) -> int:
     return number
 
 
-def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -> Devices:
+def devices_of(booking: Booking, chosen: PartitionCandidate, values: Mapping[str, str]) -> DeviceGroup:
     """Return the devices that the job would have; raise UsageError if a device's memory is not known."""
-    from echelon.plan.memory import Devices
+    from echelon.plan.memory import DeviceGroup
 
     asked_bytes = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
     device_bytes = asked_bytes or chosen.kind.device_memory_bytes or 0
@@ -97,7 +97,7 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
             "so echelon cannot tell what fits",
             hint="--device-memory 80G   if the device has 80 GiB",
         )
-    return Devices(
+    return DeviceGroup(
         num_ranks=booking.world_size,
         ranks_per_node=booking.ranks_per_node,
         device_bytes=device_bytes,
@@ -106,24 +106,27 @@ def devices_of(booking: Booking, chosen: Candidate, values: Mapping[str, str]) -
 
 
 def answer(
-    booking: Booking, chosen: Candidate, values: Mapping[str, str], is_taken: Callable[[Mapping[str, str]], bool]
-) -> Answer | None:
+    booking: Booking,
+    chosen: PartitionCandidate,
+    values: Mapping[str, str],
+    is_taken: Callable[[Mapping[str, str]], bool],
+) -> StrategiesAnswer | None:
     """Return the answer about a model, None without a model; `is_taken` tells whether the machine accepts options."""
     model = read_model(values)
     if model is None:
         return None
     devices = devices_of(booking, chosen, values)
     node_devices = chosen.kind.num_devices or 0
-    return Answer(model, devices, values, is_taken, node_devices=node_devices, minutes=booking.minutes)
+    return StrategiesAnswer(model, devices, values, is_taken, node_devices=node_devices, minutes=booking.minutes)
 
 
-class Answer:
+class StrategiesAnswer:
     """The strategies that fit, and the commands to type."""
 
     def __init__(
         self,
-        model: Model,
-        devices: Devices,
+        model: TrainedModel,
+        devices: DeviceGroup,
         values: Mapping[str, str],
         is_taken: Callable[[Mapping[str, str]], bool],
         *,

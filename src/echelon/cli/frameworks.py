@@ -13,7 +13,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.dialects import installed
-from echelon.dialects.installed import FRAMEWORKS, Build, Problem
+from echelon.dialects.installed import FRAMEWORKS, Build, PackageProblem
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 
@@ -37,7 +37,7 @@ HELP = Help(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Installation:
     """What is known of one framework's installation."""
 
     name: str
@@ -88,7 +88,7 @@ def _names(rest: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(rest)) or known
 
 
-def _look(name: str, version: str, build: Build | None, host: Host | None) -> Seen:
+def _look(name: str, version: str, build: Build | None, host: Host | None) -> Installation:
     row = next(row for row in FRAMEWORKS if row.name == name)
     note = ""
     if name == "torch" and build is not None:
@@ -98,7 +98,7 @@ def _look(name: str, version: str, build: Build | None, host: Host | None) -> Se
     elif not version and installed.is_there(name):
         note = "installed, but not by pip"
     seconds, error = _import(name, host) if host is not None and version else (None, "")
-    return Seen(
+    return Installation(
         name=name, version=version, tested=row.tested, install=f"pip install {row.install}", note=note,
         import_seconds=seconds, import_error=error,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _import(name: str, host: Host) -> tuple[float | None, str]:
     return None, lines[-1]
 
 
-def _print(seen: Sequence[Seen], wrong: Sequence[Problem], num_devices: int, vendor: str) -> None:
+def _print(seen: Sequence[Installation], wrong: Sequence[PackageProblem], num_devices: int, vendor: str) -> None:
     there = f"{num_devices} {'NVIDIA' if vendor == 'nvidia' else 'AMD'}" if vendor else "none"
     print(f"python     {sys.executable}\ndevices    {there}\n")
     table = [("framework", "version", "tested", ""), *((_row(each)) for each in seen)]
@@ -129,7 +129,7 @@ def _print(seen: Sequence[Seen], wrong: Sequence[Problem], num_devices: int, ven
         print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 
 
-def _row(framework: Seen) -> tuple[str, str, str, str]:
+def _row(framework: Installation) -> tuple[str, str, str, str]:
     last = framework.note if framework.version or framework.note else framework.install
     if framework.import_seconds is not None:
         last = f"{last + ', ' if last else ''}imported in {framework.import_seconds} s"

@@ -11,10 +11,10 @@ from echelon.cli.options import OPTIONS, WE_MEET, Scanned
 from echelon.spec import Job, Plan
 
 if TYPE_CHECKING:
-    from echelon.dialects.translate import Line
+    from echelon.dialects.translate import LauncherLine
 
 
-def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
+def with_launcher(scanned: Scanned) -> tuple[Scanned, LauncherLine | None]:
     """Merge a launcher's words into the command line; raise UsageError where the two disagree."""
     is_program = scanned.is_program or "no_python" in scanned.values
     if not is_program or not scanned.rest:
@@ -31,7 +31,7 @@ def with_launcher(scanned: Scanned) -> tuple[Scanned, Line | None]:
     return Scanned(values=values, rest=rest, is_program=command.kind == "program"), line
 
 
-def with_line(job: Job, line: Line) -> Job:
+def with_line(job: Job, line: LauncherLine) -> Job:
     """Return the job with the launcher's words that no option expresses; set the visible devices as a shell would."""
     from echelon.dialects import merge
 
@@ -43,7 +43,7 @@ def with_line(job: Job, line: Line) -> Job:
     return replace(job, launcher=merge.launcher(line), environ=(*environ, *job.environ))
 
 
-def _say_launcher(line: Line, plan: Plan) -> None:
+def _say_launcher(line: LauncherLine, plan: Plan) -> None:
     """Name the launcher that was recognised, and say how its ranks are started."""
     num_ranks = plan.num_nodes * plan.ranks_per_node
     ranks = f"its {num_ranks} ranks" if num_ranks > 1 else "its rank" if num_ranks else "its ranks"
@@ -55,7 +55,7 @@ def _say_launcher(line: Line, plan: Plan) -> None:
     print(f"echelon: {line.launcher}: {how}{note}", file=sys.stderr)
 
 
-def name_accepted(scanned: Scanned, plan: Plan, line: Line | None) -> None:
+def name_accepted(scanned: Scanned, plan: Plan, line: LauncherLine | None) -> None:
     """Name the launcher that was recognised, and list once the options that have no effect."""
     by_why: dict[str, list[str]] = {}
     if line is not None:

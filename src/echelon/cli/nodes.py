@@ -35,7 +35,7 @@ GATHER_SECONDS = {"fast": 30.0, "full": 90.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class NodeQuestion:
     """What to check."""
 
     level: str = "full"
@@ -83,7 +83,7 @@ class BeforeRun:
     seconds: float
 
 
-def check(question: Question, host: Host) -> Checked:
+def check(question: NodeQuestion, host: Host) -> Checked:
     """Survey this machine, or all nodes of the allocation with one step, and judge the answers."""
     began = time.monotonic()
     allocation = _allocation(host)
@@ -94,7 +94,7 @@ def check(question: Question, host: Host) -> Checked:
             hint="on its login node: echelon machines learn   then here: echelon check --machine NAME …",
         )
     wanted = _wanted(question, machine, allocation, host)
-    asked = take.Asked(
+    asked = take.SurveyRequest(
         is_full=question.level == "full",
         search_path=search_path(),
         checkpoints=os.path.abspath(question.checkpoints or os.getcwd()),
@@ -114,7 +114,7 @@ def check(question: Question, host: Host) -> Checked:
 
 
 def _measure(
-    question: Question, wanted: Wanted, surveys: list[Survey], host: Host
+    question: NodeQuestion, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a separate run, and judge the result."""
     from echelon.checks import collectives, reference
@@ -142,7 +142,7 @@ def layout(host: Host) -> tuple[bool, int]:
     allocation = _allocation(host)
     if allocation is not None:
         return any(allocation.devices), 0 if any(allocation.devices) else 1 if len(allocation.nodes) > 1 else HERE_RANKS
-    asked = take.Asked(
+    asked = take.SurveyRequest(
         is_full=False, search_path=search_path(), checkpoints=os.getcwd(), binds=(), part_seconds=PART_SECONDS["fast"]
     )
     has_devices = bool(take.survey(asked, host.environ).devices.visible)
@@ -155,7 +155,7 @@ def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual
 
     allocation = _allocation(host)
     machine = _machine(machine_name, host, is_job=allocation is not None)
-    return references.usual(result, _wanted(Question(), machine, allocation, host))
+    return references.usual(result, _wanted(NodeQuestion(), machine, allocation, host))
 
 
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
@@ -189,7 +189,9 @@ def _allocation(host: Host) -> Allocation | None:
     return allocated
 
 
-def _of_allocation(allocation: Allocation, asked: take.Asked, question: Question, host: Host) -> list[Survey]:
+def _of_allocation(
+    allocation: Allocation, asked: take.SurveyRequest, question: NodeQuestion, host: Host
+) -> list[Survey]:
     from echelon.launch import visit
     from echelon.scheduler.slurm.step import step_command, step_environment
 
@@ -220,7 +222,7 @@ def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
     return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
-def _wanted(question: Question, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
+def _wanted(question: NodeQuestion, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
     from echelon.lint.toml import words
 
     table = words()["variables"]
@@ -268,7 +270,7 @@ def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]
 
     allocation = _planned(plan, host)
     machine = _machine("", host, is_job=allocation is not None)
-    wanted = _wanted(Question(level="fast", ranks_per_node=plan.ranks_per_node), machine, allocation, host)
+    wanted = _wanted(NodeQuestion(level="fast", ranks_per_node=plan.ranks_per_node), machine, allocation, host)
     findings = examine(surveys, replace(wanted, binds=()))  # the run itself makes the container's binds
     return [group for group in grouped(findings) if group.finding.severity != "note"]
 
@@ -286,7 +288,7 @@ def before_run(*, level: str, ranks_per_node: int, exclude_bad: bool, host: Host
     """Check the nodes before a run begins: `echelon run --check fast|full [--exclude-bad]`."""
     from echelon.checks.report import in_one_line
 
-    checked = check(Question(level=level, ranks_per_node=ranks_per_node), host)
+    checked = check(NodeQuestion(level=level, ranks_per_node=ranks_per_node), host)
     left_out = tuple(checked.bad_nodes) if exclude_bad else ()
     left = [finding for finding in checked.findings if finding.node not in left_out]
     return BeforeRun(

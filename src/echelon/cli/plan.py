@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
         return 0
     is_taken = partial(_is_taken, host=host, machine=machine, day=day)
-    fit: fits.Answer | plan_fit.Answer | None
+    fit: fits.StrategiesAnswer | plan_fit.PlanAnswer | None
     if question is None:
         fit = fits.answer(booking, chosen, values, is_taken)
     else:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from echelon.estimate.choice import Choice
     from echelon.estimate.layout import Layout
     from echelon.host import Host
-    from echelon.launch.fit import Question, Traced
-    from echelon.plan.candidates import Candidate
-    from echelon.plan.memory import Devices
+    from echelon.launch.fit import TracedTraining, TraceQuestion
+    from echelon.plan.candidates import PartitionCandidate
+    from echelon.plan.memory import DeviceGroup
     from echelon.spec import Booking
 
 OPTIONS: tuple[Option, ...] = (
@@ -33,7 +33,7 @@ OPTIONS: tuple[Option, ...] = (
 _OF_FORMULA = ("parameters", "dtype", "optimizer")
 
 
-def read_question(scanned: Scanned) -> Question | None:
+def read_question(scanned: Scanned) -> TraceQuestion | None:
     """Return what to trace, None without --fit; raise UsageError for options that contradict it."""
     from echelon.cli.fit import question
 
@@ -55,20 +55,20 @@ def read_question(scanned: Scanned) -> Question | None:
 
 
 def answer(
-    question: Question,
+    question: TraceQuestion,
     booking: Booking,
-    chosen: Candidate,
+    chosen: PartitionCandidate,
     values: Mapping[str, str],
     host: Host,
     is_taken: Callable[[Mapping[str, str]], bool],
-) -> Answer:
+) -> PlanAnswer:
     """Trace the script, and choose its strategy; `is_taken` tells whether the machine accepts a job with options."""
     from echelon.launch import fit
 
     devices = devices_of(booking, chosen, values)
     say(f"tracing {question.target} up to its second step; nothing is computed or written")
     traced = fit.trace(question, host)
-    return Answer(
+    return PlanAnswer(
         question, traced, booking, devices, chosen.kind.chip, values, refusal=partial(_refusal, host), is_taken=is_taken
     )
 
@@ -84,7 +84,7 @@ def _refusal(host: Host, words: Sequence[str]) -> str:
     return ""
 
 
-class Answer:
+class PlanAnswer:
     """The strategy that fits the traced script on the booked devices, and the command to type.
 
     `refusal` tells why `echelon submit` would refuse words, empty if it accepts them; `is_taken` tells whether the
@@ -93,10 +93,10 @@ class Answer:
 
     def __init__(
         self,
-        question: Question,
-        traced: Traced,
+        question: TraceQuestion,
+        traced: TracedTraining,
         booking: Booking,
-        devices: Devices,
+        devices: DeviceGroup,
         chip: str,
         values: Mapping[str, str],
         *,

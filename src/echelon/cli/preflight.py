@@ -15,9 +15,9 @@ from echelon.host import Host
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import BeforeRun
-    from echelon.launch.lookouts import Look, Observer, Seen
+    from echelon.launch.lookouts import Look, NodeFinding, Observer
     from echelon.monitor.device_facts import Fact
-    from echelon.monitor.facts import Facts
+    from echelon.monitor.facts import SampleFacts
     from echelon.node.survey.nouns import Survey
     from echelon.spec import Job, Plan
 
@@ -65,12 +65,12 @@ def look(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> Look | 
     return Look(asked={**asked, "is_told": not level}, judge=partial(_judge, plan, host))
 
 
-def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[Seen]:
+def _judge(plan: Plan, host: Host, surveys: Sequence[Survey]) -> list[NodeFinding]:
     from echelon.checks.report import fields, line
     from echelon.cli.nodes import beside_run
-    from echelon.launch.lookouts import Seen
+    from echelon.launch.lookouts import NodeFinding
 
-    return [Seen(line=line(group), fields=fields(group)) for group in beside_run(surveys, plan, host)]
+    return [NodeFinding(line=line(group), fields=fields(group)) for group in beside_run(surveys, plan, host)]
 
 
 def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
@@ -151,28 +151,28 @@ class _Judge:
 
     def __init__(self, is_unshared: Callable[[], bool]) -> None:
         self._is_unshared = is_unshared
-        self._facts: Facts | None = None
+        self._facts: SampleFacts | None = None
 
-    def look(self, line: dict[str, Any]) -> Seen | None:
+    def look(self, line: dict[str, Any]) -> NodeFinding | None:
         """Take a line of samples.jsonl; return what is to be said now."""
         if not {"measures", "loss", "load", "host"} & line.keys():
             return None
         if self._facts is None:
-            from echelon.monitor.facts import Facts
+            from echelon.monitor.facts import SampleFacts
 
-            self._facts = Facts(self._is_unshared)
+            self._facts = SampleFacts(self._is_unshared)
         fact = self._facts.look(line)
         return _seen(fact) if fact is not None else None
 
-    def rest(self) -> list[Seen]:
+    def rest(self) -> list[NodeFinding]:
         """Return what was not said yet."""
         return [_seen(fact) for fact in self._facts.rest()] if self._facts is not None else []
 
 
-def _seen(fact: Fact) -> Seen:
-    from echelon.launch.lookouts import Seen
+def _seen(fact: Fact) -> NodeFinding:
+    from echelon.launch.lookouts import NodeFinding
 
-    return Seen(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
+    return NodeFinding(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
 
 
 def _sum_up(path: str) -> str:

@@ -19,7 +19,7 @@ from echelon.orders import profile
 from echelon.orders.scale import AUTO_FIT
 
 if TYPE_CHECKING:
-    from echelon.monitor.traces.verdict import Verdict
+    from echelon.monitor.traces.verdict import TraceVerdict
     from echelon.spec import Plan
     from echelon.trials.candidates import Trials
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def judge(
-    paths: Sequence[str], *, as_json: bool, more: Callable[[list[Verdict]], Trials | None] = lambda _: None
+    paths: Sequence[str], *, as_json: bool, more: Callable[[list[TraceVerdict]], Trials | None] = lambda _: None
 ) -> None:
     """Print the verdict on traces, and the trials that `more` makes; raise UsageError for a file that is none."""
     from echelon.monitor.traces import report, verdict
@@ -125,7 +125,7 @@ def _run(scanned: Scanned) -> int:
     return exit_code
 
 
-def _tried(scanned: Scanned, plan: Plan, verdicts: list[Verdict]) -> Trials | None:
+def _tried(scanned: Scanned, plan: Plan, verdicts: list[TraceVerdict]) -> Trials | None:
     """Try what may shorten the steps, if the user asked for it; else name it."""
     from echelon.host import Host
     from echelon.monitor import account, recorded

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     from echelon.host import Host
     from echelon.trials import prove
 
-    question = prove.Question(
+    question = prove.ProofQuestion(
         options=scanned.words([option for option in RUN_OPTIONS if option.key in _OF_RUN]),
         options_of_several=scanned.words([option for option in RUN_OPTIONS if option.trains]),
         options_of_one=scanned.words([option for option in RUN_OPTIONS if option.key in _LARGER_BATCH]),

@@ -14,7 +14,7 @@ from echelon.errors import UsageError
 from echelon.orders import rehearsal
 
 if TYPE_CHECKING:
-    from echelon.trials.rehearsal_verdict import Verdict
+    from echelon.trials.rehearsal_verdict import RehearsalVerdict
 
 _OF_RUN = (
     "nproc_per_node", "nnodes", "spares", "module", "env", "launch", "timeout", "global_batch", "share_devices", "bind",
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
     question, host = _question(scanned, values), Host()
     rehearse.refuse_what_cannot_run(question, host)
-    verdicts: list[Verdict] = []
+    verdicts: list[RehearsalVerdict] = []
     with shared_folder("rehearsal", "the copies of it are made there") as folder:
         rehearsing = rehearse.Rehearsing(question, host, say, folder)
         known = rehearsing.begin()
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
 def _question(scanned: Scanned, values: dict[str, str]) -> Any:
     from echelon.script import distributes
     from echelon.trials import own_runs, rehearse
-    from echelon.trials.rehearse import LEAST_STEPS, Question
+    from echelon.trials.rehearse import LEAST_STEPS, RehearsalQuestion
 
     imports = own_runs.imports_of(scanned.rest[0], is_module="module" in values, command="rehearse")
     is_own = bool(distributes.how(imports))
@@ -94,7 +94,7 @@ def _question(scanned: Scanned, values: dict[str, str]) -> Any:
             "and runs to its end",
             hint="remove --steps, and give the script arguments for a short training",
         )
-    return Question(
+    return RehearsalQuestion(
         options=scanned.words([option for option in OPTIONS if option in RUN_OPTIONS]),
         script=scanned.rest[0],
         arguments=scanned.rest[1:],
@@ -128,6 +128,6 @@ def _ranks(number: int) -> str:
     return f"{number} rank{'s' if number > 1 else ''}"
 
 
-def _row(verdict: Verdict) -> str:
+def _row(verdict: RehearsalVerdict) -> str:
     where = f"rank {verdict.fault.rank}, step {verdict.struck_at or verdict.fault.step}"
     return f"{verdict.fault.kind:<20} {where:<18} {verdict.text()}"

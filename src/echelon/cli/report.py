@@ -15,7 +15,7 @@ from echelon.errors import UsageError
 
 if TYPE_CHECKING:
     from echelon.monitor.account import Account
-    from echelon.monitor.page.page import Told
+    from echelon.monitor.page.page import RunStory
     from echelon.monitor.predicted import PredictedMemory, PredictedTime
     from echelon.monitor.recorded import Recorded
 
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     from echelon.launch.runs import RUNNING
     from echelon.monitor import account, advice, recorded, report
     from echelon.monitor.page import page
-    from echelon.monitor.page.page import Told
+    from echelon.monitor.page.page import RunStory
 
     if len(scanned.rest) > MOST_RUNS:
         raise UsageError(f"a report is of one run or of two, not of {len(scanned.rest)}", hint="echelon report RUN RUN")
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     ]
     names = [runs.short_name(path) for path in paths]
     told = [
-        Told(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
+        RunStory(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
         for name, state, record, run in zip(names, states, records, accounts, strict=True)
     ]
     if "html" in scanned.values:
@@ -106,13 +106,13 @@ def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
     return known
 
 
-def _as_json(run: Told, comparisons: Comparisons) -> dict[str, Any]:
+def _as_json(run: RunStory, comparisons: Comparisons) -> dict[str, Any]:
     about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
     compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
     return {**about, **compared, "advice": run.advice, "paragraph": _paragraph(run)}
 
 
-def _paragraph(run: Told) -> str:
+def _paragraph(run: RunStory) -> str:
     from echelon.monitor import report
 
     return report.paragraph_of_run(run.recorded, run.account)

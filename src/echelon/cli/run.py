@@ -121,9 +121,9 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
 
     if chain is None:
         return begin()
-    from echelon.jobs.course import Course
+    from echelon.jobs.course import ChainJob
 
-    return Course(chain, job, plan, host, say).run(begin)
+    return ChainJob(chain, job, plan, host, say).run(begin)
 
 
 def read_job(scanned: Scanned) -> Job:

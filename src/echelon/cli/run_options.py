@@ -64,7 +64,7 @@ def _keep(values: Mapping[str, str]) -> int:
 def _folder_of(name: str) -> str:
     import os
 
-    from echelon.checkpoint.store import Store
+    from echelon.checkpoint.store import CheckpointStore
     from echelon.launch.runs import find
     from echelon.node import private
 
@@ -75,7 +75,7 @@ def _folder_of(name: str) -> str:
             hint="wait for its end, or stop it; echelon runs lists the runs that work",
         )
     folder = os.path.join(run, SUBFOLDER)
-    checkpoint, findings = Store(folder).latest()
+    checkpoint, findings = CheckpointStore(folder).latest()
     if checkpoint is None:
         why = f": {findings[0]}" if findings else ""
         raise UsageError(

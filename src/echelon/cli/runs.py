@@ -14,7 +14,7 @@ from echelon.cli.talk import print_help, print_table
 from echelon.units import duration, size
 
 if TYPE_CHECKING:
-    from echelon.launch.runs import Run
+    from echelon.launch.runs import RunSummary
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def table(runs: list[Run]) -> str:
+def table(runs: list[RunSummary]) -> str:
     """Return a line for each run: name, state, start, duration, ranks, size."""
     lines = [("run", "state", "began", "took", "ranks", "size")]
     for run in runs:

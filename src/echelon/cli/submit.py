@@ -23,9 +23,9 @@ from echelon.environment import digits
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
-    from echelon.dialects.translate import Line
+    from echelon.dialects.translate import LauncherLine
     from echelon.host import Host
-    from echelon.jobs.submit import Script, Wish
+    from echelon.jobs.submit import BatchScript, Wish
     from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
 
@@ -110,7 +110,7 @@ def refuse(arguments: list[str], host: Host) -> None:
     refuse_scaling(wish.job)
 
 
-def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> tuple[Wish, Script]:
+def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> tuple[Wish, BatchScript]:
     """Return the wish and its script; raise UsageError for a job that cannot run as asked."""
     from echelon.jobs import submit
 
@@ -122,7 +122,7 @@ def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_b
     return wish, script
 
 
-def _hand_over(script: Script, values: Mapping[str, str], host: Host) -> int:
+def _hand_over(script: BatchScript, values: Mapping[str, str], host: Host) -> int:
     """Submit the script, and wait for its end if asked; return the exit code."""
     from echelon.jobs import submit
     from echelon.scheduler.slurm import queue
@@ -230,7 +230,7 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
     refuse_missing_account(booking, wish.machine, projects())
 
 
-def _min_nodes(values: Mapping[str, str], line: Line | None) -> int:
+def _min_nodes(values: Mapping[str, str], line: LauncherLine | None) -> int:
     """Return the least number of nodes with which the job may continue; 0: all nodes are needed."""
     text = values.get("min_nodes", "0")
     if "min_nodes" in values and not digits.whole(text):
@@ -253,7 +253,7 @@ def _for_run(scanned: Scanned) -> Scanned:
     return Scanned(values=values, rest=scanned.rest, is_program=scanned.is_program)
 
 
-def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
+def _sizes(values: Mapping[str, str], job: Job, line: LauncherLine) -> dict[str, str]:
     """Return --gpus and --nodes, merged with the launcher's numbers; an invalid number is refused later."""
     from echelon.dialects import merge
 
@@ -264,7 +264,7 @@ def _sizes(values: Mapping[str, str], job: Job, line: Line) -> dict[str, str]:
     return {key: str(number) for key, number in (("gpus", num_devices), ("nodes", num_nodes)) if number}
 
 
-def _refuse_what_only_a_launcher_sets(line: Line) -> None:
+def _refuse_what_only_a_launcher_sets(line: LauncherLine) -> None:
     """Refuse a launcher's settings that a plain script would lose: it starts torchrun, or one task for each rank."""
     lost = [
         *(["the program that starts the ranks of MPI"] if line.mpi is not None else []),

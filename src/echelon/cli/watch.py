@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from echelon.monitor.watch.live import Live
     from echelon.monitor.watch.screen import View
     from echelon.monitor.watch.state import RunState
-    from echelon.monitor.watch.web.access import Door, Token
+    from echelon.monitor.watch.web.access import Listener, Token
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -237,11 +237,11 @@ def show(scanned: Scanned, folder: str, present: Callable[[], RunState]) -> int:
     """Serve the page of a run until a signal ends it; Ctrl-C raises KeyboardInterrupt."""
     from echelon.monitor.watch.web import access, server
     from echelon.monitor.watch.web.access import Token
-    from echelon.monitor.watch.web.server import Server, Shown
+    from echelon.monitor.watch.web.server import NewestState, WebServer
 
     path = scanned.values.get("socket", [""])[-1]
     port = _port(scanned.values.get("port", ["0"])[-1])
-    shown = Shown(present)
+    shown = NewestState(present)
     with access.unix(path) if "socket" in scanned.values else access.tcp(port) as opened:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -251,7 +251,7 @@ def show(scanned: Scanned, folder: str, present: Callable[[], RunState]) -> int:
             login = f"{user(os.environ)}@{host(os.environ)}"
             print("\n".join(words(opened, token, present().name, login, shows_token=is_private)))
             sys.stdout.flush()
-            Server(opened, token, server.read(), shown).serve()
+            WebServer(opened, token, server.read(), shown).serve()
     return 0
 
 
@@ -291,7 +291,7 @@ def host(environ: Mapping[str, str]) -> str:
         return name
 
 
-def words(opened: Door, token: Token, name: str, login: str, *, shows_token: bool) -> list[str]:
+def words(opened: Listener, token: Token, name: str, login: str, *, shows_token: bool) -> list[str]:
     """Return the lines that say how to come to the page; the token itself is only for a terminal, not for a log."""
     secret = token.text if shows_token else "TOKEN"
     port = opened.port or LOCAL_PORT

@@ -8,7 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from echelon.dialects.line import Given, Grammar, Line, Read, read, renamed, script_or_program, whole, without_meaning
+from echelon.dialects.line import (
+    Given,
+    Grammar,
+    LauncherLine,
+    Read,
+    read,
+    renamed,
+    script_or_program,
+    whole,
+    without_meaning,
+)
 from echelon.errors import UsageError
 from echelon.host import Host
 
@@ -48,7 +58,7 @@ OURS = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Interpretation:
     """Accelerate's interpretation of a command line."""
 
     kind: str
@@ -64,7 +74,7 @@ class Answer:
     environ: tuple[tuple[str, str], ...]
 
 
-def ask(words: Sequence[str], host: Host | None = None) -> Answer:
+def ask(words: Sequence[str], host: Host | None = None) -> Interpretation:
     """Return accelerate's answer; raise UsageError with its own words where it refuses the line."""
     done = (host or Host()).ask([sys.executable, "-c", PROGRAM, *words], timeout_seconds=SECONDS)
     try:
@@ -74,7 +84,7 @@ def ask(words: Sequence[str], host: Host | None = None) -> Answer:
     if "error" in facts:
         raise UsageError(f"accelerate refuses the line: {facts['error']}", hint="accelerate config makes a new file")
     port = facts["main_process_port"]
-    return Answer(
+    return Interpretation(
         kind=facts["kind"],
         num_processes=int(facts["num_processes"] or 0),
         num_machines=int(facts["num_machines"] or 1),
@@ -96,7 +106,7 @@ def _no_answer(said: str) -> UsageError:
     return UsageError(f"accelerate does not understand the line: {lines[-1]}", hint="accelerate launch --help")
 
 
-Ask = Callable[[Sequence[str]], Answer]
+Ask = Callable[[Sequence[str]], Interpretation]
 
 # accelerate 1.15, accelerate/commands/launch.py: these options need no configuration
 _SIMPLE_FLAGS = frozenset(
@@ -155,7 +165,7 @@ _KEYS = {
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
-def line(name: str, words: Sequence[str], ask: Ask) -> Line:
+def line(name: str, words: Sequence[str], ask: Ask) -> LauncherLine:
     """Read the line; ask accelerate if a configuration or a plug-in decides."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     for option in arguments.given:
@@ -172,11 +182,11 @@ def line(name: str, words: Sequence[str], ask: Ask) -> Line:
     needs_answer = any(given.key in _OTHER_FLAGS | _OTHER_VALUES for given in arguments.given)
     has_config = os.path.isfile(default_config()) and not arguments.has("cpu")
     if needs_answer or has_config or arguments.value("mixed-precision") == "fp8":
-        return _answered(name, arguments, command_line=Line(launcher=name, command=command), answer=ask(words))
+        return _answered(name, arguments, command_line=LauncherLine(launcher=name, command=command), answer=ask(words))
     layout = _number_of_ranks(arguments)
     total = arguments.last("num-processes")
     alone = arguments.has("cpu") and total is not None and total.value != "1"
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command,
         options=layout,
@@ -233,7 +243,7 @@ def _environ(name: str, arguments: Read) -> tuple[tuple[str, str], ...]:
     return tuple(pairs.items())
 
 
-def _answered(name: str, arguments: Read, *, command_line: Line, answer: Answer) -> Line:
+def _answered(name: str, arguments: Read, *, command_line: LauncherLine, answer: Interpretation) -> LauncherLine:
     """Return the line as accelerate interprets it: from its options, its file, and the devices here."""
     source = arguments.value("config-file") or default_config()
     total = arguments.last("num-processes")
@@ -254,7 +264,7 @@ def _answered(name: str, arguments: Read, *, command_line: Line, answer: Answer)
     if arguments.has("num-cpu-threads-per-process"):
         environ["OMP_NUM_THREADS"] = arguments.value("num-cpu-threads-per-process")
     alone = answer.kind == "simple" and answer.num_processes > 1
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command_line.command,
         options=tuple(options),

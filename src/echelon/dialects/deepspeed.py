@@ -6,7 +6,17 @@ import os
 from collections.abc import Sequence
 
 from echelon.dialects import mpi
-from echelon.dialects.line import Given, Grammar, Line, Read, read, renamed, script_or_program, whole, without_meaning
+from echelon.dialects.line import (
+    Given,
+    Grammar,
+    LauncherLine,
+    Read,
+    read,
+    renamed,
+    script_or_program,
+    whole,
+    without_meaning,
+)
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 
@@ -44,7 +54,7 @@ UNSUPPORTED = {
 }
 
 
-def line(name: str, words: Sequence[str]) -> Line:
+def line(name: str, words: Sequence[str]) -> LauncherLine:
     """Read the line and the files that it names."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     _refuse_unsupported(arguments)
@@ -63,7 +73,7 @@ def line(name: str, words: Sequence[str]) -> Line:
     if per_node is not None:
         options.append(per_node)
     met = {} if is_by_hand else {"master-addr": "rank 0's node", "master-port": "echelon takes a free port"}
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command,
         options=tuple(options),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from echelon.dialects import mpi
-from echelon.dialects.line import Grammar, Line, MpiStart, command, read, whole
+from echelon.dialects.line import Grammar, LauncherLine, MpiStart, command, read, whole
 from echelon.errors import UsageError
 from echelon.spec import Job
 
@@ -44,7 +44,7 @@ ELASTIC = ("min-np", "max-np", "min-num-proc", "max-num-proc", "host-discovery-s
 EXAMPLE = "echelon run -- horovodrun -np 4 python train.py"
 
 
-def line(name: str, program: Sequence[str], words: Sequence[str]) -> Line:
+def line(name: str, program: Sequence[str], words: Sequence[str]) -> LauncherLine:
     """Read the line; the launcher keeps its options and starts our agents, through MPI, instead of the program."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     elastic = next((given for given in arguments.given if given.key in ELASTIC), None)
@@ -67,7 +67,7 @@ def line(name: str, program: Sequence[str], words: Sequence[str]) -> Line:
     elif arguments.has("hostfile"):
         pool = mpi.read_file(arguments.value("hostfile"), launcher=name)
     by_mpi = () if arguments.has("mpi") or arguments.has("jsrun") else ("--mpi",)  # which a build without MPI refuses
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command(name, arguments.rest, example=EXAMPLE),
         num_ranks=whole(name, total),

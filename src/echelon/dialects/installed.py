@@ -12,7 +12,7 @@ REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class PackageProblem:
     """A problem of the installed packages."""
 
     package: str
@@ -96,14 +96,14 @@ def versions() -> dict[str, str]:
     return {name: text for name, text in by_package.items() if text}
 
 
-def problems(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+def problems(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[PackageProblem]:
     """Return the problems of these versions on devices of this vendor ("": no devices)."""
     return [*_conflicts(versions), *_companions(versions), *_builds(versions, build, vendor)]
 
 
-def _conflicts(versions: Mapping[str, str]) -> list[Problem]:
+def _conflicts(versions: Mapping[str, str]) -> list[PackageProblem]:
     return [
-        Problem(
+        PackageProblem(
             package=row.one,
             text=f"{row.one} {versions[row.one]} with {row.other} {versions[row.other]}: {row.why}",
             hint=row.hint,
@@ -116,14 +116,14 @@ def _conflicts(versions: Mapping[str, str]) -> list[Problem]:
     ]
 
 
-def _companions(versions: Mapping[str, str]) -> list[Problem]:
+def _companions(versions: Mapping[str, str]) -> list[PackageProblem]:
     """Compare installed versions with the packages' requirements, extras included, as `pip check` does."""
     wrong = []
     for package, other in COMPANIONS:
         wanted = requirement(package, other) if package in versions and other in versions else ""
         if wanted and not fits(versions[other], wanted):
             wrong.append(
-                Problem(
+                PackageProblem(
                     package=package,
                     text=f"{package} {versions[package]} needs {other}{wanted}, but {versions[other]} is installed",
                     hint=f"pip install '{other}{wanted}'" if other != "torch" else f"pip install -U {package}",
@@ -148,12 +148,12 @@ def requirement(package: str, other: str) -> str:
     return ""
 
 
-def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[Problem]:
+def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[PackageProblem]:
     wrong = []
     if build is not None and vendor and build.vendor != vendor:
         devices = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor]
         wrong.append(
-            Problem(
+            PackageProblem(
                 package="torch",
                 text=f"torch {build.version} is built for {build.devices}, but this machine has {devices} devices",
                 hint="https://pytorch.org/get-started shows the command for each kind of device",
@@ -163,7 +163,7 @@ def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> li
     built_with = prebuilt_for() if "deepspeed" in versions else ""
     if build is not None and built_with and parts(built_with)[:2] != parts(build.version)[:2]:
         wrong.append(
-            Problem(
+            PackageProblem(
                 package="deepspeed",
                 text=f"deepspeed {versions['deepspeed']} has operators built for torch {built_with}, but torch "
                 f"{build.version} is installed",

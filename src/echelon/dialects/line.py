@@ -38,7 +38,7 @@ class MpiStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LauncherLine:
     """A launcher's command line, interpreted."""
 
     launcher: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from echelon.dialects.line import Given, Line
+from echelon.dialects.line import Given, LauncherLine
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, Command, Job, Launcher
 
@@ -21,7 +21,7 @@ _WHAT = {
 _SAID = {"nproc_per_node": "-n"}
 
 
-def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
+def options(own: Mapping[str, list[str]], line: LauncherLine) -> dict[str, list[str]]:
     """Return the options of `echelon run` with the launcher's added; raise UsageError if they disagree."""
     merged = {key: list(values) for key, values in own.items()}
     for option in line.options:
@@ -41,7 +41,7 @@ def options(own: Mapping[str, list[str]], line: Line) -> dict[str, list[str]]:
     return merged
 
 
-def launcher(line: Line) -> Launcher:
+def launcher(line: LauncherLine) -> Launcher:
     """Return the parts of the line that no option of `echelon run` expresses."""
     return Launcher(
         name=line.launcher,
@@ -54,7 +54,7 @@ def launcher(line: Line) -> Launcher:
     )
 
 
-def _disagreement(word: Given, said: str, line: Line) -> UsageError:
+def _disagreement(word: Given, said: str, line: LauncherLine) -> UsageError:
     option = _SAID.get(word.key, "--" + word.key.replace("_", "-"))
     meaning = _WHAT.get(word.key, "")
     return UsageError(
@@ -71,7 +71,7 @@ def started(command: Command) -> str:
     return shlex.join([*mark, command.target]) + more
 
 
-def _refuse_other_command(own: Mapping[str, Sequence[str]], line: Line) -> None:
+def _refuse_other_command(own: Mapping[str, Sequence[str]], line: LauncherLine) -> None:
     if "module" in own:
         raise UsageError(
             f"-m names a module, but {line.launcher} follows --: use only one of them",
@@ -79,7 +79,7 @@ def _refuse_other_command(own: Mapping[str, Sequence[str]], line: Line) -> None:
         )
 
 
-def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: Line) -> None:
+def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: LauncherLine) -> None:
     how = merged.get("launch", ["tasks"])[-1]
     if how != "tasks":
         raise UsageError(
@@ -99,7 +99,7 @@ def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: Line) -> None
         )
 
 
-def sizes(job: Job, line: Line, *, num_devices: int, num_nodes: int) -> tuple[int, int]:
+def sizes(job: Job, line: LauncherLine, *, num_devices: int, num_nodes: int) -> tuple[int, int]:
     """Return devices and nodes, with the line's numbers; 0 means not stated. Raise UsageError if they differ.
 
     `job` has the line's options; a rank has one device, so ranks are counted as devices.
@@ -142,7 +142,7 @@ def refuse_nodes_of_horovodrun(job: Job, num_nodes: int) -> None:
         )
 
 
-def _nodes(job: Job, line: Line, asked: int) -> int:
+def _nodes(job: Job, line: LauncherLine, asked: int) -> int:
     """Return the number of nodes, from the options or from the line; torchrun may accept a range."""
     most = job.num_nodes
     if most == ALL_NODES:
@@ -157,7 +157,7 @@ def _nodes(job: Job, line: Line, asked: int) -> int:
     return asked or most
 
 
-def _refuse_hosts(line: Line) -> None:
+def _refuse_hosts(line: LauncherLine) -> None:
     if line.hosts:
         raise UsageError(
             f"{line.launcher} names {', '.join(line.hosts[:4])}{' …' if len(line.hosts) > 4 else ''}, but "
@@ -166,7 +166,7 @@ def _refuse_hosts(line: Line) -> None:
         )
 
 
-def _refuse_chosen_devices(line: Line) -> None:
+def _refuse_chosen_devices(line: LauncherLine) -> None:
     chosen = [name for name in line.devices.split(",") if name]
     if sorted(chosen) != sorted(str(number) for number in range(len(chosen))):
         raise UsageError(
@@ -176,7 +176,7 @@ def _refuse_chosen_devices(line: Line) -> None:
         )
 
 
-def _words(line: Line) -> str:
+def _words(line: LauncherLine) -> str:
     """Return the words of the line that state numbers of ranks and nodes."""
     texts = [given.text for given in line.options if given.key in ("nnodes", "nproc_per_node")]
     return " ".join([*texts, *([line.num_ranks_text] if line.num_ranks_text else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from echelon.dialects.line import Given, Grammar, Line, MpiStart, Read, command, read, whole
+from echelon.dialects.line import Given, Grammar, LauncherLine, MpiStart, Read, command, read, whole
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 
@@ -38,7 +38,7 @@ HOSTS = ("H", "host", "hosts")
 FILES = ("hostfile", "machinefile", "default-hostfile", "f")
 
 
-def line(name: str, program: str, words: Sequence[str]) -> Line:
+def line(name: str, program: str, words: Sequence[str]) -> LauncherLine:
     """Read the line; the launcher keeps its options and starts our agents instead of the program."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     if ":" in arguments.rest:
@@ -58,7 +58,7 @@ def line(name: str, program: str, words: Sequence[str]) -> Line:
         options = (Given(key="nproc_per_node", value="1", text="-pernode"),)
     elif total is None and pool and (slots := slots_per_node(pool, launcher=name)):
         options = (Given(key="nproc_per_node", value=str(slots), text="the slots of its hosts"),)
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command(name, arguments.rest, example=EXAMPLE),
         options=options,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from echelon.dialects.line import Given, Grammar, Line, MpiStart, Read, command, read, whole, without_meaning
+from echelon.dialects.line import Given, Grammar, LauncherLine, MpiStart, Read, command, read, whole, without_meaning
 from echelon.environment import digits
 from echelon.errors import UsageError
 
@@ -56,7 +56,7 @@ UNSUPPORTED = {
 }
 
 
-def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], Line | None]) -> Line:
+def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], LauncherLine | None]) -> LauncherLine:
     """Read the line; if srun starts another launcher once per node, that launcher determines the ranks."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     for option in arguments.given:
@@ -68,7 +68,7 @@ def line(name: str, words: Sequence[str], inner: Callable[[Sequence[str]], Line 
         return _around(arguments, within, unused)
     mpi = arguments.value("mpi")
     total = arguments.last("ntasks")
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=command(name, arguments.rest, example=EXAMPLE),
         options=(*_nodes(arguments), *_tasks(arguments), *_own_device(arguments)),
@@ -107,7 +107,7 @@ def _exported(arguments: Read) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, equals, value in (word.partition("=") for word in words) if equals)
 
 
-def _around(arguments: Read, within: Line, unused: tuple[tuple[str, str], ...]) -> Line:
+def _around(arguments: Read, within: LauncherLine, unused: tuple[tuple[str, str], ...]) -> LauncherLine:
     """Return the inner launcher's line: `srun --ntasks-per-node=1 torchrun …` starts one launcher on each node."""
     per_node = arguments.last("ntasks-per-node")
     total, nodes = arguments.last("ntasks"), arguments.last("nodes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from echelon.dialects.line import Given, Grammar, Line, read, script_or_program
+from echelon.dialects.line import Given, Grammar, LauncherLine, read, script_or_program
 
 # torch 2.13, torch/distributed/run.py
 GRAMMAR = Grammar(
@@ -21,11 +21,11 @@ GRAMMAR = Grammar(
 EXAMPLE = "echelon run -- torchrun --nproc-per-node=4 train.py"
 
 
-def line(name: str, words: Sequence[str]) -> Line:
+def line(name: str, words: Sequence[str]) -> LauncherLine:
     """Read the line; `torch.distributed.launch` passes the local rank to each rank as an argument by default."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
     passes_rank = name == "torch.distributed.launch" and not arguments.has("use-env")
-    return Line(
+    return LauncherLine(
         launcher=name,
         command=script_or_program(
             name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from echelon.dialects import accelerate, deepspeed, horovod, mpi, srun, torchrun
 from echelon.dialects.accelerate import ask
-from echelon.dialects.line import Given, Line, MpiStart, is_our_python
+from echelon.dialects.line import Given, LauncherLine, MpiStart, is_our_python
 
 MODULES = {
     "torch.distributed.run": "torchrun",
@@ -21,7 +21,7 @@ MPI = ("mpirun", "mpiexec", "orterun", "mpiexec.hydra", "mpirun.openmpi", "mpiex
 PROGRAMS = ("torchrun", "deepspeed", "horovodrun", "srun", *MPI)
 
 
-def recognise(words: Sequence[str]) -> Line | None:
+def recognise(words: Sequence[str]) -> LauncherLine | None:
     """Return the Line of a launcher's command; None for any other. Raise UsageError if it is invalid."""
     name, arguments = _name(list(words))
     if name in ("torchrun", "torch.distributed.launch"):
@@ -59,4 +59,4 @@ def _name(words: list[str]) -> tuple[str, list[str]]:
     return "", []
 
 
-__all__ = ["MPI", "Given", "Line", "MpiStart", "recognise"]
+__all__ = ["MPI", "Given", "LauncherLine", "MpiStart", "recognise"]

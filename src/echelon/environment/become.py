@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from .frameworks import Place
+    from .frameworks import RankPlace
 
 VISIBLE = ("own", "all")
 USAGE = "[--visible own|all] PROGRAM [arguments ...]"
@@ -42,7 +42,7 @@ EXAMPLE = "srun --ntasks-per-node=8 --gpus-per-node=8 echelon exec python train.
 _NAMES = tuple(name for names, _, _ in OPTIONS for name in names)
 
 
-class UsageError(WrongEnvironmentError):
+class InvalidArguments(WrongEnvironmentError):
     """A mistake in the command line, or in the program that it names."""
 
 
@@ -88,10 +88,14 @@ def read(argv: Sequence[str]) -> CommandLine:
         if not equals:
             value = words.pop(0) if words else ""
         if value not in VISIBLE:
-            raise UsageError(f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py")
+            raise InvalidArguments(
+                f"--visible takes own or all, not {value!r}", "echelon exec --visible own python train.py"
+            )
         visible = value
     if not words or not words[0]:
-        raise UsageError("echelon exec needs a program", f"echelon exec {USAGE}, such as: echelon exec python train.py")
+        raise InvalidArguments(
+            "echelon exec needs a program", f"echelon exec {USAGE}, such as: echelon exec python train.py"
+        )
     return CommandLine(visible, words)
 
 
@@ -128,7 +132,7 @@ def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: 
     return {name: value for name, value in environment.items() if changes.get(name, "") is not None}
 
 
-def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
+def _num_threads(environ: Mapping[str, str], place: RankPlace, root: str) -> int:
     """Return the cores of this rank, whether it is bound to them or shares the node's cores with other ranks."""
     mine = threads.num_cores(root)
     on_node = environ.get("SLURM_CPUS_ON_NODE", "")
@@ -136,7 +140,7 @@ def _num_threads(environ: Mapping[str, str], place: Place, root: str) -> int:
     return max(1, min(mine, threads.omp_num_threads(shared, place.local_world_size)))
 
 
-def _warn(environ: Mapping[str, str], place: Place, surrounding: surroundings.Surrounding) -> None:
+def _warn(environ: Mapping[str, str], place: RankPlace, surrounding: surroundings.Surrounding) -> None:
     """Warn on rank 0 about rank variables of an older world, which are replaced."""
     actual = {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
     wrong = [name for name in actual if environ.get(name, actual[name]) != actual[name]]
@@ -161,26 +165,26 @@ def _become(program: list[str], environment: Mapping[str, str]) -> NoReturn:
         raise _refused(program, environment, error) from error
 
 
-def _refused(program: list[str], environment: Mapping[str, str], error: OSError) -> UsageError:
+def _refused(program: list[str], environment: Mapping[str, str], error: OSError) -> InvalidArguments:
     """Return the error that says why the program cannot be started."""
     name = program[0]
     path = _find(name, environment)
     if not path:
         return _not_found(name, environment)
     if os.path.isdir(path):
-        return UsageError(f"{path} is a folder, not a program", _suggestion(program))
+        return InvalidArguments(f"{path} is a folder, not a program", _suggestion(program))
     if error.errno == errno.ENOENT:
-        return UsageError(
+        return InvalidArguments(
             f"{path} needs an interpreter that does not exist: {_first_line(path)}",
             f"correct its first line, or name the interpreter: echelon exec python {name}",
         )
     if error.errno == errno.ENOEXEC:
-        return UsageError(
+        return InvalidArguments(
             f"{path} is not a program for this machine, and does not begin with #!", f"echelon exec bash {name}"
         )
     if error.errno == errno.EACCES:
-        return UsageError(f"{path} is not executable", _suggestion(program))
-    return UsageError(
+        return InvalidArguments(f"{path} is not executable", _suggestion(program))
+    return InvalidArguments(
         f"echelon cannot start {path}: {error.strerror}",
         "one argument or variable may hold 128 KiB, all together a quarter of `ulimit -s`"
         if error.errno == errno.E2BIG
@@ -196,27 +200,29 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
     return (runnable or paths or [""])[0]
 
 
-def _not_found(name: str, environment: Mapping[str, str]) -> UsageError:
+def _not_found(name: str, environment: Mapping[str, str]) -> InvalidArguments:
     folders = [os.path.dirname(name)] if os.sep in name else os.get_exec_path(environment)
     if os.path.exists(name):
         interpreter = "python " if name.endswith(".py") else "./"
-        return UsageError(f"no folder of PATH has {name}", f"echelon exec {interpreter}{name}")
+        return InvalidArguments(f"no folder of PATH has {name}", f"echelon exec {interpreter}{name}")
     import difflib  # only a mistyped name pays these 3 ms
 
     names = {entry for folder in folders for entry in _entries(folder)}
     near = difflib.get_close_matches(os.path.basename(name), sorted(names), n=3)
     where = f"in {folders[0]}" if os.sep in name else f"in the folders of PATH={environment.get('PATH', '')}"
-    return UsageError(
+    return InvalidArguments(
         f"there is no program {name}",
         f"did you mean {' or '.join(near)}?" if near else f"nothing {where} has a similar name",
     )
 
 
-def _unknown(option: str) -> UsageError:
+def _unknown(option: str) -> InvalidArguments:
     import difflib
 
     near = difflib.get_close_matches(option, _NAMES, n=1) or [f"one of {', '.join(_NAMES)}"]
-    return UsageError(f"echelon exec has no option {option}", f"did you mean {near[0]}? usage: echelon exec {USAGE}")
+    return InvalidArguments(
+        f"echelon exec has no option {option}", f"did you mean {near[0]}? usage: echelon exec {USAGE}"
+    )
 
 
 def _suggestion(program: list[str]) -> str:

@@ -25,7 +25,7 @@ NOT_BY_MPI = {"HOROVOD_CONTROLLER": "MPI has not started this rank"}
 class _Start(NamedTuple):
     """The place of a rank, and facts of its run."""
 
-    place: Place
+    place: RankPlace
     run_id: str
     attempt: int
     max_restarts: int
@@ -34,7 +34,7 @@ class _Start(NamedTuple):
 
 
 def rank_variables(
-    place: Place,
+    place: RankPlace,
     *,
     run_id: str,
     attempt: int = 0,
@@ -143,7 +143,7 @@ def _jax(start: _Start) -> dict[str, str]:
     return variables
 
 
-def _beside_master(place: Place) -> str:
+def _beside_master(place: RankPlace) -> str:
     """Return an address on rank 0's host beside torch's store, in case the script uses both."""
     host = f"[{place.master_addr}]" if ":" in place.master_addr else place.master_addr
     return f"{host}:{place.master_port + (1 if place.master_port < 65535 else -1)}"
@@ -154,7 +154,7 @@ def _beside_master(place: Place) -> str:
 _FRAMEWORKS = (_torch, _lightning, _deepspeed, _horovod, _tensorflow, _jax)
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """The place of a rank, and the address of rank 0."""
 
     rank: int
@@ -168,7 +168,9 @@ class Place(NamedTuple):
     master_port: int
 
 
-def task_variables(environ: Mapping[str, str], place: Place, *, ranks_per_node: Sequence[int] = ()) -> dict[str, str]:
+def task_variables(
+    environ: Mapping[str, str], place: RankPlace, *, ranks_per_node: Sequence[int] = ()
+) -> dict[str, str]:
     """Return Slurm's variables for a rank whose agent is Slurm's task.
 
     Without `ranks_per_node` every node has as many ranks as this one.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import digits, hostlist, master, regular_files, variables
 from .errors import SurroundingError
-from .frameworks import Place
+from .frameworks import RankPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ class Surrounding:
         """Return the launcher's statements about the process."""
         raise NotImplementedError
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the place of the process; raise SurroundingError if variables are missing."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class Inherited(Surrounding):
             local_world_size = world_size
         return Started(rank, world_size, variables.number(environ, "LOCAL_RANK"), local_world_size)
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the place from the variables; derive missing parts where possible."""
         started = self.started(environ)
         node_rank = variables.optional(environ, "GROUP_RANK", "NODE_RANK", "CROSS_RANK")
@@ -110,7 +110,7 @@ class Inherited(Surrounding):
             raise _no_address(self.name, num_nodes)
         # 29500: the default of Accelerate, DeepSpeed and torchrun's static rendezvous without MASTER_PORT.
         port = master.port(environ, 0) if environ.get("MASTER_PORT") else 29500
-        return Place(*started, node_rank, num_nodes, address, port)
+        return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
         """Return torchrun's id of the run."""
@@ -131,13 +131,13 @@ class OpenMpi(Surrounding):
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         return Started(*(variables.number(environ, f"OMPI_COMM_WORLD_{name}") for name in names))
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the place; rank 0 is assumed on the node where mpirun runs."""
         started = self.started(environ)
         node_rank, num_nodes = _filled(started, self.name)
         address = _address(environ, self.name, started, num_nodes, self._launcher_host(environ))
         port = master.port(environ, master.number_of(self.run_id(environ)))
-        return Place(*started, node_rank, num_nodes, address, port)
+        return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
         """Return the job's name inside of mpirun."""
@@ -181,7 +181,7 @@ class Mpich(Surrounding):
             )
         return Started(rank, world_size, local_rank, local_world_size)
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the place; rank 0 is assumed on the first node of a Slurm allocation."""
         started = self.started(environ)
         node_rank, num_nodes = _filled(started, self.name)
@@ -189,7 +189,7 @@ class Mpich(Surrounding):
         candidate = hostlist.first(nodelist) if nodelist else ""
         address = _address(environ, self.name, started, num_nodes, candidate)
         port = master.port(environ, master.number_of(self.run_id(environ)))
-        return Place(*started, node_rank, num_nodes, address, port)
+        return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
         """Return the job's name, or the user's number if mpiexec gives no name."""
@@ -236,7 +236,7 @@ class SlurmStep(Surrounding):
             )
         return Started(rank, world_size, local_rank, counts[node_rank])
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the task's place; rank 0 runs on the first node of the step."""
         started = self.started(environ)
         node_rank = variables.number(environ, "SLURM_NODEID")
@@ -252,7 +252,7 @@ class SlurmStep(Surrounding):
                 )
         job = variables.number(environ, "SLURM_JOB_ID", "SLURM_JOBID")
         port = master.port(environ, job, digits.whole(_step(environ)))
-        return Place(*started, node_rank, num_nodes, address, port)
+        return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
         """Return job and step the way Slurm writes them."""
@@ -289,10 +289,10 @@ class Alone(Surrounding):
         """Return the only rank."""
         return Started(0, 1, 0, 1)
 
-    def place(self, environ: Mapping[str, str]) -> Place:
+    def place(self, environ: Mapping[str, str]) -> RankPlace:
         """Return the only place, with a port that differs from that of a second such process."""
         address = environ.get("MASTER_ADDR") or master.ONE_NODE
-        return Place(0, 1, 0, 1, 0, 1, address, master.port(environ, os.getpid()))
+        return RankPlace(0, 1, 0, 1, 0, 1, address, master.port(environ, os.getpid()))
 
     def run_id(self, _environ: Mapping[str, str]) -> str:
         """Return torchrun's word for a run without a name."""

@@ -10,7 +10,7 @@ from echelon.errors import UsageError
 from echelon.estimate.layout import ALWAYS, NEVER, Layout, share
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import of_loss
-from echelon.estimate.verdict import NAMES, Verdict, judge
+from echelon.estimate.verdict import NAMES, FitVerdict, judge
 from echelon.units import size
 
 MOST = 3
@@ -26,7 +26,7 @@ class Advice:
     change: str
     why: str
     saved_bytes: int
-    verdict: Verdict
+    verdict: FitVerdict
     """The judgement with the change."""
 
     @property
@@ -35,7 +35,7 @@ class Advice:
         return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.predicate}"
 
 
-def advice(log: EventLog, verdict: Verdict) -> tuple[Advice, ...]:
+def advice(log: EventLog, verdict: FitVerdict) -> tuple[Advice, ...]:
     """Return at most three changes that save the most, the largest first."""
     changes = []
     for change in _changes(log, verdict):
@@ -57,7 +57,7 @@ class _Change(NamedTuple):
     expandable: bool = False
 
 
-def _changes(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
+def _changes(log: EventLog, verdict: FitVerdict) -> Iterator[_Change]:
     layout = verdict.layout
     logits = scaled(most_of_loss(log), log, layout)
     part = logits / max(1, verdict.memory.peak.num_bytes)
@@ -78,7 +78,7 @@ def _changes(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
     yield from _of_ranks(log, verdict)
 
 
-def _of_ranks(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
+def _of_ranks(log: EventLog, verdict: FitVerdict) -> Iterator[_Change]:
     layout, memory = verdict.layout, verdict.memory
     if layout.num_data > 1 and (layout.shard == 1 or layout.reshard == NEVER):
         kept = sum(memory.peak.parts.get(name, 0) for name in ("parameter", "gradient", "state"))
@@ -91,7 +91,7 @@ def _of_ranks(log: EventLog, verdict: Verdict) -> Iterator[_Change]:
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", why, log, layout, True)
 
 
-def _share(verdict: Verdict, category: str) -> str:
+def _share(verdict: FitVerdict, category: str) -> str:
     part = verdict.memory.peak.parts.get(category, 0) / max(1, verdict.memory.peak.num_bytes)
     return f"{NAMES[category]} are {_percent(part)} of the peak"
 

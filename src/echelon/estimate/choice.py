@@ -10,7 +10,7 @@ from echelon.estimate.devices import Device
 from echelon.estimate.layout import AFTER_BACKWARD, ALWAYS, NEVER, POLICY, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import is_matrix
-from echelon.estimate.verdict import Verdict, judge
+from echelon.estimate.verdict import FitVerdict, judge
 from echelon.orders.scale import KINDS, MODEL_PARALLEL
 from echelon.units import size
 
@@ -22,14 +22,14 @@ MARGIN = 0.05
 class Choice:
     """A strategy, and the simpler ones that were refused."""
 
-    chosen: Verdict | None
+    chosen: FitVerdict | None
     """None: no strategy fits."""
-    refused: tuple[Verdict, ...]
+    refused: tuple[FitVerdict, ...]
     """The strategies that were tried before the chosen strategy; all strategies if none fits."""
     margin: float
 
     @property
-    def simpler(self) -> Verdict | None:
+    def simpler(self) -> FitVerdict | None:
         """The last one before the chosen one: what the next simpler strategy would take."""
         return self.refused[-1] if self.refused else None
 
@@ -78,7 +78,7 @@ def choose(
 
     UsageError if the batch of `rows` rows (0: as traced) has less than one row a rank.
     """
-    refused: list[Verdict] = []
+    refused: list[FitVerdict] = []
     for layout in _possible(log, candidates(num_ranks, ranks_per_node, rows=rows)):
         verdict = judge(log, layout, device)
         host = verdict.memory.host_bytes * min(ranks_per_node, num_ranks)
@@ -134,7 +134,7 @@ def choose_scaled(log: EventLog, device: Device, tried: list[Layout], *, margin:
         raise UsageError(
             f"a batch of {log.rows} rows has less than one row for each rank", hint="fewer ranks, or a larger batch"
         )
-    verdicts: list[Verdict] = []
+    verdicts: list[FitVerdict] = []
     simple = [layout for layout in tried if how(layout) not in MODEL_PARALLEL]
     for layout in simple:
         verdicts.append(judge(log, layout, device))

@@ -26,7 +26,7 @@ Event: TypeAlias = "int | str | Border"
 """k ≥ 0: tensor k is allocated; -(k+1): tensor k is freed; a phase begins; a block is entered or left."""
 
 
-class Tensor(NamedTuple):
+class LoggedTensor(NamedTuple):
     """One tensor's memory."""
 
     num_bytes: int
@@ -72,7 +72,7 @@ class EventLog:
     modules: tuple[str, ...] = ("",)
     half: str = ""
     """Why the training computes in 16 bits already: autocast or weights; empty: it does not, or nobody knows."""
-    tensors: Sequence[Tensor] = ()
+    tensors: Sequence[LoggedTensor] = ()
     events: Sequence[Event] = ()
 
     def changed(self, **changes: Any) -> EventLog:
@@ -146,7 +146,7 @@ def _flops(flops: Mapping[str, Any], field: str) -> int:
     return int(value)
 
 
-def _tensors(rows: Sequence[Any], num_modules: int) -> tuple[Tensor, ...]:
+def _tensors(rows: Sequence[Any], num_modules: int) -> tuple[LoggedTensor, ...]:
     tensors = []
     known = set(TRACED)
     for index, row in enumerate(rows):
@@ -158,7 +158,7 @@ def _tensors(rows: Sequence[Any], num_modules: int) -> tuple[Tensor, ...]:
         is_module = type(module) is int and -1 <= module < num_modules
         _check(is_module, f"tensors[{index}]: module must be an index below {num_modules}, or -1, but is", module)
         _check(grows in (0, 1), f"tensors[{index}]: grows must be 0 or 1, but is", grows)
-        tensors.append(Tensor(num_bytes, category, module, bool(grows)))
+        tensors.append(LoggedTensor(num_bytes, category, module, bool(grows)))
     return tuple(tensors)
 
 

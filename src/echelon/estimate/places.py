@@ -16,7 +16,7 @@ OF_ELEMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class AllocationPlaces:
     """Where tensors are allocated, by tensor."""
 
     phases: list[str]
@@ -30,10 +30,10 @@ class Places:
 
 
 @functools.lru_cache(maxsize=2)
-def places(log: EventLog) -> Places:
+def places(log: EventLog) -> AllocationPlaces:
     """Walk through the events once."""
     num_tensors = len(log.tensors)
-    result = Places([BUILDING] * num_tensors, [BEFORE] * num_tensors, {}, {})
+    result = AllocationPlaces([BUILDING] * num_tensors, [BEFORE] * num_tensors, {}, {})
     walk = _Walk(len(log.blocks), log, result)
     for event in log.events:
         if type(event) is int:
@@ -46,7 +46,7 @@ def places(log: EventLog) -> Places:
 
 
 class _Walk:
-    def __init__(self, num_blocks: int, log: EventLog, result: Places) -> None:
+    def __init__(self, num_blocks: int, log: EventLog, result: AllocationPlaces) -> None:
         self._num_blocks = num_blocks
         self._tensors = log.tensors
         self._has_rows = log.rows > 0

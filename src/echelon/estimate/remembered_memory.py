@@ -8,7 +8,7 @@ from typing import Any
 
 from echelon.estimate import trainings
 from echelon.estimate.trainings import Training
-from echelon.estimate.verdict import Verdict
+from echelon.estimate.verdict import FitVerdict
 from echelon.units import counted
 
 PREDICTIONS, RATIOS = "predictions", "ratios"
@@ -16,7 +16,7 @@ PREDICTIONS, RATIOS = "predictions", "ratios"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class RememberedMemory:
     """The memory that the fullest rank of a training was predicted to take, in bytes."""
 
     training: Training
@@ -37,8 +37,8 @@ class Prediction:
         return {**trainings.as_fields(self.training), **row}
 
 
-def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time: float) -> Prediction:
-    return Prediction(
+def predict(training: Training, verdict: FitVerdict, *, torch: str, rows: int, time: float) -> RememberedMemory:
+    return RememberedMemory(
         training=training,
         rows=rows,
         torch=_plain(torch),
@@ -51,16 +51,16 @@ def predict(training: Training, verdict: Verdict, *, torch: str, rows: int, time
     )
 
 
-def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> Prediction | None:
+def find(rows: Iterable[Mapping[str, Any]], training: Training, *, before: float) -> RememberedMemory | None:
     """Return the newest prediction for a training that was made before a moment; other rows are ignored."""
-    newest: Prediction | None = None
+    newest: RememberedMemory | None = None
     for row in trainings.rows_of(rows, training):
         try:
             rest = {name: _FIELDS[name](row[name]) for name in _FIELDS}
         except (KeyError, TypeError, ValueError):
             continue
         if rest["time"] <= before and rest["reserved_bytes"] > 0 and rest["allocated_bytes"] > 0:
-            newest = Prediction(training=training, **rest)
+            newest = RememberedMemory(training=training, **rest)
     return newest
 
 
@@ -76,7 +76,7 @@ _FIELDS: dict[str, Any] = {
 }
 
 
-def ratio(prediction: Prediction, *, run: str, allocated_bytes: int, reserved_bytes: int) -> dict[str, Any]:
+def ratio(prediction: RememberedMemory, *, run: str, allocated_bytes: int, reserved_bytes: int) -> dict[str, Any]:
     """Return the row that is kept of a run: what it took as a multiple of what was predicted."""
     return {
         "run": run,

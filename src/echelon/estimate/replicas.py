@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from echelon.estimate.layout import share
-from echelon.estimate.log import BACKWARD, OPTIMIZER, STEP, Event, EventLog, Tensor
-from echelon.estimate.places import OF_ELEMENTS, Places, state_owners
+from echelon.estimate.log import BACKWARD, OPTIMIZER, STEP, Event, EventLog, LoggedTensor
+from echelon.estimate.places import OF_ELEMENTS, AllocationPlaces, state_owners
 from echelon.estimate.timeline import last_step
 
 BUCKET = 25 << 20
@@ -68,7 +68,7 @@ class _Recording:
             self._is_last = False
             for size in self._buckets:
                 self.events.append(len(self.tensors))
-                self.tensors.append(Tensor(size, "gradient", -1, False))
+                self.tensors.append(LoggedTensor(size, "gradient", -1, False))
             self._buckets = []
         elif position in self._last:
             self._is_last = True
@@ -98,7 +98,7 @@ def dealt(sizes: list[int], num_ranks: int) -> list[list[int]]:
     return parts
 
 
-def with_states_dealt(log: EventLog, num_ranks: int, where: Places) -> EventLog:
+def with_states_dealt(log: EventLog, num_ranks: int, where: AllocationPlaces) -> EventLog:
     """Return the log of the rank with the most optimizer states, which has whole states of some weights."""
     sizes = [weight.num_bytes for weight in log.weights]
     part = max(dealt(sizes, num_ranks), key=lambda part: sum(sizes[position] for position in part))
@@ -117,7 +117,7 @@ def with_states_dealt(log: EventLog, num_ranks: int, where: Places) -> EventLog:
     return log.changed(tensors=tensors)
 
 
-def is_of_optimizer(index: int, tensor: Tensor, where: Places) -> bool:
+def is_of_optimizer(index: int, tensor: LoggedTensor, where: AllocationPlaces) -> bool:
     """Say whether a tensor is a temporary of the optimizer, whose size is that of weights."""
     if index >= len(where.phases) or tensor.category != "temporary" or tensor.num_bytes <= OF_ELEMENTS:
         return False
@@ -136,7 +136,7 @@ def last_backwards(events: Sequence[Event]) -> set[int]:
     return set(last.values())
 
 
-def is_kept(events: Sequence[Event], position: int, tensors: Sequence[Tensor]) -> bool:
+def is_kept(events: Sequence[Event], position: int, tensors: Sequence[LoggedTensor]) -> bool:
     """Say whether an event allocates a gradient that is not freed at once."""
     event = events[position]
     if type(event) is not int or event < 0 or tensors[event].category != "gradient":

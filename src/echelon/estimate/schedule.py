@@ -16,9 +16,9 @@ from echelon.estimate.log import (
     STEP,
     Event,
     EventLog,
-    Tensor,
+    LoggedTensor,
 )
-from echelon.estimate.places import Places
+from echelon.estimate.places import AllocationPlaces
 from echelon.estimate.timeline import last_step
 
 MOST_REPEATED = 3
@@ -62,7 +62,7 @@ class _MicroBatches:
     """Writes the events of each turn, with copies of the tensors of all micro-batches but the last."""
 
     def __init__(self, log: EventLog, forward: list[Event], backward: list[Event], turns: Sequence[Turn]) -> None:
-        self.tensors: list[Tensor] = list(log.tensors)
+        self.tensors: list[LoggedTensor] = list(log.tensors)
         self._regions = {True: forward, False: backward}
         self._turns = turns
         self._num_parts = 1 + max(part for _, part in turns)
@@ -139,7 +139,7 @@ class _MicroBatches:
                 yield -copy - 1
 
 
-def checkpointed(log: EventLog, where: Places) -> EventLog:
+def checkpointed(log: EventLog, where: AllocationPlaces) -> EventLog:
     """Return the log as torch.utils.checkpoint of each block would leave it."""
     recording = _Recording(log, where)
     for event in log.events:
@@ -150,7 +150,7 @@ def checkpointed(log: EventLog, where: Places) -> EventLog:
 class _Recording:
     """Copies a log, and changes it at the borders of blocks."""
 
-    def __init__(self, log: EventLog, where: Places) -> None:
+    def __init__(self, log: EventLog, where: AllocationPlaces) -> None:
         self.tensors = list(log.tensors)
         self.events: list[Event] = []
         self._outputs = where.outputs

@@ -18,16 +18,16 @@ from echelon.estimate.log import (
     STEP,
     Event,
     EventLog,
-    Tensor,
+    LoggedTensor,
 )
-from echelon.estimate.places import OF_ELEMENTS, Places, state_owners
+from echelon.estimate.places import OF_ELEMENTS, AllocationPlaces, state_owners
 from echelon.estimate.replicas import is_of_optimizer, last_backwards
 
 ROOT = -1
 GATHER_STREAM, REDUCE_STREAM = 1, 2
 
 
-def sharded(log: EventLog, layout: Layout, where: Places) -> EventLog:
+def sharded(log: EventLog, layout: Layout, where: AllocationPlaces) -> EventLog:
     """Return the log of one rank of fully_shard; with `offload` its shards take nothing of the device."""
     recording = _Recording(log, layout)
     for position, event in enumerate(log.events):
@@ -37,7 +37,7 @@ def sharded(log: EventLog, layout: Layout, where: Places) -> EventLog:
     return log.changed(tensors=tensors, events=recording.events)
 
 
-def _shard(log: EventLog, tensors: list[Tensor], layout: Layout, where: Places) -> None:
+def _shard(log: EventLog, tensors: list[LoggedTensor], layout: Layout, where: AllocationPlaces) -> None:
     """Shrink weights, states and the optimizer's temporaries to the rank's part."""
     owners = state_owners(log)
     lengths = {weight.tensor: weight.length for weight in log.weights}
@@ -158,7 +158,7 @@ class _Recording:
             self._gather(block - 1)
 
     def _new(self, num_bytes: int, category: str, stream: int = 0) -> int:
-        self.tensors.append(Tensor(num_bytes, category, -1, False, stream))
+        self.tensors.append(LoggedTensor(num_bytes, category, -1, False, stream))
         self.events.append(len(self.tensors) - 1)
         return len(self.tensors) - 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from echelon.estimate.layout import POLICY, Layout, share
-from echelon.estimate.log import EventLog, Tensor, Weight
-from echelon.estimate.places import OF_ELEMENTS, Places, is_matrix, of_loss, state_owners
+from echelon.estimate.log import EventLog, LoggedTensor, Weight
+from echelon.estimate.places import OF_ELEMENTS, AllocationPlaces, is_matrix, of_loss, state_owners
 
 FP32 = 4
 EIGHT_BIT_LEAST = 4096
@@ -18,7 +18,7 @@ WHOLE_OUTPUTS = {"o_proj", "wo", "out_proj", "to_out", "proj", "c_proj", "o", "o
 """Layers that are cut along their inputs: a sum over ranks makes their outputs whole."""
 
 
-def resized(log: EventLog, layout: Layout, where: Places) -> EventLog:
+def resized(log: EventLog, layout: Layout, where: AllocationPlaces) -> EventLog:
     """Return the log with the sizes of one rank, before weights are sharded."""
     tensors = list(log.tensors)
     if log.rows:
@@ -45,19 +45,19 @@ def _resized_weight(weight: Weight, num_bytes: int, layout: Layout) -> Weight:
     return dataclasses.replace(weight, num_bytes=num_bytes, length=0 if is_cut else weight.length)
 
 
-def _grown(tensor: Tensor, rows: int, traced: int) -> Tensor:
-    return Tensor(-(-tensor.num_bytes * rows // traced), *tensor[1:])
+def _grown(tensor: LoggedTensor, rows: int, traced: int) -> LoggedTensor:
+    return LoggedTensor(-(-tensor.num_bytes * rows // traced), *tensor[1:])
 
 
-def _halved(tensor: Tensor, has_small_states: bool) -> Tensor:
+def _halved(tensor: LoggedTensor, has_small_states: bool) -> LoggedTensor:
     """Return a tensor of 16-bit numbers; indices, masks of buffers, and counters stay as they are."""
     is_kept = tensor.category in ("input", "buffer") or tensor.num_bytes <= OF_ELEMENTS
     if is_kept or (has_small_states and tensor.category == "state"):
         return tensor
-    return Tensor(-(-tensor.num_bytes // 2), *tensor[1:])
+    return LoggedTensor(-(-tensor.num_bytes // 2), *tensor[1:])
 
 
-def _compute_in_16_bits(log: EventLog, tensors: list[Tensor], where: Places) -> None:
+def _compute_in_16_bits(log: EventLog, tensors: list[LoggedTensor], where: AllocationPlaces) -> None:
     """Halve gradients and activations; logits and loss stay, because the output of the model is cast to float32."""
     halved = ("gradient",) if log.half else ("gradient", "activation", "temporary")
     loss = of_loss(log)
@@ -66,7 +66,7 @@ def _compute_in_16_bits(log: EventLog, tensors: list[Tensor], where: Places) -> 
             tensors[index] = _halved(tensor, False)
 
 
-def _eight_bit(tensors: list[Tensor], where: Places) -> None:
+def _eight_bit(tensors: list[LoggedTensor], where: AllocationPlaces) -> None:
     """Store states of enough elements in a byte each; this optimizer computes in place, without temporaries."""
     for index, tensor in enumerate(tensors):
         if tensor.category == "state":
@@ -78,7 +78,7 @@ def _eight_bit(tensors: list[Tensor], where: Places) -> None:
             tensors[index] = tensor._replace(num_bytes=0)
 
 
-def _cut(log: EventLog, tensors: list[Tensor], num_ranks: int, where: Places) -> None:
+def _cut(log: EventLog, tensors: list[LoggedTensor], num_ranks: int, where: AllocationPlaces) -> None:
     """Cut the matrices of blocks, their gradients and states, and the activations inside attention and MLP."""
     owners = state_owners(log)
     cut = {position for position, weight in enumerate(log.weights) if weight.block >= 0 and is_matrix(weight.name)}
@@ -101,7 +101,7 @@ def _cut(log: EventLog, tensors: list[Tensor], num_ranks: int, where: Places) ->
             tensors[index] = tensor._replace(num_bytes=share(tensor.num_bytes, num_ranks))
 
 
-def _hidden_sizes(log: EventLog, where: Places, inside: set[int]) -> set[tuple[int, int]]:
+def _hidden_sizes(log: EventLog, where: AllocationPlaces, inside: set[int]) -> set[tuple[int, int]]:
     """Return the blocks and sizes that only cut activations have: in backward no tensor tells its module."""
     cut, whole = set[tuple[int, int]](), set[tuple[int, int]]()
     for index, tensor in enumerate(log.tensors):

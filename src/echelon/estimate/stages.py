@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from echelon.errors import UsageError
-from echelon.estimate.log import BACKWARD, STEP, Event, EventLog, Tensor
-from echelon.estimate.places import BEFORE, Places, places, state_owners
+from echelon.estimate.log import BACKWARD, STEP, Event, EventLog, LoggedTensor
+from echelon.estimate.places import BEFORE, AllocationPlaces, places, state_owners
 from echelon.estimate.timeline import BUILDING, NAMES
 
 
@@ -106,7 +106,7 @@ def _of_block(outputs: dict[int, int], block: int) -> list[int]:
     return [index for index, owner in outputs.items() if owner == block][-1:]
 
 
-def _passed_on(log: EventLog, where: Places, high: int) -> set[int]:
+def _passed_on(log: EventLog, where: AllocationPlaces, high: int) -> set[int]:
     """Return the outputs of a stage in all steps: those of its last block, or of the last module after all blocks."""
     if high < len(log.blocks):
         return {index for index, owner in where.outputs.items() if owner == high}
@@ -133,13 +133,13 @@ def _held(events: Sequence[Event], outputs: set[int]) -> Iterator[Event]:
         yield event
 
 
-def _of_optimizer(tensor: Tensor, part: int, whole: int) -> Tensor:
+def _of_optimizer(tensor: LoggedTensor, part: int, whole: int) -> LoggedTensor:
     """Scale what an optimizer computes with: its size is that of weights."""
     is_temporary = tensor.category == "temporary" and not tensor.grows
     return tensor._replace(num_bytes=-(-tensor.num_bytes * part // max(1, whole))) if is_temporary else tensor
 
 
-def _kept(log: EventLog, where: Places, low: int, high: int, parameters: set[int]) -> list[bool]:
+def _kept(log: EventLog, where: AllocationPlaces, low: int, high: int, parameters: set[int]) -> list[bool]:
     """Say which tensors this stage allocates; those of other stages come into its buffers."""
     owners, blocks = state_owners(log), _blocks(log)
     kept = []

@@ -12,12 +12,12 @@ from echelon.estimate import replicas, schedule, sharding, sizes, stages, timeli
 from echelon.estimate.allocator import replay
 from echelon.estimate.layout import ALWAYS, NEVER, POLICY, Layout, share
 from echelon.estimate.log import EventLog
-from echelon.estimate.places import Places, places
+from echelon.estimate.places import AllocationPlaces, places
 from echelon.estimate.timeline import Peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class RankMemory:
     """What the fullest rank of a layout takes, in bytes."""
 
     layout: Layout
@@ -51,7 +51,7 @@ def memory(
     expandable: bool = False,
     before: tuple[int, ...] = (),
     has_workspaces: bool = False,
-) -> Memory:
+) -> RankMemory:
     """Return what the fullest rank takes; `before` are the sizes that libraries take from the allocator first.
 
     With `has_workspaces` each convolution takes the most that its library may take.
@@ -72,12 +72,12 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int, ...]) -> Memory:
-    fullest: Memory | None = None
+def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int, ...]) -> RankMemory:
+    fullest: RankMemory | None = None
     for place in sorted({0, layout.pipeline - 1}):
         rank = _rank(log, layout, place)
         replayed = replay(rank.log, expandable=expandable, before=before)
-        taken = Memory(
+        taken = RankMemory(
             layout=layout,
             peak=timeline.peak(rank.log),
             allocated_bytes=replayed.allocated_bytes,
@@ -91,7 +91,7 @@ def _fullest(log: EventLog, layout: Layout, expandable: bool, before: tuple[int,
     return fullest  # type: ignore[return-value]
 
 
-def _fullness(taken: Memory) -> tuple[int, int]:
+def _fullness(taken: RankMemory) -> tuple[int, int]:
     return taken.reserved_bytes, taken.peak.num_bytes
 
 
@@ -162,7 +162,7 @@ class Message:
         return turns * self.num_bytes * (self.num_ranks - 1) // self.num_ranks
 
 
-def messages(log: EventLog, layout: Layout, where: Places) -> tuple[Message, ...]:
+def messages(log: EventLog, layout: Layout, where: AllocationPlaces) -> tuple[Message, ...]:
     """Return the messages of a step of one rank; `log` has the rank's weights and micro-batch, before sharding."""
     weights = sum(weight.num_bytes for weight in log.weights)
     blocks = sum(weight.num_bytes for weight in log.weights if weight.block >= 0)

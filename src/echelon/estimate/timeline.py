@@ -103,7 +103,7 @@ def _place(log: EventLog, position: int) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class MemoryCurve:
     """The live bytes over the last step."""
 
     num_bytes: tuple[int, ...]
@@ -114,7 +114,7 @@ class Course:
     """Each border of a block as "enter name", and the index of the next value."""
 
 
-def course(log: EventLog) -> Course:
+def course(log: EventLog) -> MemoryCurve:
     """Return the course of live bytes over the last step, for a plot."""
     begin = last_step(log.events)
     sizes = [tensor.num_bytes for tensor in log.tensors]
@@ -128,7 +128,7 @@ def course(log: EventLog) -> Course:
             phases.append((NAMES[event], len(values)))
         elif isinstance(event, tuple):
             blocks.append((f"{event[0]} {log.blocks[event[1]]}", len(values)))
-    return Course(num_bytes=tuple(values), phases=tuple(phases), blocks=tuple(blocks))
+    return MemoryCurve(num_bytes=tuple(values), phases=tuple(phases), blocks=tuple(blocks))
 
 
 def layers(log: EventLog) -> dict[str, list[int]]:

@@ -21,7 +21,7 @@ from echelon.estimate.devices import (
 )
 from echelon.estimate.layout import AXES, Layout
 from echelon.estimate.log import EventLog
-from echelon.estimate.strategies import Memory, memory
+from echelon.estimate.strategies import RankMemory, memory
 from echelon.units import size
 
 FITS, FITS_NOT, CLOSE = "fits", "does not fit", "too close to call"
@@ -30,12 +30,12 @@ MOST_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FitVerdict:
     """Whether the fullest rank of a layout fits."""
 
     layout: Layout
     device: Device
-    memory: Memory
+    memory: RankMemory
     overheads: tuple[Overhead, ...]
     """What the device holds besides tensors."""
     low_bytes: int
@@ -82,7 +82,7 @@ NAMES = {
 """The categories of tensors in sentences."""
 
 
-def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> Verdict:
+def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> FitVerdict:
     """Replay a layout and judge its fullest rank."""
     workspace = overhead(device, WORKSPACE)
     replay = partial(memory, log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
@@ -94,7 +94,7 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
         most = replay(has_workspaces=True).reserved_bytes - taken.reserved_bytes
         outside += [_of_convolutions(most)] if most > 0 else []
     low = taken.allocated_bytes - (workspace.high_bytes - workspace.low_bytes)
-    return Verdict(
+    return FitVerdict(
         layout=layout,
         device=device,
         memory=taken,
@@ -122,7 +122,7 @@ class Fewest:
     """On so many it fits."""
     perhaps: int
     """On so many it may fit: on fewer it does not."""
-    verdict: Verdict | None
+    verdict: FitVerdict | None
     """The judgement of the number on which it surely fits, or else of the most that were tried."""
 
 
@@ -156,7 +156,7 @@ def fewest(
     return Fewest(surely=0, perhaps=perhaps, verdict=verdict)
 
 
-def _is_stuck(verdict: Verdict) -> bool:
+def _is_stuck(verdict: FitVerdict) -> bool:
     """Say whether more ranks cannot help: nothing is divided that still counts."""
     shared = {"parameter", "gradient", "state"} & set(verdict.memory.peak.parts)
     rest = verdict.low_bytes - sum(verdict.memory.peak.parts[name] for name in shared)
@@ -179,7 +179,7 @@ def largest_batch(log: EventLog, layout: Layout, device: Device) -> LargestBatch
             "the rows of a batch are unknown, so its largest size is too",
             hint="give the script a DataLoader whose batches have their rows in the first dim",
         )
-    known: dict[int, Verdict] = {}
+    known: dict[int, FitVerdict] = {}
     step = layout.num_data * layout.accumulation
 
     def needed(number: int, is_sure: bool) -> int:

@@ -45,7 +45,7 @@ def with_chain(job: Job, chain: Chain, host: Host) -> Job:
     return replace(job, checkpoints=checkpoints, environ=(*environ, *job.environ))
 
 
-class Course:
+class ChainJob:
     """One job of a chain, from its lease to its successor."""
 
     def __init__(self, chain: Chain, job: Job, plan: Plan, host: Host, say: Callable[[str], None]) -> None:

@@ -48,7 +48,7 @@ def _say_once(text: str, told: set[str], say: Say) -> None:
         say(text)
 
 
-def _say_end(state: queue.State, number: str, run_directory: str, say: Say, *, is_shown: bool) -> None:
+def _say_end(state: queue.JobState, number: str, run_directory: str, say: Say, *, is_shown: bool) -> None:
     """Say how the job ended: the reason that its run reports, and the last lines unless they were shown."""
     why = _why(run_directory) if state.exit_code else ""
     say(state.end(number) + (f": {why}" if why else ""))
@@ -82,7 +82,7 @@ def _last_lines(path: str) -> list[str]:
         return []
 
 
-def _state(number: str, host: Host) -> queue.State | None:
+def _state(number: str, host: Host) -> queue.JobState | None:
     try:
         return queue.state(host, number)
     except queue.UnknownJob:

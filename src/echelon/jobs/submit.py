@@ -73,7 +73,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class BatchScript:
     """A batch script and its run directory."""
 
     booking: Booking
@@ -95,7 +95,7 @@ class Script:
         return f"{ranks} on {nodes} of {booking.partition} · {slurm_time(booking.minutes)}{bill}"
 
 
-def prepare(wish: Wish, host: Host) -> Script:
+def prepare(wish: Wish, host: Host) -> BatchScript:
     """Return the script; raise UsageError for a job that cannot run as asked. Nothing is written."""
     refuse_bad_command(wish.job)
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
@@ -121,7 +121,7 @@ def prepare(wish: Wish, host: Host) -> Script:
         text = _plain(wish, booking, heading, container, host)
     else:
         text = batch.render(booking, heading, _supervised(wish, booking, run_directory, container))
-    return Script(booking=booking, run_directory=run_directory, text=text, chain=chain)
+    return BatchScript(booking=booking, run_directory=run_directory, text=text, chain=chain)
 
 
 def _chain(wish: Wish, asked: ChainWish, booking: Booking, run_directory: str, name: str) -> Chain:
@@ -223,7 +223,7 @@ def _preamble(host: Host) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def write(script: Script) -> None:
+def write(script: BatchScript) -> None:
     """Create the run directory with the script and the booking."""
     try:
         os.makedirs(script.run_directory, mode=0o700)
@@ -241,7 +241,7 @@ def write(script: Script) -> None:
         ) from None
 
 
-def hand_over(script: Script, host: Host) -> str:
+def hand_over(script: BatchScript, host: Host) -> str:
     """Submit the script and return the job's number; if Slurm refuses, raise UsageError with its own words."""
     done = _submit(script, host, is_test=False)
     number = done.stdout.strip().partition(";")[0]
@@ -250,7 +250,7 @@ def hand_over(script: Script, host: Host) -> str:
     return number
 
 
-def queue_successors(script: Script, host: Host) -> tuple[str, ...]:
+def queue_successors(script: BatchScript, host: Host) -> tuple[str, ...]:
     """Queue the further jobs of a chain; return their numbers. Those that Slurm refuses are queued by the jobs."""
     chain = script.chain
     numbers: list[str] = []
@@ -262,7 +262,7 @@ def queue_successors(script: Script, host: Host) -> tuple[str, ...]:
     return tuple(numbers)
 
 
-def ask_when(script: Script, host: Host) -> str:
+def ask_when(script: BatchScript, host: Host) -> str:
     """Return Slurm's answer about a script without submitting it, and remove the files."""
     try:
         done = _submit(script, host, is_test=True)
@@ -275,7 +275,7 @@ def ask_when(script: Script, host: Host) -> str:
         os.rmdir(script.run_directory)
 
 
-def _submit(script: Script, host: Host, *, is_test: bool) -> Finished:
+def _submit(script: BatchScript, host: Host, *, is_test: bool) -> Finished:
     environ, _ = batch.environment(host.environ)
     command = batch.submission(script.path, is_test=is_test)
     return host.ask(command, timeout_seconds=SUBMIT_SECONDS, environ=environ)
@@ -286,7 +286,7 @@ def overruling(host: Host) -> tuple[str, ...]:
     return batch.environment(host.environ)[1]
 
 
-def _refused(script: Script, said: str) -> UsageError:
+def _refused(script: BatchScript, said: str) -> UsageError:
     text = batch.without_prefix(said) or "Slurm gave no reason"
     return UsageError(
         f"Slurm refuses the job: {text}", hint=f"the script is {script.path}; echelon plan --why … explains its lines"

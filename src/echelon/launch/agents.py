@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from echelon.host import Host
-from echelon.launch.layout import Placement
+from echelon.launch.layout import AgentPlacement
 from echelon.node.sweep import Life
 from echelon.scheduler import members
 from echelon.scheduler.protocol import EVERY
@@ -21,12 +21,12 @@ from echelon.spec import Plan
 if TYPE_CHECKING:
     from echelon.host.host import Process
     from echelon.node.agent_spec import AgentSpec
-    from echelon.scheduler.protocol import Start
+    from echelon.scheduler.protocol import AgentStart
 
 
 OnEnd = Callable[[int, str], None]
 """Hears the exit code of a process and its last words."""
-OnEndOfStart = Callable[["Start", int, str], None]
+OnEndOfStart = Callable[["AgentStart", int, str], None]
 OnSaid = Callable[[str], None]
 
 
@@ -35,7 +35,7 @@ def can_start_again(plan: Plan) -> bool:
     return plan.launch != "tasks" and plan.where != "meet"
 
 
-def starts(plan: Plan, archive: str, environ: Mapping[str, str]) -> tuple[Start, ...]:
+def starts(plan: Plan, archive: str, environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
     """Return the commands that start all agents of a plan."""
     return members.of(plan.where).starts(plan, _command("agent", plan, archive), environ)
 
@@ -57,7 +57,7 @@ class Agents:
         self._said = bytearray()
 
     @classmethod
-    def start(cls, start: Start, host: Host, *, on_end: OnEnd, on_said: OnSaid) -> Agents:
+    def start(cls, start: AgentStart, host: Host, *, on_end: OnEnd, on_said: OnSaid) -> Agents:
         """Start the agents; raise ToolMissing without the program that starts them."""
         return cls(host.start(start.words, environ=start.environ), on_end, on_said)
 
@@ -122,7 +122,7 @@ class AllAgents:
         self._all: list[Agents] = []
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's, which agents and ranks get
 
-    def start(self, on_end: OnEndOfStart, on_said: Callable[[Start, str], None]) -> None:
+    def start(self, on_end: OnEndOfStart, on_said: Callable[[AgentStart, str], None]) -> None:
         """Start all agents; raise ToolMissing without the program that starts them."""
         self._on_end = on_end
         for start in starts(self._plan, self._archive, self._host.environ):
@@ -133,21 +133,21 @@ class AllAgents:
         agents.watch(self._selector)
         self._all.append(agents)
 
-    def start_again(self, placement: Placement, life: Life, on_end: Callable[[], None]) -> None:
+    def start_again(self, placement: AgentPlacement, life: Life, on_end: Callable[[], None]) -> None:
         """Start a lost agent again; `on_end` is called when its process has ended."""
 
-        def ended(start: Start, exit_code: int, said: str) -> None:
+        def ended(start: AgentStart, exit_code: int, said: str) -> None:
             on_end()
             if start.agent_index != EVERY:
                 self._on_end(start, exit_code, said)
 
         self._start("agent", placement, life, ended)
 
-    def clear(self, placement: Placement, life: Life) -> None:
+    def clear(self, placement: AgentPlacement, life: Life) -> None:
         """End a frozen agent and its ranks, on their node."""
         self._start("clear", placement, life, lambda _start, _code, _said: None)
 
-    def _start(self, act: str, placement: Placement, life: Life, on_end: OnEndOfStart) -> None:
+    def _start(self, act: str, placement: AgentPlacement, life: Life, on_end: OnEndOfStart) -> None:
         numbers = map(str, (placement.agent_index, life.number, life.predecessor))
         command = (*_command(act, self._plan, self._archive), *numbers)
         start = members.of(self._plan.where).start_on(placement.node, self._plan, command, self._host.environ)

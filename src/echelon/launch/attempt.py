@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from echelon.launch import layout
-from echelon.launch.crew import Member
+from echelon.launch.crew import AgentConnection
 from echelon.launch.failure import NEVER, Failure
 from echelon.node.channel import Message
 from echelon.spec import Plan
@@ -31,7 +31,7 @@ class Attempt:
 LOOPBACK = "127.0.0.1"
 
 
-def describe(plan: Plan, members: Sequence[Member]) -> Message:
+def describe(plan: Plan, members: Sequence[AgentConnection]) -> Message:
     """Return the facts of an attempt that every agent needs; `members` are in the order of their ranks."""
     has_names = plan.num_nodes > 1 and _resolves(
         members[-1].placement.node
@@ -51,7 +51,7 @@ def describe(plan: Plan, members: Sequence[Member]) -> Message:
     }
 
 
-def _ports_of_ranks(member: Member) -> list[int]:
+def _ports_of_ranks(member: AgentConnection) -> list[int]:
     """Return one port for each rank; the first is the master's."""
     return member.ports[1:]
 
@@ -62,7 +62,7 @@ def _master_host(plan: Plan, first_host: str) -> str:
     return first_host
 
 
-def _host_of(plan: Plan, member: Member, *, has_names: bool) -> str:
+def _host_of(plan: Plan, member: AgentConnection, *, has_names: bool) -> str:
     if plan.num_nodes == 1:
         return LOOPBACK
     return member.placement.node if has_names else member.address

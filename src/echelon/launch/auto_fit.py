@@ -21,9 +21,9 @@ from echelon.units import size
 if TYPE_CHECKING:
     from echelon.estimate.choice import Choice
     from echelon.estimate.log import EventLog
-    from echelon.estimate.verdict import Verdict
+    from echelon.estimate.verdict import FitVerdict
     from echelon.host import Host
-    from echelon.launch.fit import Traced
+    from echelon.launch.fit import TracedTraining
     from echelon.plan import Surroundings
     from echelon.spec import Job, Plan
     from echelon.topology.node import Node
@@ -39,11 +39,11 @@ class Fitted:
     """A value of --scale: "data", "fsdp", "tensor" or "pipeline"."""
     why: str
     """What it takes, and what the next simpler way would take."""
-    verdict: Verdict
+    verdict: FitVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class AvailableMemory:
     """The memory of each rank, and of its node."""
 
     device: Device
@@ -73,7 +73,7 @@ def decide(job: Job, plan: Plan, around: Surroundings, host: Host) -> Fitted:
     return fitted
 
 
-def _remember(job: Job, plan: Plan, traced: Traced, fitted: Fitted, room: Memory, host: Host) -> None:
+def _remember(job: Job, plan: Plan, traced: TracedTraining, fitted: Fitted, room: AvailableMemory, host: Host) -> None:
     """Keep what was predicted in the user's folder, for the report of the run."""
     if job.command.kind != "script":
         return
@@ -88,7 +88,7 @@ def _remember(job: Job, plan: Plan, traced: Traced, fitted: Fitted, room: Memory
     kept_rows.add(remembered_memory.PREDICTIONS, [prediction.as_row()], host.environ)
 
 
-def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
+def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> AvailableMemory:
     """Return the memory of a rank: its share of a device; without devices its share of this node."""
     num_devices = plan.devices_per_node or around.num_devices
     ranks_per_node = plan.ranks_per_node or num_devices or 1
@@ -100,7 +100,7 @@ def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> Memory:
         sharers = -(-ranks_per_node // num_devices)
         device = _device(around, node, host)
         device = replace(device, memory_bytes=device.memory_bytes // sharers)
-    return Memory(
+    return AvailableMemory(
         device=device,
         node_bytes=node_bytes,
         num_ranks=max(plan.num_nodes, 1) * ranks_per_node,
@@ -121,7 +121,7 @@ def _device(around: Surroundings, node: Node, host: Host) -> Device:
     raise _refusal("neither this node nor a machine file tells the memory of a device", "echelon run --scale data …")
 
 
-def choose(traced: Traced, room: Memory, options: ScaleOptions, *, script: str) -> Fitted:
+def choose(traced: TracedTraining, room: AvailableMemory, options: ScaleOptions, *, script: str) -> Fitted:
     """Choose for a traced script; raise UsageError if no way to scale fits, or if a run would refuse all that do."""
     log = traced.log
     rows = log.rows * room.num_ranks if options.keeps_batch else 0
@@ -141,11 +141,11 @@ def choose(traced: Traced, room: Memory, options: ScaleOptions, *, script: str) 
     return Fitted(how=choice.how(layout) or "data", why=why, verdict=chosen.chosen)
 
 
-def _of(room: Memory) -> str:
+def _of(room: AvailableMemory) -> str:
     return "" if room.is_device else f" (the share of a rank in the {size(room.node_bytes)} of this node)"
 
 
-def _what_fits(log: EventLog, room: Memory, rows: int, script: str) -> str:
+def _what_fits(log: EventLog, room: AvailableMemory, rows: int, script: str) -> str:
     """Say what would fit if the script may change."""
     other: Choice = choice.choose(
         log,
@@ -161,11 +161,11 @@ def _what_fits(log: EventLog, room: Memory, rows: int, script: str) -> str:
     return f"echelon fit {script}   says what to change first"
 
 
-def _trace(job: Job, plan: Plan, room: Memory, host: Host) -> Traced:
+def _trace(job: Job, plan: Plan, room: AvailableMemory, host: Host) -> TracedTraining:
     """Trace the script with the words of its ranks."""
     command = job.command
     number = len(command.arguments)
-    question = fit.Question(
+    question = fit.TraceQuestion(
         target=command.target,
         kind=fit.MODULE if command.kind == "module" else fit.SCRIPT,
         arguments=tuple(plan.argv[-number:]) if number else (),

@@ -15,7 +15,7 @@ EXPECTED = frozenset({ASKED_OFF, NO_OWN_CORES})  # reasons that are not reported
 MAX_NAMED = 4  # the most ranks that a warning names; events.jsonl has all
 
 
-class Bound:
+class ReportedBindings:
     """The bindings that agents have reported for their ranks of one attempt."""
 
     def __init__(self, plan: Plan, directory: RunDirectory, num_agents: int, say: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from echelon.errors import RunError
-from echelon.launch.layout import Placement, Share, seat_of
+from echelon.launch.layout import AgentPlacement, AgentShare, seat_of
 from echelon.launch.run_directory import RunDirectory
 from echelon.node import PROTOCOL, private, processes
 from echelon.node.channel import MAX_LINE_BYTES, Channel, Closed, Message, encode, keep_alive
@@ -21,16 +21,16 @@ STRANGER_SECONDS = 30.0  # the longest time that a peer without a proof may be s
 
 
 @dataclass(slots=True)
-class Member:
+class AgentConnection:
     """An agent that has proved that it holds the run's secret."""
 
     channel: Channel
-    placement: Placement
+    placement: AgentPlacement
     clock_offset: float
     address: str
     pid: int = 0
     why_exec: str = ""
-    share: Share | None = None
+    share: AgentShare | None = None
     ports: list[int] = field(default_factory=list)
     store_port: int = 0
     """The port of the store for ranks; 0: this agent serves none."""
@@ -41,7 +41,7 @@ class Member:
     """What is known of an agent that fell silent; empty: it did not."""
 
 
-class Crew:
+class AgentConnections:
     """Accept agents, and pass their messages on."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Crew:
         secret: bytes,
         selector: selectors.BaseSelector,
         *,
-        on_join: Callable[[Member], None],
-        on_message: Callable[[Member, Message], None],
-        on_loss: Callable[[Member, str], None],
+        on_join: Callable[[AgentConnection], None],
+        on_message: Callable[[AgentConnection, Message], None],
+        on_loss: Callable[[AgentConnection, str], None],
         on_refusal: Callable[[str], None],
         names: Sequence[str] = (),
     ) -> None:
@@ -64,7 +64,7 @@ class Crew:
         self._on_message = on_message
         self._on_loss = on_loss
         self._on_refusal = on_refusal
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, AgentConnection] = {}
         self._strangers: dict[Channel, float] = {}
         self.is_complete = False
         """Whether all agents have joined; later ones are refused, except awaited ones."""
@@ -73,11 +73,11 @@ class Crew:
         self._listener = listener
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[AgentConnection]:
         return iter([self.members[index] for index in sorted(self.members)])
 
     @property
-    def with_ranks(self) -> list[Member]:
+    def with_ranks(self) -> list[AgentConnection]:
         """The agents that have ranks; the others are spares."""
         return [member for member in self if member.share is not None]
 
@@ -88,7 +88,7 @@ class Crew:
             member.channel.send_line(line)
             self._flush(member)
 
-    def tell(self, member: Member, kind: str, **fields: object) -> None:
+    def tell(self, member: AgentConnection, kind: str, **fields: object) -> None:
         """Send a message; queue the part that the socket cannot take yet."""
         member.channel.send(kind, **fields)
         self._flush(member)
@@ -101,18 +101,18 @@ class Crew:
             return f"cannot write {directory.file(private.SECRET)}: {error.strerror}"
         return ""
 
-    def dismiss(self, member: Member) -> None:
+    def dismiss(self, member: AgentConnection) -> None:
         """Dismiss an agent that the run does not need."""
         member.channel.send("end", exit_code=0)
         member.channel.flush()
         del self.members[member.placement.agent_index]
         self._drop(member.channel)
 
-    def _flush(self, member: Member) -> None:
+    def _flush(self, member: AgentConnection) -> None:
         if member.channel.has_unsent:
             self._watch_writing(member)
 
-    def _watch_writing(self, member: Member) -> None:
+    def _watch_writing(self, member: AgentConnection) -> None:
         def hear_or_flush() -> None:
             member.channel.flush()
             if not member.channel.has_unsent:
@@ -173,7 +173,7 @@ class Crew:
     def _join(self, channel: Channel, hello: Message, address: str) -> None:
         placement = self._seat(hello)
         offset = _clock_offset(float(hello["asked"]), float(hello["time"]), time.time())
-        member = Member(
+        member = AgentConnection(
             channel, placement, offset, address, pid=int(hello["agent_pid"]), why_exec=str(hello.get("why_exec", ""))
         )
         self.members[placement.agent_index] = member
@@ -195,13 +195,13 @@ class Crew:
             return f"two agents have the number {hello['agent_index']}: {node} is the second"
         return ""
 
-    def _seat(self, hello: Message) -> Placement:
+    def _seat(self, hello: Message) -> AgentPlacement:
         if int(hello["agent_index"]) >= 0:
             return seat_of(hello)
         free = next(n for n in range(1, len(self.members) + 2) if n not in self.members)  # 0 is the hosting node
         return seat_of({**hello, "agent_index": free, "node_rank": free})
 
-    def _hear(self, member: Member) -> None:
+    def _hear(self, member: AgentConnection) -> None:
         if self.members.get(member.placement.agent_index) is not member:
             return
         try:
@@ -214,12 +214,12 @@ class Crew:
             if message["kind"] != "beat":
                 self._on_message(member, message)
 
-    def expel(self, member: Member, why: str) -> None:
+    def expel(self, member: AgentConnection, why: str) -> None:
         """Lose an agent that is silent."""
         member.frozen = why
         self._lose(member, why)
 
-    def _lose(self, member: Member, why: str) -> None:
+    def _lose(self, member: AgentConnection, why: str) -> None:
         self._drop(member.channel)
         del self.members[member.placement.agent_index]
         self._on_loss(member, why)
@@ -270,7 +270,7 @@ class Heartbeat:
     A suspended machine stops the clock too, so its sleep does not count either.
     """
 
-    def __init__(self, crew: Crew, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, crew: AgentConnections, clock: Callable[[], float] = time.monotonic) -> None:
         self._crew = crew
         self._clock = clock
         self._last = self._since = clock()
@@ -290,7 +290,7 @@ class Heartbeat:
                 self._crew.expel(member, words(member, silent))
 
 
-def words(member: Member, seconds: float) -> str:
+def words(member: AgentConnection, seconds: float) -> str:
     """Say which agent is silent, and what the kernel says about it if it runs on this node."""
     node = member.placement.node
     process = processes.read(member.pid) if member.address.startswith("127.") else None

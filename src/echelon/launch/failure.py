@@ -12,7 +12,7 @@ from echelon.node import frames as node_frames
 from echelon.node.channel import Message
 
 if TYPE_CHECKING:
-    from echelon.scheduler.protocol import Verdict
+    from echelon.scheduler.protocol import EndReason
 
 NEVER = float("inf")
 USER_ERROR = "error in the script"
@@ -236,7 +236,7 @@ class Facts:
     """The signal that asked echelon to end before the ranks had ended well."""
     nodes_down: Mapping[str, str] = field(default_factory=dict)
     """Node → what the scheduler reports of it."""
-    of_scheduler: Verdict | None = None
+    of_scheduler: EndReason | None = None
     """The scheduler's reason for the end of the job."""
 
 

@@ -39,7 +39,7 @@ _REPAIRS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class TraceQuestion:
     """What to trace."""
 
     target: str
@@ -58,7 +58,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedTraining:
     """A training that was traced."""
 
     log: EventLog
@@ -91,7 +91,7 @@ class Traced:
         return "; a trace does not show whether the model mixes samples, which run refuses"
 
 
-def trace(question: Question, host: Host, tell: Callable[[str], None] = lambda _: None) -> Traced:
+def trace(question: TraceQuestion, host: Host, tell: Callable[[str], None] = lambda _: None) -> TracedTraining:
     """Run a script up to its second step without computing it; UsageError or RunError say why that cannot be.
 
     `tell` is called with how far a long trace is.
@@ -139,7 +139,7 @@ def telling(path: str, tell: Callable[[str], None], first_seconds: float = TELL_
         thread.join()
 
 
-def _order(question: Question) -> dict[str, Any]:
+def _order(question: TraceQuestion) -> dict[str, Any]:
     names = ("target", "kind", "device", "device_bytes", "optimizer", "rows", "length", "dtype")
     return {
         **{name: getattr(question, name) for name in names},
@@ -148,7 +148,7 @@ def _order(question: Question) -> dict[str, Any]:
     }
 
 
-def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
+def _read(question: TraceQuestion, data: dict[str, Any], seconds: float) -> TracedTraining:
     if not data["steps"]:
         _refuse(question, data["failed"])
     if data["failed"]:
@@ -157,7 +157,7 @@ def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
     for weight in data["weights"]:
         weights[weight["dtype"]] = weights.get(weight["dtype"], 0) + weight["bytes"]
     traced, how = log.read(data), _own_distribution(question)
-    return Traced(
+    return TracedTraining(
         log=timeline.repeated(traced) if data["steps"] == 1 else traced,
         optimizers=tuple(dict.fromkeys(data["optimizers"])),
         num_steps=data["steps"],
@@ -170,7 +170,7 @@ def _read(question: Question, data: dict[str, Any], seconds: float) -> Traced:
     )
 
 
-def _refuse(question: Question, failed: dict[str, str] | None) -> None:
+def _refuse(question: TraceQuestion, failed: dict[str, str] | None) -> None:
     """Say why no step of the training was reached."""
     if failed is None:
         raise UsageError(
@@ -206,15 +206,15 @@ def _told(failed: Mapping[str, str]) -> str:
     return f"{failed['kind']}{where}: {failed['message']}"
 
 
-def _own_distribution(question: Question) -> str:
+def _own_distribution(question: TraceQuestion) -> str:
     """Return how a script distributes itself, from reading it; empty if it does not."""
     return distributes.how(_imports(question)) if question.kind == SCRIPT else ""
 
 
-def _has_trainer(question: Question) -> bool:
+def _has_trainer(question: TraceQuestion) -> bool:
     """Say whether a script leaves its training to a framework, which distributes it on several devices only."""
     return question.kind == SCRIPT and distributes.has_trainer(_imports(question))
 
 
-def _imports(question: Question) -> imports.Imports:
+def _imports(question: TraceQuestion) -> imports.Imports:
     return imports.read_imports(find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=()))

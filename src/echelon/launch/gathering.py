@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from echelon.errors import EchelonError
 from echelon.launch import layout
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import AgentConnection, AgentConnections
 from echelon.launch.failure import NEVER
 from echelon.spec import Plan
 
@@ -18,7 +18,7 @@ LAST_CALL_SECONDS = 30.0  # how long optional nodes may take once the required o
 class Gathering:
     """Count the agents of the next attempt, and give them their ranks."""
 
-    def __init__(self, plan: Plan, crew: Crew) -> None:
+    def __init__(self, plan: Plan, crew: AgentConnections) -> None:
         self._plan = plan
         self._crew = crew
         self._per_node = plan.ranks_per_node if plan.launch == "tasks" else 1
@@ -34,10 +34,10 @@ class Gathering:
 
     def note_join(self) -> bool:
         """Say whether all agents have joined; once the required agents have, give the others a shorter deadline."""
-        num_come = len(self._crew.members)
-        if num_come >= self._least:
+        num_joined = len(self._crew.members)
+        if num_joined >= self._least:
             self.deadline = min(self.deadline, time.monotonic() + LAST_CALL_SECONDS)
-        return num_come == self.num_agents
+        return num_joined == self.num_agents
 
     def has_enough(self) -> bool:
         """Say whether enough agents have joined for an attempt."""
@@ -76,7 +76,7 @@ class Gathering:
         num_ranks = sum(member.placement.num_ranks for member in self._crew.with_ranks)
         return f"{spares}continuing with {num_ranks} ranks on {self.num_nodes} of {self._plan.num_nodes} nodes"
 
-    def settle(self) -> None:
+    def assign_ranks(self) -> None:
         """Give the agents their ranks; raise EchelonError if that is impossible.
 
         Agents without ranks wait as spares: `--exact`, for one, needs a power of two.
@@ -94,19 +94,19 @@ class Gathering:
             member.share, member.is_stopped = share, False
         self.num_agents = len(chosen)
 
-    def ports_of(self, member: Member) -> dict[str, object]:
+    def ports_of(self, member: AgentConnection) -> dict[str, object]:
         """Return the request for ports of an agent; the agent of rank 0 also serves the store."""
         is_first = member.share is not None and member.share.first_rank == 0
         num_ranks = sum(len(other.share.ranks) for other in self._crew if other.share is not None)
         about = {"run_id": self._plan.run_id, "num_ranks": num_ranks, "has_first_rank": is_first}
         return {"count": member.placement.num_ranks + 1, **about}
 
-    def _shares_of(self, chosen: list[Member]) -> list[layout.Share]:
+    def _shares_of(self, chosen: list[AgentConnection]) -> list[layout.AgentShare]:
         """Return the shares on as many nodes as the plan allows; shorten `chosen` to these agents."""
         error: EchelonError | None = None
         for num_agents in range(len(chosen), self._least - 1, -self._per_node):
             try:
-                shares = layout.settle(self._plan, [member.placement for member in chosen[:num_agents]])
+                shares = layout.agent_shares(self._plan, [member.placement for member in chosen[:num_agents]])
             except EchelonError as why:
                 error = error or why
                 continue
@@ -114,7 +114,7 @@ class Gathering:
             return shares
         raise error or self.error()
 
-    def _whole_nodes(self) -> list[Member]:
+    def _whole_nodes(self) -> list[AgentConnection]:
         """Return the agents of nodes that have all their tasks."""
         members = list(self._crew)
         if len(members) == self.num_agents:

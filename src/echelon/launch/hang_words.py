@@ -16,7 +16,7 @@ _FROZEN = frozenset("TtDZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class RankPosition:
     """Where one rank stands."""
 
     rank: int
@@ -68,21 +68,21 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class HangVerdict:
     """What to say about a hang."""
 
     words: str
-    odd: tuple[Stand, ...]
+    odd: tuple[RankPosition, ...]
     """The ranks that keep the others waiting; empty if all stand alike."""
-    groups: tuple[tuple[Stand, ...], ...]
+    groups: tuple[tuple[RankPosition, ...], ...]
 
 
-def read(record: Mapping[str, Any], node: str, local_rank: int) -> Stand:
+def read(record: Mapping[str, Any], node: str, local_rank: int) -> RankPosition:
     """Return a rank's stand from its agent's record."""
     threads = tuple(tuple(frames.Frame(*frame) for frame in stack) for _, stack in record["threads"])
     stack = threads[0] if threads else ()
     position = frames.own(list(stack))
-    return Stand(
+    return RankPosition(
         rank=int(record["rank"]),
         node=node,
         local_rank=local_rank,
@@ -119,9 +119,9 @@ def _child(record: Mapping[str, Any]) -> str:
     return f"{name} is at {_place(stack[position])}" + (f" ({record['text']})" if record["text"] else "")
 
 
-def judge(stands: Sequence[Stand]) -> Verdict:
+def judge(stands: Sequence[RankPosition]) -> HangVerdict:
     """Find the ranks for which the others wait, and describe all groups."""
-    by_key: dict[tuple[object, ...], list[Stand]] = {}
+    by_key: dict[tuple[object, ...], list[RankPosition]] = {}
     for stand in sorted(stands, key=lambda each: each.rank):
         by_key.setdefault((*stand.key, stand.steps), []).append(stand)
     groups = sorted(by_key.values(), key=lambda group: (-len(group), group[0].rank))
@@ -129,14 +129,14 @@ def judge(stands: Sequence[Stand]) -> Verdict:
     first = [group for group in groups if group[0] in odd]
     rest = [group for group in groups if group[0] not in odd]
     words = "; ".join(_words(group, num_ranks=len(stands)) for group in (*first, *rest))
-    return Verdict(words=words, odd=tuple(odd), groups=tuple(tuple(group) for group in (*first, *rest)))
+    return HangVerdict(words=words, odd=tuple(odd), groups=tuple(tuple(group) for group in (*first, *rest)))
 
 
-def _is_odd(stand: Stand) -> bool:
+def _is_odd(stand: RankPosition) -> bool:
     return stand.is_frozen or bool(stand.child)
 
 
-def _odd(groups: Sequence[Sequence[Stand]]) -> list[Stand]:
+def _odd(groups: Sequence[Sequence[RankPosition]]) -> list[RankPosition]:
     """Return the odd ranks: the frozen ones, else the ones that do not wait for others, else the smaller groups."""
     everyone = [stand for group in groups for stand in group]
     for is_odd in (
@@ -156,7 +156,7 @@ def _odd(groups: Sequence[Sequence[Stand]]) -> list[Stand]:
     return _ahead(everyone)
 
 
-def _ahead(stands: Sequence[Stand]) -> list[Stand]:
+def _ahead(stands: Sequence[RankPosition]) -> list[RankPosition]:
     """Of groups that are equally large, return the ranks that are ahead: they have left something out."""
     steps = max(stand.steps for stand in stands)
     if any(stand.steps != steps for stand in stands):
@@ -166,7 +166,7 @@ def _ahead(stands: Sequence[Stand]) -> list[Stand]:
     return [stand for stand in stands if stand.place == last]
 
 
-def _words(group: Sequence[Stand], *, num_ranks: int) -> str:
+def _words(group: Sequence[RankPosition], *, num_ranks: int) -> str:
     stand, count = group[0], len(group)
     if count <= MOST_NAMED and (count < num_ranks or count == 1) and (count == 1 or _is_odd(stand)):
         names = [f"rank {each.rank} on {each.node}" for each in group]
@@ -180,7 +180,7 @@ def _words(group: Sequence[Stand], *, num_ranks: int) -> str:
     return f"{who} {_stands(stand, verb)}" + (f"; {stand.child}" if stand.child else "")
 
 
-def _stands(stand: Stand, verb: tuple[str, str]) -> str:
+def _stands(stand: RankPosition, verb: tuple[str, str]) -> str:
     at = f", {stand.place}" if stand.place else ""
     if stand.call:
         of_step = f" of step {stand.steps + 1}" if stand.is_shared and stand.steps else ""
@@ -192,7 +192,7 @@ def _stands(stand: Stand, verb: tuple[str, str]) -> str:
     return f"{verb[0]}{kernel} at an unknown line" + (f": {stand.why}" if stand.why else "")
 
 
-def last_words(stand: Stand) -> str:
+def last_words(stand: RankPosition) -> str:
     """Return a stack as Python shows it, with the script's frames alone."""
     own = [frame for frame in stand.stack if frames.own([frame]) is not None and not frames.is_library(frame)]
     if not own:
@@ -206,7 +206,7 @@ def last_words(stand: Stand) -> str:
     return "\n".join(lines)
 
 
-def full(verdict: Verdict) -> str:
+def full(verdict: HangVerdict) -> str:
     """Return the stacks of all ranks for a file: each group once."""
     parts = [verdict.words, ""]
     for group in verdict.groups:

@@ -12,9 +12,9 @@ from typing import Any
 from echelon.host import terminal
 from echelon.launch import failure, hang_words
 from echelon.launch.attempt import Attempt
-from echelon.launch.crew import Crew, Member, words
+from echelon.launch.crew import AgentConnection, AgentConnections, words
 from echelon.launch.failure import NEVER, Failure
-from echelon.launch.hang_words import Stand
+from echelon.launch.hang_words import RankPosition
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
 from echelon.node.hang_watch import AUTO, OFF
@@ -45,7 +45,7 @@ class Hangs:
         self,
         plan: Plan,
         directory: RunDirectory,
-        crew: Crew,
+        crew: AgentConnections,
         fail: Callable[[Failure], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,13 +64,13 @@ class Hangs:
         self._since = now
         """No silence before this moment counts: then the attempt began, or the supervisor itself was paused."""
         self._pulses: dict[int, _Pulse] = {}
-        self._answers: dict[int, list[Stand]] = {}
+        self._answers: dict[int, list[RankPosition]] = {}
         self._deadline = NEVER  # of the answers
         self._ask_at = 0.0
         self._seen: tuple[object, ...] = ()
         self._num_equal = 0
 
-    def hear(self, member: Member, message: Message) -> None:
+    def hear(self, member: AgentConnection, message: Message) -> None:
         """Record an agent's pulse, or the stands of its ranks."""
         index = member.placement.agent_index
         if message["kind"] == "pulse":
@@ -78,7 +78,7 @@ class Hangs:
         elif message["round"] == self._round and self._deadline != NEVER:
             self._answers[index] = [self._stand(member, record) for record in message["ranks"]]
 
-    def _stand(self, member: Member, record: dict[str, Any]) -> Stand:
+    def _stand(self, member: AgentConnection, record: dict[str, Any]) -> RankPosition:
         first = member.share.first_rank if member.share is not None else 0
         local_rank = member.placement.first_local_rank + int(record["rank"]) - first
         return hang_words.read(record, member.placement.node, local_rank)
@@ -108,7 +108,7 @@ class Hangs:
         self._deadline, self._num_equal = NEVER, 0
         self._pulses = {index: _Pulse(now, pulse.message) for index, pulse in self._pulses.items()}
 
-    def _has_frozen_agent(self, members: list[Member], now: float) -> bool:
+    def _has_frozen_agent(self, members: list[AgentConnection], now: float) -> bool:
         limit = max(float(self._timeout), 1.0) if self._timeout != AUTO else LEAST_SECONDS
         silent = [each for each in members if now - self._pulses[each.placement.agent_index].heard_at >= limit]
         for member in silent:
@@ -118,7 +118,7 @@ class Hangs:
             self._fail(Failure(cause=failure.HANG, detail=detail, exit_code=EXIT_CODE, node=node, time=time.time()))
         return bool(silent)
 
-    def _look(self, members: list[Member], now: float) -> None:
+    def _look(self, members: list[AgentConnection], now: float) -> None:
         quiet = self._least(members, "quiet_seconds", now)
         limit = self._limit(members)
         if quiet < limit:
@@ -133,7 +133,7 @@ class Hangs:
             self._deadline = now + ANSWER_SECONDS
             self._crew.tell_all("stacks", round=self._round)
 
-    def _limit(self, members: list[Member]) -> float:
+    def _limit(self, members: list[AgentConnection]) -> float:
         if self._timeout != AUTO:
             return float(self._timeout)
         messages = [self._pulses[member.placement.agent_index].message for member in members]
@@ -141,12 +141,12 @@ class Hangs:
             return UNTRAINED_SECONDS
         return max(LEAST_SECONDS, NUM_LONGEST * max(float(message["longest_seconds"]) for message in messages))
 
-    def _least(self, members: list[Member], name: str, now: float) -> float:
+    def _least(self, members: list[AgentConnection], name: str, now: float) -> float:
         """Return the shortest of a kind of silence over all nodes."""
         pulses = [self._pulses[member.placement.agent_index] for member in members]
         return min(now - self._since, *(float(each.message[name]) + now - each.heard_at for each in pulses))
 
-    def _judge(self, members: list[Member], quiet: float, limit: float, now: float) -> None:
+    def _judge(self, members: list[AgentConnection], quiet: float, limit: float, now: float) -> None:
         """Call it a hang, or look again later: ranks that work may only need more time."""
         stands = sorted((stand for each in self._answers.values() for stand in each), key=lambda stand: stand.rank)
         if not stands:
@@ -160,7 +160,9 @@ class Hangs:
         else:
             self._report(verdict, quiet)
 
-    def _may_go_on(self, members: list[Member], verdict: hang_words.Verdict, quiet: float, limit: float) -> bool:
+    def _may_go_on(
+        self, members: list[AgentConnection], verdict: hang_words.HangVerdict, quiet: float, limit: float
+    ) -> bool:
         """Say whether silent ranks may only need more time."""
         is_late = quiet >= MOST_LIMITS * limit
         if self._timeout != AUTO and is_late:
@@ -175,7 +177,7 @@ class Hangs:
             return False
         return self._num_equal < NUM_EQUAL_LOOKS or not (is_late or all(stand.is_shared for stand in busy))
 
-    def _report(self, verdict: hang_words.Verdict, quiet: float) -> None:
+    def _report(self, verdict: hang_words.HangVerdict, quiet: float) -> None:
         odd = verdict.odd[0] if verdict.odd else None
         path = self._directory.write_text(f"hang-{self._attempt}.txt", hang_words.full(verdict))
         ranks = [stand.rank for stand in verdict.odd]
@@ -225,7 +227,7 @@ class LateRanks:
         """Record that a rank ended well, and restart the timer."""
         self.deadline = time.monotonic() + PATIENCE_SECONDS if num_alive else NEVER
 
-    def meet(self, alive: set[int], num_ranks: int, logs: str) -> None:
+    def on_deadline(self, alive: set[int], num_ranks: int, logs: str) -> None:
         """Report the ranks that still run: the timer has expired."""
         self.deadline = NEVER
         named = [f"rank {rank}{self._place(rank)} ({logs}/rank-{rank}.log)" for rank in sorted(alive)[:MAX_NAMED]]

@@ -22,7 +22,7 @@ from echelon.host import terminal
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
 from echelon.launch.failure import Failure
-from echelon.launch.kept import Kept, Shown, SupervisorProcess
+from echelon.launch.kept import KeeperLink, ShownOutput, SupervisorProcess
 from echelon.launch.restarts import Restarts
 from echelon.launch.run_directory import RESERVE, RunDirectory
 from echelon.launch.runs import short_name
@@ -40,7 +40,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HEARD = (*CAUGHT, signal.SIGQUIT, signal.SIGCHLD)
 
 
-def keep(plan: Plan, directory: RunDirectory, listener: socket.socket) -> Kept:
+def fork_supervisor(plan: Plan, directory: RunDirectory, listener: socket.socket) -> KeeperLink:
     """Fork the supervisor, and return in its process; the process that was there before keeps it, and never returns.
 
     The keeper closes the listener, so that agents learn of the end of the supervisor; the next one opens its own.
@@ -62,7 +62,7 @@ class _Keeper:
         self._began = time.monotonic()
         self._kills = processes.oom_kills()
         self._restarts = Restarts(plan.max_restarts, partial(directory.newest_step, folder(plan.environ)))
-        self._shown = Shown()
+        self._shown = ShownOutput()
         self._num_supervisors = 0
         self._stop = 0
         """The first signal that asked the run to stop; 0: none."""
@@ -79,7 +79,7 @@ class _Keeper:
                 continue  # nohup had set this handler
             self._old[number] = signal.signal(number, lambda _number, _frame: None)
 
-    def fork(self) -> Kept | None:
+    def fork(self) -> KeeperLink | None:
         """Fork a supervisor; return its end of the link in its process, and None in the keeper's."""
         num_attempts, _ = _attempts(self._directory)
         sys.stdout.flush()
@@ -97,9 +97,9 @@ class _Keeper:
             ours.close()
             self._give_signals_back()
             self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
-            return Kept(
-                link=theirs, began=self._began, num_before=self._num_supervisors, num_attempts=num_attempts,
-                restarts=self._restarts, shown=self._shown, mask=self._mask,
+            return KeeperLink(
+                link=theirs, began=self._began, num_earlier_supervisors=self._num_supervisors,
+                num_attempts=num_attempts, restarts=self._restarts, shown=self._shown, mask=self._mask,
             )  # fmt: skip
         theirs.close()
         ours.setblocking(False)

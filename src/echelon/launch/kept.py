@@ -15,19 +15,19 @@ from echelon.launch.restarts import Restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeeperLink:
     """The supervisor's end of the link, and what the supervisors before it did."""
 
     link: socket.socket
     """Signals come here, one byte each."""
     began: float
     """When the run began, by the monotonic clock."""
-    num_before: int
+    num_earlier_supervisors: int
     """The number of supervisors before this one."""
     num_attempts: int
     """The number of attempts before the first one of this supervisor."""
     restarts: Restarts
-    shown: Shown
+    shown: ShownOutput
     """What of the ranks' output the supervisors have shown."""
     mask: Collection[int]
     """The signals to block once the supervisor listens; before, it blocks all that it listens to."""
@@ -107,7 +107,7 @@ _PORTION_BYTES = 1 << 16
 _LOOK_SECONDS, _MOST_SECONDS = 0.1, 5.0
 
 
-class Shown:
+class ShownOutput:
     """The number of bytes of each rank's output that are on the console, in memory that forked processes share.
 
     >>> shown = Shown()

@@ -12,7 +12,7 @@ from echelon.spec import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class AgentPlacement:
     """An agent's description of itself."""
 
     agent_index: int
@@ -25,7 +25,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class AgentShare:
     """The ranks of one agent."""
 
     agent_index: int
@@ -47,13 +47,13 @@ class Share:
         return range(self.first_rank, self.first_rank + self.num_ranks)
 
 
-def seat_of(message: Message) -> Placement:
+def seat_of(message: Message) -> AgentPlacement:
     """Build a Placement from an agent's hello."""
     names = ("agent_index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
-    return Placement(**{name: message[name] for name in names})
+    return AgentPlacement(**{name: message[name] for name in names})
 
 
-def settle(plan: Plan, placements: Sequence[Placement]) -> list[Share]:
+def agent_shares(plan: Plan, placements: Sequence[AgentPlacement]) -> list[AgentShare]:
     """Return the shares of these agents, in their order; raise EchelonError if the plan forbids them."""
     refuse_too_many_ranks(plan, placements)
     refuse_too_many_cpus(plan, placements)
@@ -64,7 +64,7 @@ def settle(plan: Plan, placements: Sequence[Placement]) -> list[Share]:
     return shares
 
 
-def divide(placements: Sequence[Placement]) -> list[Share]:
+def divide(placements: Sequence[AgentPlacement]) -> list[AgentShare]:
     """Number the nodes, and the ranks node by node; return the shares in the order of the agents."""
     ordered = sorted(placements, key=lambda placement: placement.agent_index)
     per_node: dict[int, int] = {}
@@ -76,7 +76,7 @@ def divide(placements: Sequence[Placement]) -> list[Share]:
     first_rank = 0
     for placement in ordered:
         shares.append(
-            Share(
+            AgentShare(
                 agent_index=placement.agent_index,
                 node=placement.node,
                 node_rank=places[placement.node_rank],
@@ -91,12 +91,12 @@ def divide(placements: Sequence[Placement]) -> list[Share]:
     return shares
 
 
-def ranks_per_node(shares: Sequence[Share]) -> list[int]:
+def ranks_per_node(shares: Sequence[AgentShare]) -> list[int]:
     counts = {share.node_rank: share.local_world_size for share in shares}
     return [counts[node_rank] for node_rank in sorted(counts)]
 
 
-def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
+def refuse_other_counts(plan: Plan, shares: Sequence[AgentShare]) -> None:
     """Raise RunError if nodes have other numbers of tasks than the plan, as may happen when cores are short."""
     if plan.launcher is not None and plan.launcher.is_step:
         return  # mpirun places its ranks as it likes
@@ -108,7 +108,7 @@ def refuse_other_counts(plan: Plan, shares: Sequence[Share]) -> None:
             )
 
 
-def refuse_too_many_ranks(plan: Plan, placements: Sequence[Placement]) -> None:
+def refuse_too_many_ranks(plan: Plan, placements: Sequence[AgentPlacement]) -> None:
     """Raise UsageError if a node has fewer devices than ranks, unless --share-devices is given."""
     if plan.share_devices:
         return
@@ -122,7 +122,7 @@ def refuse_too_many_ranks(plan: Plan, placements: Sequence[Placement]) -> None:
             )
 
 
-def refuse_too_many_cpus(plan: Plan, placements: Sequence[Placement]) -> None:
+def refuse_too_many_cpus(plan: Plan, placements: Sequence[AgentPlacement]) -> None:
     """Raise UsageError if the ranks of a node would need more CPUs than it has."""
     per_rank = plan.cpus_per_rank
     for placement in placements:
@@ -136,7 +136,7 @@ def refuse_too_many_cpus(plan: Plan, placements: Sequence[Placement]) -> None:
             )
 
 
-def missing(plan: Plan, placements: Sequence[Placement], waited_seconds: float) -> RunError:
+def missing(plan: Plan, placements: Sequence[AgentPlacement], waited_seconds: float) -> RunError:
     """Return the error that names the nodes that have not joined."""
     came = {placement.node for placement in placements}
     absent = [node for node in plan.nodes if node not in came]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from echelon.errors import EchelonError
-from echelon.launch.crew import Member
+from echelon.launch.crew import AgentConnection
 from echelon.launch.failure import NEVER
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
@@ -31,7 +31,7 @@ class Look:
 
     asked: Mapping[str, Any]
     """The request of a survey."""
-    judge: Callable[[Sequence[Survey]], Sequence[Seen]]
+    judge: Callable[[Sequence[Survey]], Sequence[NodeFinding]]
     """Return the findings to report, worst first."""
 
 
@@ -49,7 +49,7 @@ class Lookouts:
         self.load: Load = {}
         self.host: Host = {}
 
-    def hear(self, member: Member, message: Message) -> None:
+    def hear(self, member: AgentConnection, message: Message) -> None:
         """Record a node's survey or its devices' load; judge once all nodes have answered."""
         node = member.placement.node
         if message["kind"] == "survey":
@@ -95,7 +95,7 @@ def _survey(message: Message) -> Survey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class NodeFinding:
     """A finding about nodes."""
 
     line: str
@@ -107,9 +107,9 @@ class Seen:
 class Observer:
     """The functions that see a run from outside."""
 
-    judge: Callable[[dict[str, Any]], Seen | None] = lambda _: None
+    judge: Callable[[dict[str, Any]], NodeFinding | None] = lambda _: None
     """Take a line of samples.jsonl; return what a person should hear now."""
-    rest: Callable[[], Sequence[Seen]] = tuple
+    rest: Callable[[], Sequence[NodeFinding]] = tuple
     """Return at the end what a person should hear and has not heard yet."""
     sum_up: Callable[[str], str] = lambda _: ""
     """Return the words about a run directory for the last line of the run; empty: nothing worth a word."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from echelon.launch import failure
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import AgentConnection, AgentConnections
 from echelon.launch.failure import NEVER, Failure
 from echelon.launch.run_directory import RunDirectory
 from echelon.node import order
@@ -19,14 +19,14 @@ REPEAT_SECONDS = 2.0
 """The scheduler and an agent may both report one signal; a later SIGTERM is the time limit itself."""
 
 
-class Order:
+class SaveAndExit:
     """The order of one run: given at most once, and only in a job that others follow.
 
     The supervisor first asks all agents whether the script has a handler for the signal. If it has, the script is in
     charge, and gets the signal. Otherwise all agents write the order file.
     """
 
-    def __init__(self, plan: Plan, crew: Crew, directory: RunDirectory, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, crew: AgentConnections, directory: RunDirectory, say: Callable[[str], None]) -> None:
         self._environ = dict(plan.environ)
         self._crew = crew
         self._directory = directory
@@ -65,7 +65,7 @@ class Order:
         if self._early:
             self.take(self._early, has_ranks=True)
 
-    def hear_catching(self, member: Member, message: Message) -> None:
+    def note_handlers(self, member: AgentConnection, message: Message) -> None:
         """Note an agent's answer; when all have answered, tell them who is in charge."""
         self._catching[member.placement.agent_index] = int(message["count"])
         if len(self._catching) < len(self._crew.members):

@@ -20,7 +20,7 @@ from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch.run_directory import new_path
 from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
-from echelon.plan import Site, Surroundings, resolve
+from echelon.plan import KnownMachine, Surroundings, resolve
 from echelon.scheduler import members
 from echelon.spec import RUNS, Booking, Command, Job, Plan
 
@@ -105,20 +105,20 @@ def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:
     return replace(plan, notes=(f"--scale {AUTO_FIT} takes {fitted.how}: {fitted.why}",))
 
 
-def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> Site:
+def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> KnownMachine:
     """Return what is known of the machine; outside of a job, only if the environment names it."""
     runtimes = tuple(name for name in RUNTIMES if shutil.which(name))
     if not is_in_job and not host.environ.get("ECHELON_MACHINE"):
-        return Site(runtimes=runtimes, environ=host.environ)
+        return KnownMachine(runtimes=runtimes, environ=host.environ)
     from echelon.machines.detect import detect
 
     detected = detect(host.environ, host, socket.gethostname())
     if detected is None:
-        return Site(runtimes=runtimes, environ=host.environ)
+        return KnownMachine(runtimes=runtimes, environ=host.environ)
     from echelon.machines import load
     from echelon.script import locate
 
-    return Site(
+    return KnownMachine(
         machine=load.find(detected.machine_name, host.environ),
         how=detected.how,
         partition=partition,

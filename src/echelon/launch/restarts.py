@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from echelon.launch import failure
 from echelon.launch.agents import can_start_again
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import AgentConnection, AgentConnections
 from echelon.launch.failure import Failure
 from echelon.launch.gathering import Gathering
-from echelon.launch.layout import Placement
+from echelon.launch.layout import AgentPlacement
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.sweep import Life
 from echelon.spec import Plan
@@ -131,7 +131,7 @@ def _same_twice(reason: Failure) -> str:
 JOIN_SECONDS = 60.0  # a scheduler may need so long to find out that a node does not answer
 MOST_LOSSES = 2  # a node that failed so often is left out
 
-StartAgent = Callable[[Placement, Life, Callable[[], None]], None]
+StartAgent = Callable[[AgentPlacement, Life, Callable[[], None]], None]
 """Start an agent in a place; the last argument is called when its process has ended."""
 
 
@@ -143,7 +143,12 @@ class Revival:
     """
 
     def __init__(
-        self, plan: Plan, crew: Crew, gathering: Gathering, directory: RunDirectory, say: Callable[[str], None]
+        self,
+        plan: Plan,
+        crew: AgentConnections,
+        gathering: Gathering,
+        directory: RunDirectory,
+        say: Callable[[str], None],
     ) -> None:
         self._can_start = can_start_again(plan)
         self._crew = crew
@@ -151,12 +156,12 @@ class Revival:
         self._directory = directory
         self._say = say
         self.start_agent: StartAgent | None = None
-        self.clear: Callable[[Placement, Life], None] | None = None
+        self.clear: Callable[[AgentPlacement, Life], None] | None = None
         """End a frozen agent and its ranks on their node."""
         self.nodes_down: Callable[[Sequence[str]], dict[str, str]] = lambda _nodes: {}
-        self._lost: dict[int, Member] = {}
+        self._lost: dict[int, AgentConnection] = {}
         """Lost agents that nobody replaces yet."""
-        self._chosen: list[Member] = []
+        self._chosen: list[AgentConnection] = []
         """The agents to start again for the next attempt."""
         self._num_losses: Counter[int] = Counter()
         self._down: set[str] = set()
@@ -164,7 +169,7 @@ class Revival:
         self.has_begun = False
         """Whether any agent was started again; then the first process of the agents is not the only one."""
 
-    def note_loss(self, member: Member) -> None:
+    def note_loss(self, member: AgentConnection) -> None:
         """Note an agent that is gone; nothing but a line tells of a spare."""
         index = member.placement.agent_index
         self._lost[index] = member
@@ -174,7 +179,7 @@ class Revival:
         if member.share is None and self._crew.is_complete and not self.is_waiting:
             self._say(f"note: the spare {member.placement.node} is lost")
 
-    def note_join(self, member: Member) -> None:
+    def note_join(self, member: AgentConnection) -> None:
         """Note an agent that has come, perhaps again."""
         self._lost.pop(member.placement.agent_index, None)
 
@@ -188,7 +193,7 @@ class Revival:
         self._down |= set(down)
         return down
 
-    def _candidates(self) -> list[Member]:
+    def _candidates(self) -> list[AgentConnection]:
         """Return the lost agents that can be started again."""
         if not self._can_start or self.start_agent is None:
             return []
@@ -259,7 +264,7 @@ class Revival:
             if not self._crew.awaited:
                 self._gathering.deadline = time.monotonic()
 
-    def settle(self) -> None:
+    def count_missing(self) -> None:
         """Count the agents that were awaited in vain as lost once more."""
         for index in sorted(self._crew.awaited):
             self._num_losses[index] += 1

@@ -30,7 +30,7 @@ SILENT_SECONDS = 3600.0  # a run on another machine, whose lock is invisible her
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunSummary:
     """One run directory."""
 
     path: str
@@ -106,10 +106,10 @@ def find(name: str) -> str:
     raise UsageError(f"there is no run {name or repr('')}{known}", hint="echelon runs")
 
 
-def read(path: str) -> Run:
+def read(path: str) -> RunSummary:
     """Return the state of a run, from its directory alone."""
     report, plan = _json(path, "report.json"), _json(path, "plan.json")
-    return Run(
+    return RunSummary(
         path=path,
         state=_state(path, report),
         began=_began(path, os.stat(path).st_mtime),

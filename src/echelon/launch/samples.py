@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from echelon.launch.crew import Member
-from echelon.launch.lookouts import NOBODY, Host, Load, Seen
+from echelon.launch.crew import AgentConnection
+from echelon.launch.lookouts import NOBODY, Host, Load, NodeFinding
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
 
@@ -53,7 +53,7 @@ class Samples:
         """Judges each line; what it returns is said."""
         self.say: Callable[[str], None] = lambda _: None
 
-    def hear(self, member: Member, message: Message) -> None:
+    def hear(self, member: AgentConnection, message: Message) -> None:
         """Take the steps and measures of an agent's pulse, and write a line if it is time."""
         if message["attempt"] != self._attempt:
             self._attempt, self._steps, self._measures = message["attempt"], {}, {}
@@ -88,7 +88,7 @@ class Samples:
         if seen is not None:
             self._tell(seen)
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: NodeFinding) -> None:
         self._directory.event("fact", **seen.fields)
         self.say(f"note: {seen.line}")
 

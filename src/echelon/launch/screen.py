@@ -10,7 +10,7 @@ from echelon.launch import failure
 from echelon.launch.attempt import Attempt
 from echelon.launch.console import Console, ConsoleClosed
 from echelon.launch.failure import Failure
-from echelon.launch.kept import Kept, Shown
+from echelon.launch.kept import KeeperLink, ShownOutput
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -19,7 +19,7 @@ class Screen:
     """Pass the ranks' output to the console until nobody reads it."""
 
     def __init__(
-        self, console: Console, shown: Shown, *, on_broken_pipe: Callable[[], None],
+        self, console: Console, shown: ShownOutput, *, on_broken_pipe: Callable[[], None],
         on_failure: Callable[[Failure], None],
     ) -> None:  # fmt: skip
         self._console = console
@@ -34,9 +34,9 @@ class Screen:
         """Show a part of a rank's output."""
         self._show(message["rank"], message["stream"], message["data"].encode("utf-8", "surrogateescape"))
 
-    def begin(self, kept: Kept, reason: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
+    def begin(self, kept: KeeperLink, reason: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
         """Begin to show a new attempt, after the rest of the one before, which failed for this reason."""
-        is_of_lost_supervisor = kept.num_before > 0 and not self._has_begun
+        is_of_lost_supervisor = kept.num_earlier_supervisors > 0 and not self._has_begun
         if is_of_lost_supervisor or _is_lost_agent(reason):
             self._catch_up(logs, ranks, calm_seconds=0.2)
         self._has_begun = True
@@ -86,8 +86,8 @@ def _is_lost_agent(reason: Failure | None) -> bool:
 
 def text(plan: Plan, attempt: Attempt, *, num_agents: tuple[int, int], is_importing: bool) -> str:
     """Return the line; `num_agents` holds the number of agents that joined, and the number expected."""
-    come, wanted = num_agents
-    parts = [f"{come}/{wanted} nodes up" if wanted > 1 else "starting"]
+    num_joined, num_wanted = num_agents
+    parts = [f"{num_joined}/{num_wanted} nodes up" if num_wanted > 1 else "starting"]
     packages = list(dict.fromkeys(name.replace(":", ".").partition(".")[0] for name in plan.preload))
     if is_importing and packages:
         parts.append("importing " + ", ".join(packages))

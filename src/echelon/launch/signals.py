@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from echelon.launch.crew import Crew, Member
+from echelon.launch.crew import AgentConnection, AgentConnections
 from echelon.launch.failure import NEVER
-from echelon.launch.kept import Kept
+from echelon.launch.kept import KeeperLink
 from echelon.node.channel import Message
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -27,7 +27,7 @@ class Signals:
     and counts once. A keeper that was killed counts as SIGKILL: whoever killed it meant the run.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, on_signal: Callable[[int], None], kept: Kept) -> None:
+    def __init__(self, selector: selectors.BaseSelector, on_signal: Callable[[int], None], kept: KeeperLink) -> None:
         self._on_signal = on_signal
         self._selector = selector
         self._link = kept.link
@@ -89,7 +89,7 @@ WORD_SECONDS = 0.5  # agents also report within this time that they were signall
 class Relay:
     """Deliver a signal to each rank once, from the scheduler or from here, whichever comes first."""
 
-    def __init__(self, crew: Crew, *, is_in_job: bool) -> None:
+    def __init__(self, crew: AgentConnections, *, is_in_job: bool) -> None:
         self._crew = crew
         self._is_in_job = is_in_job
         self._number = 0
@@ -98,7 +98,7 @@ class Relay:
         self.deadline = NEVER
         """The time at which a pending signal is forwarded."""
 
-    def note(self, member: Member, number: int) -> None:
+    def note(self, member: AgentConnection, number: int) -> None:
         """Record that an agent and its ranks were signalled from outside."""
         self._told.add((number, member.placement.agent_index))
 
@@ -107,9 +107,9 @@ class Relay:
         self._number = number
         self.deadline = time.monotonic() + WORD_SECONDS
         if not self._is_in_job:
-            self.meet()
+            self.on_deadline()
 
-    def meet(self) -> None:
+    def on_deadline(self) -> None:
         """Forward the pending signal to the agents that have not reported it."""
         self.deadline = NEVER
         for member in self._crew:
@@ -130,7 +130,7 @@ class StopRequests:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: AgentConnections,
         relay: Relay,
         say: Callable[[str], None],
         *,
@@ -170,7 +170,7 @@ class StopRequests:
         else:
             self._stop(0.0 if number == signal.SIGINT else FAILURE_GRACE_SECONDS)
 
-    def note_ignored(self, member: Member, message: Message) -> None:
+    def note_ignored(self, member: AgentConnection, message: Message) -> None:
         """Say once that ranks ignore a signal, which announces the end of the job on many sites."""
         number, ranks = message["number"], message["ranks"]
         if number in self._ignored:
@@ -183,7 +183,7 @@ class StopRequests:
             f"no handler for it; to save a snapshot then: signal.signal(signal.{name}, …)"
         )
 
-    def note_signalled(self, member: Member, number: int) -> None:
+    def note_signalled(self, member: AgentConnection, number: int) -> None:
         """Respond to a signal that an agent and its ranks got from outside."""
         self._relay.note(member, number)
         if number in (signal.SIGTERM, signal.SIGINT) and not self.number:

@@ -19,8 +19,8 @@ from echelon.launch.agents import AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.failure import Facts, Failure
-from echelon.launch.keeper import keep
-from echelon.launch.kept import Kept
+from echelon.launch.keeper import fork_supervisor
+from echelon.launch.kept import KeeperLink
 from echelon.launch.lookouts import NOBODY, Load, Look, Lookouts, Observer
 from echelon.launch.restarts import MOST_LOSSES
 from echelon.launch.run_directory import RunDirectory, unwritable, unwritable_again
@@ -29,7 +29,7 @@ from echelon.launch.supervisor import Supervisor
 from echelon.node import agent_spec, private
 from echelon.plan import exchange
 from echelon.scheduler import members
-from echelon.scheduler.protocol import EVERY, End, Start
+from echelon.scheduler.protocol import EVERY, AgentStart, End
 from echelon.spec import Plan
 from echelon.units import duration
 
@@ -50,28 +50,28 @@ def start(
     """
     listener = _listener(plan)
     directory = RunDirectory.create(plan)
-    kept = keep(plan, directory, listener)
+    kept = fork_supervisor(plan, directory, listener)
     supervisor: Supervisor | None = None
     try:
-        if kept.num_before:
+        if kept.num_earlier_supervisors:
             listener = _listener(plan)
         archive, secret = directory.file("node.pyz"), _secret(plan)
         _write_for_agents(plan, directory, listener, secret, look, kept, host.environ)
         console = Console(
             is_terminal=terminal.is_terminal(sys.stderr), shows_progress=terminal.moves_cursor(sys.stderr, host.environ)
         )
-        if not kept.num_before:
+        if not kept.num_earlier_supervisors:
             _say_how(plan, console)
         supervisor = Supervisor(plan, directory, listener, secret, console, kept)
         lookouts = Lookouts(look, directory, plan.num_nodes + plan.num_spares, console.say)
-        supervisor.hear_else = lookouts.hear
+        supervisor.on_other_message = lookouts.hear
         supervisor.samples.load, supervisor.samples.host = lookouts.load, lookouts.host
         supervisor.samples.say, supervisor.samples.observer = console.say, observer
         agents = _start_agents(plan, archive, host, supervisor, kept)
         _allow_many_files()
         exit_code = 1
         try:
-            if not kept.num_before:
+            if not kept.num_earlier_supervisors:
                 meanwhile()
             outcome = supervisor.run()
             exit_code = outcome.exit_code if outcome is not None else 0
@@ -101,7 +101,7 @@ def _write_for_agents(
     listener: socket.socket,
     secret: bytes,
     look: Look | None,
-    kept: Kept,
+    kept: KeeperLink,
     environ: Mapping[str, str],
 ) -> None:
     """Write what agents read: their program, and whom they connect to."""
@@ -109,14 +109,16 @@ def _write_for_agents(
     addresses = [(host, listener.getsockname()[1]) for host in hosts]
     looks = look.asked if look is not None else None
     files = members.of(plan.where).files(environ)
-    spec = launch_agents.spec(plan, addresses, secret, looks=looks, first_life=kept.num_before * MOST_LOSSES)
+    spec = launch_agents.spec(
+        plan, addresses, secret, looks=looks, first_life=kept.num_earlier_supervisors * MOST_LOSSES
+    )
     try:
         directory.insist(lambda: package.write(directory.file("node.pyz")))
         directory.insist(lambda: agent_spec.write(spec, directory.path))
         for name, content in files.items():
             directory.insist(partial(private.write, directory.file(name), content))
     except OSError as error:  # a full disk, or an exhausted quota
-        raise (unwritable_again if kept.num_before else unwritable)(directory.path, error) from None
+        raise (unwritable_again if kept.num_earlier_supervisors else unwritable)(directory.path, error) from None
 
 
 def _say_how(plan: Plan, console: Console) -> None:
@@ -129,7 +131,7 @@ def _say_how(plan: Plan, console: Console) -> None:
         console.say(f"not scaled: {plan.scale_why}")
 
 
-def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: Kept) -> AllAgents:
+def _start_agents(plan: Plan, archive: str, host: Host, supervisor: Supervisor, kept: KeeperLink) -> AllAgents:
     agents = AllAgents(plan, archive, host, supervisor.selector, kept.note_agents)
     agents.start(on_end=partial(_agents_ended, supervisor, plan), on_said=partial(_agents_said, supervisor, plan))
     revival, scheduler = supervisor.revival, members.of(plan.where)
@@ -184,7 +186,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
-def _agents_ended(supervisor: Supervisor, plan: Plan, start: Start, exit_code: int, said: str) -> None:
+def _agents_ended(supervisor: Supervisor, plan: Plan, start: AgentStart, exit_code: int, said: str) -> None:
     """Handle the end of a process of agents before the end of the run."""
     if supervisor.is_over:
         return
@@ -201,11 +203,11 @@ def _agents_ended(supervisor: Supervisor, plan: Plan, start: Start, exit_code: i
         supervisor.lose_all(why)
 
 
-def _end(start: Start, exit_code: int, said: str) -> End:
+def _end(start: AgentStart, exit_code: int, said: str) -> End:
     return End(start=start, exit_code=exit_code, how=f"{start.name} {failure.how(exit_code)}", said=said.strip())
 
 
-def _agents_said(supervisor: Supervisor, plan: Plan, start: Start, said: str) -> None:
+def _agents_said(supervisor: Supervisor, plan: Plan, start: AgentStart, said: str) -> None:
     """Shorten the wait for agents when one of them cannot join; its reason may still arrive."""
     scheduler = members.of(plan.where)
     if not supervisor.crew.is_complete and re.search(scheduler.lost_agent, said, re.MULTILINE):

@@ -12,14 +12,14 @@ from functools import partial
 from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure
 from echelon.launch.attempt import Attempt, describe
-from echelon.launch.binding_report import Bound
+from echelon.launch.binding_report import ReportedBindings
 from echelon.launch.console import Console
-from echelon.launch.crew import Crew, Heartbeat, Member
+from echelon.launch.crew import AgentConnection, AgentConnections, Heartbeat
 from echelon.launch.failure import NEVER, Facts, Failure
 from echelon.launch.gathering import Gathering
 from echelon.launch.hangs import Hangs, LateRanks
-from echelon.launch.kept import Kept
-from echelon.launch.order import Order
+from echelon.launch.kept import KeeperLink
+from echelon.launch.order import SaveAndExit
 from echelon.launch.restarts import Revival
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.samples import Samples
@@ -38,13 +38,19 @@ class Supervisor:
     """A loop over the agents' messages, signals and deadlines; `outcome` is set at the end of the run."""
 
     def __init__(
-        self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes, console: Console, kept: Kept
+        self,
+        plan: Plan,
+        directory: RunDirectory,
+        listener: socket.socket,
+        secret: bytes,
+        console: Console,
+        kept: KeeperLink,
     ) -> None:
         self.plan = plan
         self.directory = directory
         self.console = console
         self.selector = selectors.DefaultSelector()
-        self.crew = Crew(
+        self.crew = AgentConnections(
             listener,
             secret,
             self.selector,
@@ -61,7 +67,7 @@ class Supervisor:
         self.heartbeat = Heartbeat(self.crew)
         self.signals = Signals(self.selector, self._receive_signal, kept)
         self.relay = Relay(self.crew, is_in_job=bool(plan.job_id))
-        self.order = Order(plan, self.crew, directory, console.say)
+        self.order = SaveAndExit(plan, self.crew, directory, console.say)
         self.attempt = Attempt(kept.num_attempts)
         self.num_ranks = 0
         self.num_prepared = 0
@@ -69,10 +75,10 @@ class Supervisor:
         self.restart_time = NEVER
         self.reason: Failure | None = None
         """Why the last attempt failed."""
-        self.bound = Bound(plan, directory, self.gathering.num_agents, console.say)
+        self.bound = ReportedBindings(plan, directory, self.gathering.num_agents, console.say)
         self.late_ranks = LateRanks(console.say)
         self.imported: set[int] = set()
-        self.hear_else: Callable[[Member, Message], None] = lambda _member, _message: None
+        self.on_other_message: Callable[[AgentConnection, Message], None] = lambda _member, _message: None
         self.requests = StopRequests(self.crew, self.relay, console.say, stop=self._stop, end_idle=self._end_idle)
         end_unread = partial(self._receive_signal, signal.SIGPIPE)
         self.screen = Screen(console, kept.shown, on_broken_pipe=end_unread, on_failure=self._fail)
@@ -86,8 +92,8 @@ class Supervisor:
     def run(self) -> Failure | None:
         """Serve until the end of the run; return the failure that explains it, or None after success."""
         while not self.is_over:
-            come = (len(self.crew.members), self.gathering.num_agents)
-            self.screen.show_progress(self.plan, self.attempt, num_agents=come, num_imported=len(self.imported))
+            num_agents = (len(self.crew.members), self.gathering.num_agents)
+            self.screen.show_progress(self.plan, self.attempt, num_agents=num_agents, num_imported=len(self.imported))
             self.hangs.look(self.attempt)
             self.heartbeat.look(is_ending=self._is_ending())
             now = time.monotonic()
@@ -113,7 +119,7 @@ class Supervisor:
         self.crew.flush(seconds=5.0)
         self.crew.close()
 
-    def _join(self, member: Member) -> None:
+    def _join(self, member: AgentConnection) -> None:
         placement = member.placement
         offer = {"cores": placement.num_cores, "devices": placement.num_devices}
         self.directory.event("agent", agent_index=placement.agent_index, node=placement.node, pid=member.pid, **offer)
@@ -130,19 +136,19 @@ class Supervisor:
     def _prepare(self) -> None:
         """Give the agents their ranks, and request free ports: one for the master, and one for each rank."""
         try:
-            self.gathering.settle()
+            self.gathering.assign_ranks()
         except EchelonError as error:
             self._give_up(error)
             return
-        self.revival.settle()
+        self.revival.count_missing()
         self.directory.remove(private.SECRET)  # later agents are refused
-        self.bound = Bound(self.plan, self.directory, self.gathering.num_agents, self.console.say)
+        self.bound = ReportedBindings(self.plan, self.directory, self.gathering.num_agents, self.console.say)
         self.num_prepared = 0
         for member in self.crew.with_ranks:
             member.ports = []
             self.crew.tell(member, "ports", attempt=self.attempt.number, **self.gathering.ports_of(member))
 
-    def _hear_ports(self, member: Member, message: Message) -> None:
+    def _hear_ports(self, member: AgentConnection, message: Message) -> None:
         member.ports, member.store_port = list(message["ports"]), int(message["store_port"])
         self.num_prepared += 1
         if self.num_prepared == self.gathering.num_agents and not self.attempt.is_running and not self.requests.number:
@@ -171,7 +177,7 @@ class Supervisor:
                 self.crew.tell(member, "start", attempt=attempt.number, **member.share.message())
         self.order.give_early()
 
-    def _hear(self, member: Member, message: Message) -> None:
+    def _hear(self, member: AgentConnection, message: Message) -> None:
         if message.get("attempt", self.attempt.number) != self.attempt.number:
             return  # a late message of an earlier attempt
         hear = {
@@ -184,40 +190,40 @@ class Supervisor:
             "exit": self._hear_exit,
             "signalled": self._hear_signalled,
             "ignored": self.requests.note_ignored,
-            "catching": self.order.hear_catching,
+            "catching": self.order.note_handlers,
             "lost": self._hear_lost,
             "stopped": self._hear_stopped,
             "pulse": self._hear_pulse,
             "stacks": self.hangs.hear,
-        }.get(message["kind"], self.hear_else)
+        }.get(message["kind"], self.on_other_message)
         hear(member, message)
 
-    def _hear_pulse(self, member: Member, message: Message) -> None:
+    def _hear_pulse(self, member: AgentConnection, message: Message) -> None:
         self.hangs.hear(member, message)
         self.samples.hear(member, message)
 
-    def _hear_imported(self, member: Member, message: Message) -> None:
+    def _hear_imported(self, member: AgentConnection, message: Message) -> None:
         self.imported.add(member.placement.agent_index)
         member.why_exec = message["why_exec"]
         self.directory.event("imported", node=member.placement.node, **_without_kind(message))
 
-    def _hear_started(self, member: Member, message: Message) -> None:
+    def _hear_started(self, member: AgentConnection, message: Message) -> None:
         self.attempt.num_started += 1
         self.late_ranks.pids[message["rank"]] = (member.placement.node, message["pid"])
         self.directory.event("started", node=member.placement.node, **_without_kind(message))
 
-    def _hear_lost(self, member: Member, message: Message) -> None:
+    def _hear_lost(self, member: AgentConnection, message: Message) -> None:
         cause = failure.LOST_AGENT if message["what"] == "agent" else failure.LOST_WARM
         why, node = message["why"], member.placement.node
         detail = f"{why} on {node}" if cause == failure.LOST_AGENT else why
         self._fail(Failure(cause=cause, detail=detail, node=node, time=time.time()))
 
-    def _hear_bound(self, member: Member, message: Message) -> None:
+    def _hear_bound(self, member: AgentConnection, message: Message) -> None:
         misplaced = self.bound.hear(member.placement.agent_index, member.placement.node, message)
         if misplaced is not None:
             self._fail(misplaced)
 
-    def _hear_exit(self, member: Member, message: Message) -> None:
+    def _hear_exit(self, member: AgentConnection, message: Message) -> None:
         message = self.order.hear_exit(message)
         rank, attempt = message["rank"], self.attempt
         attempt.alive.discard(rank)
@@ -241,7 +247,7 @@ class Supervisor:
         if not attempt.alive:
             self._stop(FAILURE_GRACE_SECONDS * 2)
 
-    def _hear_signalled(self, member: Member, message: Message) -> None:
+    def _hear_signalled(self, member: AgentConnection, message: Message) -> None:
         number = message["number"]
         self.directory.event("signalled", node=member.placement.node, number=number)
         if self.order.take(number, has_ranks=self.attempt.is_running):
@@ -249,14 +255,14 @@ class Supervisor:
         else:
             self.requests.note_signalled(member, number)
 
-    def _hear_stopped(self, member: Member, _message: Message) -> None:
+    def _hear_stopped(self, member: AgentConnection, _message: Message) -> None:
         member.is_stopped = True
         if all(each.is_stopped for each in self.crew):
             self._end_attempt()
         elif self.attempt.stopped_at == NEVER:  # the agent stopped unasked, so this world is incomplete
             self._stop(FAILURE_GRACE_SECONDS)
 
-    def _lose(self, member: Member, why: str) -> None:
+    def _lose(self, member: AgentConnection, why: str) -> None:
         placement = member.placement
         self.directory.event("agent lost", agent_index=placement.agent_index, node=placement.node, why=why)
         if self.is_over:
@@ -313,17 +319,17 @@ class Supervisor:
     def _meet_deadlines(self) -> None:
         now = time.monotonic()
         stop = partial(self._stop, FAILURE_GRACE_SECONDS)
-        meets: tuple[tuple[object, str, Callable[[], None]], ...] = (
+        deadlines: tuple[tuple[object, str, Callable[[], None]], ...] = (
             (self, "timeout", self._meet_timeout),
             (self, "restart_time", self._begin_again),
             (self, "symptom_deadline", stop),
             (self.requests, "deadline", stop),
-            (self.relay, "deadline", self.relay.meet),
+            (self.relay, "deadline", self.relay.on_deadline),
         )
-        for owner, name, meet in meets:
+        for owner, name, on_deadline in deadlines:
             if now >= getattr(owner, name):
                 setattr(owner, name, NEVER)
-                meet()
+                on_deadline()
         if now >= self.gathering.deadline:
             if self.gathering.has_enough():
                 self._prepare()
@@ -331,7 +337,7 @@ class Supervisor:
                 self._give_up(self.gathering.error())
         if now >= self.late_ranks.deadline:
             logs = self.directory.logs(self.attempt.number)
-            self.late_ranks.meet(self.attempt.alive, self.num_ranks, logs)
+            self.late_ranks.on_deadline(self.attempt.alive, self.num_ranks, logs)
         if now >= self.answer_deadline and not self.is_over:
             self._end_attempt()
 

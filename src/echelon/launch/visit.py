@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from echelon.errors import RunError
 from echelon.host import Host
 from echelon.launch import package
-from echelon.launch.crew import Crew, Member, listen
+from echelon.launch.crew import AgentConnection, AgentConnections, listen
 from echelon.launch.run_directory import shared_folder
 from echelon.launch.start import own_addresses
 from echelon.node.channel import Message
 from echelon.node.survey import visit
 from echelon.node.survey.nouns import Survey, rebuild
-from echelon.node.survey.take import Asked
+from echelon.node.survey.take import SurveyRequest
 
 if TYPE_CHECKING:
     from echelon.host.host import Process
@@ -41,7 +41,7 @@ class Round:
     step: tuple[str, ...]
     """The command that starts another one on each node."""
     environ: Mapping[str, str]
-    asked: Asked
+    asked: SurveyRequest
     meets: bool
     """Whether nodes try to reach each other."""
     gather_seconds: float = GATHER_SECONDS
@@ -57,7 +57,7 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         package.write(archive)
         listener = listen("")
         port = listener.getsockname()[1]
-        spec = visit.AgentSpec(
+        spec = visit.SurveySpec(
             addresses=[(name, port) for name in own_addresses()],
             asked=asked_round.asked._asdict(),
             connect_seconds=20.0,
@@ -66,7 +66,7 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         secret = os.urandom(32)
         visit.write(directory, spec, secret)
         command = (*asked_round.step, sys.executable, "-I", "-S", archive, "survey", directory)
-        gathering = Gathering(asked_round, listener, secret)
+        gathering = NodeAnswers(asked_round, listener, secret)
         process = host.start(command, environ=asked_round.environ)
         try:
             _allow_many_files()
@@ -110,7 +110,7 @@ class _Answer:
     has_visited: bool = False
 
 
-class Gathering:
+class NodeAnswers:
     """Collect the answers of the nodes."""
 
     def __init__(self, asked_round: Round, listener: socket.socket, secret: bytes) -> None:
@@ -123,7 +123,7 @@ class Gathering:
         self._is_meeting = False
         self._deadline = time.monotonic() + asked_round.gather_seconds
         self._selector = selectors.DefaultSelector()
-        self._crew = Crew(
+        self._crew = AgentConnections(
             listener,
             secret,
             self._selector,
@@ -176,7 +176,7 @@ class Gathering:
             return Survey(name, silent={"node": "did not answer"})
         return answer.survey._replace(unreached=answer.unreached)
 
-    def _hear(self, member: Member, message: Message) -> None:
+    def _hear(self, member: AgentConnection, message: Message) -> None:
         if message["kind"] == "survey":
             try:
                 survey: Survey = rebuild(Survey, message["survey"])
@@ -213,7 +213,7 @@ class Gathering:
                 doors = visit.doors_of(nodes, place[member.placement.node])
                 self._crew.tell(member, "visit", doors=doors, seconds=visit.CONNECT_SECONDS)
 
-    def _lose(self, member: Member, _why: str) -> None:
+    def _lose(self, member: AgentConnection, _why: str) -> None:
         answer = self._answers.get(member.placement.node)
         if answer is not None:
             answer.has_visited = True

@@ -18,7 +18,7 @@ NO_COMMANDS = ("#", "{%", "{#")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class BatchOption:
     """An option for Slurm."""
 
     name: str
@@ -40,17 +40,17 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class BatchHeader:
     """All options that a script gives to Slurm."""
 
-    options: tuple[Option, ...]
+    options: tuple[BatchOption, ...]
     late: tuple[Late, ...]
     """Option lines that Slurm does not read."""
     is_heterogeneous: bool = False
     """Whether the job is heterogeneous; the options are those of its first component."""
 
     @property
-    def last(self) -> dict[str, Option]:
+    def last(self) -> dict[str, BatchOption]:
         """Return the last option of a name, which is the valid one."""
         return {option.name: option for option in self.options}
 
@@ -68,10 +68,10 @@ def names() -> frozenset[str]:
     return frozenset([*table["value"], *table["flag"], *table["maybe"], *table["aliases"]])
 
 
-def read(lines: list[str]) -> Header:
+def read(lines: list[str]) -> BatchHeader:
     """Parse the lines before the first command; Slurm ignores later ones."""
     directive = words()["slurm"]["directive"]
-    options: list[Option] = []
+    options: list[BatchOption] = []
     late: list[Late] = []
     first_command = 0
     is_heterogeneous = False
@@ -89,12 +89,12 @@ def read(lines: list[str]) -> Header:
             late.append(Late(line=number, why=f"does not begin with {directive}", text=text))
         elif text and not text.startswith(NO_COMMANDS) and not first_command:
             first_command = number
-    return Header(options=tuple(options), late=tuple(late), is_heterogeneous=is_heterogeneous)
+    return BatchHeader(options=tuple(options), late=tuple(late), is_heterogeneous=is_heterogeneous)
 
 
-def _options(line: str, number: int, start: int) -> list[Option]:
+def _options(line: str, number: int, start: int) -> list[BatchOption]:
     spans = [(found.start(), found.group()) for found in WORD.finditer(line[start:])]
-    options: list[Option] = []
+    options: list[BatchOption] = []
     takes = set(words()["slurm"]["options"]["value"])
     index = 0
     while index < len(spans):
@@ -109,7 +109,7 @@ def _options(line: str, number: int, start: int) -> list[Option]:
             value, written = spans[index][1], f"{word} {spans[index][1]}"
             index += 1
         column = start + at + 1
-        options.append(Option(name=name, value=_plain(value), line=number, column=column, written=written))
+        options.append(BatchOption(name=name, value=_plain(value), line=number, column=column, written=written))
     return options
 
 

@@ -66,20 +66,20 @@ class Redirection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class SimpleCommand:
     """A simple command."""
 
     words: tuple[Word, ...]
     keyword: str
     """The keyword before it: "if", "then"."""
-    outer: Command | None
+    outer: SimpleCommand | None
     """The command whose `bash -c` contains this one."""
     ending: str = ""
     """Its terminator: a newline, ;, &, |, && or ||."""
     blocks: tuple[Block, ...] = ()
     """The blocks around it, outermost first."""
     redirections: tuple[Redirection, ...] = ()
-    source: Command | None = None
+    source: SimpleCommand | None = None
     """The original command, if variables in this one were replaced by their values."""
 
     @property
@@ -116,7 +116,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SyntaxProblem:
     """A syntax error for the shell."""
 
     what: str
@@ -125,12 +125,12 @@ class Problem:
 
 
 @dataclass(slots=True, kw_only=True)
-class Script:
+class ParsedScript:
     """A parsed script."""
 
-    commands: list[Command] = field(default_factory=list)
+    commands: list[SimpleCommand] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SyntaxProblem] = field(default_factory=list)
 
 
 OPENING = {"if": "if", "while": "loop", "until": "loop", "{": "group"}

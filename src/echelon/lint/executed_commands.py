@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from echelon.lint.command import GIVEN, SHELLS, Command, Document, Redirection, Script, Word, script_in
+from echelon.lint.command import GIVEN, SHELLS, Document, ParsedScript, Redirection, SimpleCommand, Word, script_in
 from echelon.lint.shell import parse, parse_at, unescaped
 from echelon.lint.toml import words
 from echelon.lint.values import Cells, Values
@@ -30,7 +30,7 @@ MOST = 3000
 DEEPEST = 6
 
 
-def running(script: Script, scripts: Mapping[str, str]) -> list[Command]:
+def running(script: ParsedScript, scripts: Mapping[str, str]) -> list[SimpleCommand]:
     """Return the commands that a script executes, in order; `scripts` are the texts of other scripts by name."""
     runner = _Runner(script, scripts)
     runner.run(script.commands, outer=None, depth=0)
@@ -42,17 +42,17 @@ def running(script: Script, scripts: Mapping[str, str]) -> list[Command]:
 
 
 class _Runner:
-    def __init__(self, script: Script, scripts: Mapping[str, str]) -> None:
-        self.commands: list[Command] = []
+    def __init__(self, script: ParsedScript, scripts: Mapping[str, str]) -> None:
+        self.commands: list[SimpleCommand] = []
         self.values = Values()
-        self.functions: dict[str, list[Command]] = {}
+        self.functions: dict[str, list[SimpleCommand]] = {}
         self.called: list[str] = []
         self.scripts = dict(scripts)
         self.spent: dict[str, frozenset[int]] = {}
         """What this script has expanded in the scripts that it writes, by their names."""
         self.documents: dict[int, Document] = {id(document.mark): document for document in script.documents}
 
-    def run(self, commands: list[Command], *, outer: Command | None, depth: int, inside: str = "") -> None:
+    def run(self, commands: list[SimpleCommand], *, outer: SimpleCommand | None, depth: int, inside: str = "") -> None:
         """Follow commands; skip commands inside of quotes, which are followed with the outer command."""
         for command in commands:
             if command.outer is not None or len(self.commands) >= MOST:
@@ -63,7 +63,7 @@ class _Runner:
                 continue
             self._one(command, outer, depth, inside)
 
-    def _one(self, command: Command, outer: Command | None, depth: int, inside: str) -> None:
+    def _one(self, command: SimpleCommand, outer: SimpleCommand | None, depth: int, inside: str) -> None:
         filled = self._filled(command, outer)
         self.commands.append(filled)
         self._learn(command)
@@ -82,7 +82,7 @@ class _Runner:
             self._called(filled, outer, depth)
         self._document(filled, depth)
 
-    def _filled(self, command: Command, outer: Command | None) -> Command:
+    def _filled(self, command: SimpleCommand, outer: SimpleCommand | None) -> SimpleCommand:
         """Return a command with known variables replaced; its assignments stay as written."""
         words = list(command.assignments)
         if command.program in EXPORTS:
@@ -95,11 +95,11 @@ class _Runner:
             return command
         return replace(command, words=tuple(words), outer=outer, redirections=redirections, source=command)
 
-    def _redirected(self, redirection: Redirection, command: Command) -> Redirection:
+    def _redirected(self, redirection: Redirection, command: SimpleCommand) -> Redirection:
         words = self.values.words(redirection.target, command) if "<" not in redirection.operator else []
         return replace(redirection, target=words[0]) if len(words) == 1 else redirection
 
-    def _learn(self, command: Command) -> None:
+    def _learn(self, command: SimpleCommand) -> None:
         if not command.argv:
             for word in command.assignments:
                 self.values.assign(word, command)
@@ -110,7 +110,7 @@ class _Runner:
             for word in command.argv[1:]:
                 self.values.forget(word.text)
 
-    def _with_arguments(self, command: Command, at: int = 0) -> None:
+    def _with_arguments(self, command: SimpleCommand, at: int = 0) -> None:
         """Set $1 and $@ to the arguments of a call."""
         cells = [self.values.cells_of(word, command) for word in command.argv[at + 1 :]]
         for name in ("@", "*"):
@@ -118,7 +118,7 @@ class _Runner:
         for number in range(1, 10):
             self.values.give(str(number), cells[number - 1 : number])
 
-    def _inner(self, command: Command, filled: Command, depth: int, inside: str) -> None:
+    def _inner(self, command: SimpleCommand, filled: SimpleCommand, depth: int, inside: str) -> None:
         """Follow the script after a shell's -c."""
         at = 0 if command.program in INERT else script_in(filled.words)
         if at:
@@ -127,7 +127,7 @@ class _Runner:
             inner = parse_at(text, body.line, body.column, None if body.caller else place, spent).commands
             self.run(_moved(inner, body), outer=filled, depth=depth + 1, inside=inside)
 
-    def _called(self, filled: Command, outer: Command | None, depth: int) -> None:
+    def _called(self, filled: SimpleCommand, outer: SimpleCommand | None, depth: int) -> None:
         """Follow a script that was given beside this one."""
         at = _script_at(filled, self.scripts)
         if at < 0:
@@ -143,7 +143,7 @@ class _Runner:
         self.run(moved, outer=outer if is_sourced or at == 0 else filled, depth=depth + 1)
         self.scripts[name] = kept
 
-    def _text(self, words: tuple[Word, ...], command: Command) -> tuple[str, Places, frozenset[int]]:
+    def _text(self, words: tuple[Word, ...], command: SimpleCommand) -> tuple[str, Places, frozenset[int]]:
         """Return the text of several words, the place of each character, and what this shell has expanded."""
         cells: Cells = []
         for word in words:
@@ -152,7 +152,7 @@ class _Runner:
             cells += self.values.cells_of(word, command)
         return _of_cells(cells)
 
-    def _document(self, filled: Command, depth: int) -> None:
+    def _document(self, filled: SimpleCommand, depth: int) -> None:
         """Follow a here-document that a shell reads; keep one that is written to a script for later calls."""
         for redirection in filled.redirections:
             document = self.documents.get(id(redirection.target))
@@ -170,12 +170,12 @@ class _Runner:
                 self.run(inner, outer=filled.outer if is_alone else filled, depth=depth + 1)
 
 
-def _has_script(command: Command) -> bool:
+def _has_script(command: SimpleCommand) -> bool:
     at = next(i for i, word in enumerate(command.argv) if word.text.rpartition("/")[2] in SHELLS)
     return any(not word.text.startswith("-") or GIVEN.fullmatch(word.text) for word in command.argv[at + 1 :])
 
 
-def _script_at(command: Command, scripts: Mapping[str, str]) -> int:
+def _script_at(command: SimpleCommand, scripts: Mapping[str, str]) -> int:
     """Return the index of the word that calls a known script; -1 for none."""
     argv = command.argv
     if not scripts or (command.program in INERT and command.program not in ("source", ".")):
@@ -190,7 +190,7 @@ def _script_at(command: Command, scripts: Mapping[str, str]) -> int:
     return -1
 
 
-def _called_command(command: Command, caller: Word, name: str) -> Command:
+def _called_command(command: SimpleCommand, caller: Word, name: str) -> SimpleCommand:
     def moved(word: Word) -> Word:
         where = f"{name}, line {word.line}"
         return replace(word, line=caller.line, column=caller.column, caller=caller, where=where)
@@ -199,7 +199,7 @@ def _called_command(command: Command, caller: Word, name: str) -> Command:
     return replace(command, words=tuple(map(moved, command.words)), redirections=redirections)
 
 
-def _moved(commands: list[Command], body: Word) -> list[Command]:
+def _moved(commands: list[SimpleCommand], body: Word) -> list[SimpleCommand]:
     """Return commands from a word of another script, placed at its caller."""
     if body.caller is None:
         return commands
@@ -244,20 +244,20 @@ def called(text: str) -> list[str]:
 OF_A_JOB = r"(?:JOB_?ID|JOB_NAME|SUBMIT_DIR|(?:JOB_)?NODELIST|JOB_PARTITION|CLUSTER_NAME)\b"
 
 
-def within_job(commands: list[Command], written: list[Command]) -> list[Command]:
+def within_job(commands: list[SimpleCommand], written: list[SimpleCommand]) -> list[SimpleCommand]:
     """Return the commands without those that run only before the submission; `written` are those of the script."""
     outside = _before_submission(written)
     return [each for each in commands if id(_outermost(each)) not in outside] if outside else commands
 
 
-def _outermost(command: Command) -> Command:
+def _outermost(command: SimpleCommand) -> SimpleCommand:
     """Return the command of the script that leads to this one."""
     while command.outer is not None:
         command = command.outer
     return command.source or command
 
 
-def _before_submission(commands: list[Command]) -> frozenset[int]:
+def _before_submission(commands: list[SimpleCommand]) -> frozenset[int]:
     """Return the identities of commands behind a test that no variable of a job is set."""
     outside: set[int] = set()
     for at, command in enumerate(commands):
@@ -273,11 +273,11 @@ def _before_submission(commands: list[Command]) -> frozenset[int]:
     return frozenset(outside)
 
 
-def _is_within(command: Command, branches: list[tuple[int, int]]) -> bool:
+def _is_within(command: SimpleCommand, branches: list[tuple[int, int]]) -> bool:
     return command.outer is None and any((block.number, block.branch) in branches for block in command.blocks)
 
 
-def _chained(commands: list[Command], depth: int) -> set[int]:
+def _chained(commands: list[SimpleCommand], depth: int) -> set[int]:
     chain: set[int] = set()
     for command in commands:
         is_grouped = len(command.blocks) > depth
@@ -289,7 +289,7 @@ def _chained(commands: list[Command], depth: int) -> set[int]:
     return chain
 
 
-def _is_unset(command: Command) -> bool | None:
+def _is_unset(command: SimpleCommand) -> bool | None:
     """Say whether a test asks that a variable of a job is unset (True) or set (False); None for another test."""
     if command.program not in ("[", "[[", "test"):
         return None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from echelon.lint.command import Command, Word
+from echelon.lint.command import SimpleCommand, Word
 
 if TYPE_CHECKING:
-    from echelon.lint.batch import Option
+    from echelon.lint.batch import BatchOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def hit(
-    place: Word | Option, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
+    place: Word | BatchOption, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
 ) -> Hit:
     """Return a hit at a word or an option; `--fix` replaces it with `becomes`."""
     if isinstance(place, Word) and place.caller is not None:
@@ -107,11 +107,11 @@ def judged(mistake: Hit, *, is_certain: bool) -> Hit:
     return mistake if is_certain else replace(mistake, severity="warning")
 
 
-def written(place: Word | Option) -> str:
+def written(place: Word | BatchOption) -> str:
     return place.raw if isinstance(place, Word) else place.written
 
 
-def line_before(lines: Sequence[str], command: Command, text: str) -> tuple[Edit, ...]:
+def line_before(lines: Sequence[str], command: SimpleCommand, text: str) -> tuple[Edit, ...]:
     """Return the edit that inserts a line before a command; none if the command does not begin a line."""
     first = command.words[0]
     before, number = lines[first.line - 1][: first.column - 1], first.line

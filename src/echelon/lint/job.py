@@ -15,15 +15,15 @@ from echelon import units
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.lint import shell
-from echelon.lint.batch import Header, Option
+from echelon.lint.batch import BatchHeader, BatchOption
 from echelon.lint.batch import read as read_header
-from echelon.lint.command import Command, Document, Script
+from echelon.lint.command import Document, ParsedScript, SimpleCommand
 from echelon.lint.executed_commands import running, within_job
 from echelon.lint.finding import lines_of
 from echelon.lint.program import Program
-from echelon.lint.starts import Start, starts
+from echelon.lint.starts import StartedProgram, starts
 from echelon.lint.toml import words
-from echelon.lint.values import EXPORTS, Variable, assignments
+from echelon.lint.values import EXPORTS, VariableAssignment, assignments
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine, NodeType, Partition
@@ -44,7 +44,7 @@ MOST_DEVICES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobScript:
     """A shell script."""
 
     path: str
@@ -55,7 +55,7 @@ class Job:
     """The training scripts that were given beside it."""
     scripts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The texts of the shell scripts that were given beside it, by name."""
-    writer: Job | None = field(default=None, repr=False)
+    writer: JobScript | None = field(default=None, repr=False)
     """The script that writes this one and fills in its variables."""
 
     @cached_property
@@ -64,17 +64,17 @@ class Job:
         return lines_of(self.text)
 
     @cached_property
-    def header(self) -> Header:
+    def header(self) -> BatchHeader:
         """The options that the script gives to Slurm."""
         return read_header(self.lines)
 
     @cached_property
-    def script(self) -> Script:
+    def script(self) -> ParsedScript:
         """The parsed commands; empty for a script of another shell."""
-        return shell.parse(self.text) if self.is_bash else Script()
+        return shell.parse(self.text) if self.is_bash else ParsedScript()
 
     @cached_property
-    def commands(self) -> list[Command]:
+    def commands(self) -> list[SimpleCommand]:
         """All commands that the job executes; those written in the script are `script.commands`."""
         commands = running(self.script, self.scripts)
         return within_job(commands, self.script.commands) if self.is_batch else commands
@@ -110,7 +110,7 @@ class Job:
         """Whether Slurm reads options of this script."""
         return bool(self.header.options)
 
-    def option(self, name: str) -> Option | None:
+    def option(self, name: str) -> BatchOption | None:
         """Return a Slurm option."""
         return self.header.last.get(name)
 
@@ -160,7 +160,7 @@ class Job:
         """Whether the job has components with different nodes."""
         return self.header.is_heterogeneous
 
-    def runs(self, start: Start, program: Program) -> bool:
+    def runs(self, start: StartedProgram, program: Program) -> bool:
         """Say whether a program is the one that is started, by its file name."""
         script = start.script
         return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
@@ -211,7 +211,7 @@ class Job:
         return self.asked("cpus-per-gpu") * self.devices_per_node
 
     @cached_property
-    def memory_option(self) -> Option | None:
+    def memory_option(self) -> BatchOption | None:
         return self.option("mem") or self.option("mem-per-gpu") or self.option("mem-per-cpu")
 
     @cached_property
@@ -238,7 +238,7 @@ class Job:
         return self.has_whole_nodes or is_wide or self.devices_per_node >= (there or MOST_DEVICES)
 
     @cached_property
-    def variables(self) -> tuple[Variable, ...]:
+    def variables(self) -> tuple[VariableAssignment, ...]:
         """Every assignment, in the order of the script."""
         return tuple(assignments(self.commands))
 
@@ -260,11 +260,11 @@ class Job:
         sourcing = [each for each in self.commands if each.program in ("source", ".")]
         return any(not re.search(r"activate|bashrc|profile|conda", each.argv[-1].text) for each in sourcing)
 
-    def last(self, name: str) -> Variable | None:
+    def last(self, name: str) -> VariableAssignment | None:
         return self._last.get(name)
 
     @cached_property
-    def _last(self) -> dict[str, Variable]:
+    def _last(self) -> dict[str, VariableAssignment]:
         return {variable.name: variable for variable in self.variables}
 
     @cached_property
@@ -279,7 +279,7 @@ class Job:
         loops = {word.text for command in self.commands if command.program == "for" for word in command.argv[1:2]}
         return frozenset({name for name in branched if len(values[name]) > 1} | loops)
 
-    def is_chosen(self, command: Command) -> bool:
+    def is_chosen(self, command: SimpleCommand) -> bool:
         """Say whether a command is in a branch that depends on the number of nodes or ranks."""
         if command.outer is not None and self.is_chosen(command.outer):
             return True
@@ -298,21 +298,21 @@ class Job:
         return frozenset(numbers)
 
     @cached_property
-    def starts(self) -> tuple[Start, ...]:
+    def starts(self) -> tuple[StartedProgram, ...]:
         """Every relevant program that is started, in the order of the script; empty for a heterogeneous job."""
         if self.is_heterogeneous:
             return ()
         return tuple(start for command in self.commands for start in starts(command))
 
-    def started(self, *names: str) -> Iterator[Start]:
+    def started(self, *names: str) -> Iterator[StartedProgram]:
         """Yield the starts of these programs."""
         return (start for start in self.starts if start.name in names)
 
-    def step_nodes(self, start: Start) -> int:
+    def step_nodes(self, start: StartedProgram) -> int:
         option = start.step.option("nodes", "N") if start.step else None
         return (self.number(option[1].partition("-")[0]) if option else 0) or self.num_nodes
 
-    def step_tasks_per_node(self, start: Start) -> int:
+    def step_tasks_per_node(self, start: StartedProgram) -> int:
         """Return how often a step starts a program on each node; 0 if unknown."""
         step = start.step
         if step is None or step.has_unknown:

@@ -11,7 +11,7 @@ from echelon.lint.pages import page_of
 from echelon.spec.severity import SEVERITIES
 
 
-class File(Protocol):
+class LintInput(Protocol):
     """The input of rules: a job, a program, or settings."""
 
     @property
@@ -21,7 +21,7 @@ class File(Protocol):
     def lines(self) -> list[str]: ...
 
 
-def look(files: Iterable[File], table: Iterable[Rule]) -> Iterator[Finding]:
+def look(files: Iterable[LintInput], table: Iterable[Rule]) -> Iterator[Finding]:
     """Apply every rule to every file."""
     rows = tuple(table)
     for file in files:

@@ -15,7 +15,7 @@ FAMILIES = ("request", "launch", "shell", "environment", "program", "settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class RulePage:
     """The documentation of a rule."""
 
     code: str
@@ -31,23 +31,23 @@ class Page:
     """The machine of the examples."""
 
 
-def all_pages() -> dict[str, Page]:
+def all_pages() -> dict[str, RulePage]:
     """Return the pages by code."""
     return dict(sorted((code, page) for family in FAMILIES for code, page in _of_family(family).items()))
 
 
-def page_of(code: str) -> Page:
+def page_of(code: str) -> RulePage:
     """Return the page of a rule; only its family is read."""
     return _of_family(FAMILIES[int(code[3]) - 1])[code]
 
 
 @cache
-def _of_family(family: str) -> dict[str, Page]:
+def _of_family(family: str) -> dict[str, RulePage]:
     rows = load(f"pages/{family}.toml").items()
-    return {code: Page(code=code, **{key: text.strip("\n") for key, text in row.items()}) for code, row in rows}
+    return {code: RulePage(code=code, **{key: text.strip("\n") for key, text in row.items()}) for code, row in rows}
 
 
-def find(code: str) -> Page:
+def find(code: str) -> RulePage:
     """Return a page; raise UsageError with the nearest codes for an unknown code."""
     pages = all_pages()
     page = pages.get(code.upper())

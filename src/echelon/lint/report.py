@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from echelon.lint.finding import Edit, Finding, counted
-from echelon.lint.pages import Page
+from echelon.lint.pages import RulePage
 from echelon.lint.run import Linted
 from echelon.spec.severity import SEVERITIES
 
@@ -104,12 +104,12 @@ def as_json(linted: Linted) -> str:
     )
 
 
-def listing(pages: dict[str, Page]) -> str:
+def listing(pages: dict[str, RulePage]) -> str:
     """Return one line for each rule."""
     return "".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in pages.values())
 
 
-def explanation(page: Page) -> str:
+def explanation(page: RulePage) -> str:
     """Return the page of one rule."""
     lines = [
         f"{page.code} ({page.severity}): {page.title}",
@@ -134,7 +134,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ANNOTATIONS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def sarif(linted: Linted, pages: dict[str, Page], version: str) -> str:
+def sarif(linted: Linted, pages: dict[str, RulePage], version: str) -> str:
     """Return one run of SARIF; its severity levels have the same names as ours."""
     codes = sorted({finding.code for finding in linted.findings})
     driver = {
@@ -147,7 +147,7 @@ def sarif(linted: Linted, pages: dict[str, Page], version: str) -> str:
     return json.dumps({"$schema": SARIF_SCHEMA, "version": SARIF_VERSION, "runs": [run]}, indent=1)
 
 
-def _rule(page: Page) -> dict[str, Any]:
+def _rule(page: RulePage) -> dict[str, Any]:
     return {
         "id": page.code,
         "shortDescription": {"text": page.title},

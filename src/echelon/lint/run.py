@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import table
-from echelon.lint.command import Command, Document
+from echelon.lint.command import Document, SimpleCommand
 from echelon.lint.finding import Edit, Finding, Hit, lines_of
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.look import finding, is_silenced, look, ordered
 from echelon.lint.program import Program
-from echelon.lint.rules.settings import Settings
+from echelon.lint.rules.settings import SettingsFile
 from echelon.lint.toml import words
 from echelon.lint.visibility import placed
 from echelon.script.source import parse
 
 if TYPE_CHECKING:
-    from echelon.lint.job import Job
+    from echelon.lint.job import JobScript
     from echelon.machines.machine import Machine
 
 
@@ -66,13 +66,13 @@ def lint(
     for path, text in texts.items():
         if kind(path, text) == "shell":
             own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
-            job = Job(path=path, text=text, today=today, programs=known, scripts=own)
+            job = JobScript(path=path, text=text, today=today, programs=known, scripts=own)
             for script, lines in [(job, 0), *jobs_inside(job)]:
                 jobs.append(replace(script, machine=machine or recognise(script, machines or {})))
                 findings += [moved(hit, lines) for hit in look(jobs[-1:], table.OF_JOBS)]
     findings += look([placed(program, jobs) for program in programs], table.OF_PROGRAMS)
     settings = [
-        Settings(path=path, text=text, jobs=tuple(jobs))
+        SettingsFile(path=path, text=text, jobs=tuple(jobs))
         for path, text in texts.items()
         if kind(path, text) == "settings"
     ]
@@ -137,7 +137,7 @@ def _syntax(text: str, path: str) -> Hit:
     return Hit(line=1, message="Python cannot read this file: the nesting is too deep")
 
 
-def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
+def recognise(job: JobScript, machines: Mapping[str, Machine]) -> Machine | None:
     """Return the only machine that has the job's partition, and its type of device if the job names one.
 
     If many sites have a partition of this name, the type of device must agree.
@@ -158,7 +158,7 @@ def recognise(job: Job, machines: Mapping[str, Machine]) -> Machine | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def jobs_inside(job: Job) -> Iterator[tuple[Job, int]]:
+def jobs_inside(job: JobScript) -> Iterator[tuple[JobScript, int]]:
     """Yield each job inside of a script, and the number of lines before it."""
     directive = words()["slurm"]["directive"]
     for document in job.script.documents:
@@ -170,7 +170,7 @@ def jobs_inside(job: Job) -> Iterator[tuple[Job, int]]:
             yield inner, document.line - 1
 
 
-def _reader(job: Job, document: Document) -> Command | None:
+def _reader(job: JobScript, document: Document) -> SimpleCommand | None:
     return next(
         (
             command
@@ -181,11 +181,11 @@ def _reader(job: Job, document: Document) -> Command | None:
     )
 
 
-def _submits(command: Command) -> bool:
+def _submits(command: SimpleCommand) -> bool:
     return any(word.text.rpartition("/")[2] == words()["slurm"]["submit"] for word in command.argv)
 
 
-def _is_written(command: Command) -> bool:
+def _is_written(command: SimpleCommand) -> bool:
     is_redirected = any(redirection.operator in (">", ">|") for redirection in command.redirections)
     return command.program == "tee" or (command.program == "cat" and (is_redirected or command.ending == "|"))
 

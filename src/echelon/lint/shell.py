@@ -10,7 +10,17 @@ import bisect
 import re
 from collections.abc import Callable
 
-from echelon.lint.command import CLOSING, Blocks, Command, Document, Problem, Redirection, Script, Word, script_in
+from echelon.lint.command import (
+    CLOSING,
+    Blocks,
+    Document,
+    ParsedScript,
+    Redirection,
+    SimpleCommand,
+    SyntaxProblem,
+    Word,
+    script_in,
+)
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
@@ -24,13 +34,13 @@ DEEPEST = 4  # bash -c inside bash -c
 MOST_NESTED = 20  # substitutions in quotes in substitutions
 
 
-def parse(text: str) -> Script:
+def parse(text: str) -> ParsedScript:
     """Parse a whole script; text that cannot be parsed becomes a problem, never an exception.
 
     >>> [word.text for word in parse("srun  -n 2 'a b' # now").commands[0].words]
     ['srun', '-n', '2', 'a b']
     """
-    script = Script()
+    script = ParsedScript()
     _Reader(text, script, first_line=1, first_column=1, outer=None, depth=0).run()
     return script
 
@@ -38,12 +48,12 @@ def parse(text: str) -> Script:
 def parse_at(
     text: str, line: int, column: int, place: Callable[[int], tuple[int, int]] | None = None,
     spent: frozenset[int] = frozenset(),
-) -> Script:  # fmt: skip
+) -> ParsedScript:  # fmt: skip
     """Parse a piece of a script that begins at a place of its file; `place` maps each character to its place.
 
     `spent` are the positions of $ and ` that an outer shell has expanded: they are text here.
     """
-    script = Script()
+    script = ParsedScript()
     _Reader(text, script, first_line=line, first_column=column, outer=None, depth=0, place=place, spent=spent).run()
     return script
 
@@ -74,8 +84,8 @@ def unescaped(text: str) -> tuple[str, frozenset[int]]:
 
 class _Reader:
     def __init__(
-        self, text: str, script: Script, *, first_line: int, first_column: int, outer: Command | None, depth: int,
-        place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
+        self, text: str, script: ParsedScript, *, first_line: int, first_column: int, outer: SimpleCommand | None,
+        depth: int, place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         self.known_place, self.spent = place, spent
         self.text, self.script, self.outer, self.depth = text, script, outer, depth
@@ -127,7 +137,7 @@ class _Reader:
             is_closing = first.raw in CLOSING
             if is_closing:
                 self.blocks.close(first.raw)
-            command = Command(
+            command = SimpleCommand(
                 words=tuple(self.words), keyword=self.keyword, outer=self.outer, ending=ending,
                 blocks=tuple(self.blocks.open), redirections=tuple(self.redirections),
             )  # fmt: skip
@@ -136,7 +146,7 @@ class _Reader:
             self._inner(command)
         self.words, self.keyword, self.redirections = [], "", []
 
-    def _inner(self, command: Command) -> None:
+    def _inner(self, command: SimpleCommand) -> None:
         """Parse the script of a `bash -c`, wherever it stands in the command."""
         at = script_in(command.words) if self.depth < DEEPEST else 0
         if at:
@@ -358,4 +368,4 @@ class _Reader:
     def _problem(self, text: str, at: int) -> None:
         if self.outer is None:
             line, column = self._place(at)
-            self.script.problems.append(Problem(what=text, line=line, column=column))
+            self.script.problems.append(SyntaxProblem(what=text, line=line, column=column))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from echelon.lint.command import SHELLS, Command, Word
+from echelon.lint.command import SHELLS, SimpleCommand, Word
 from echelon.lint.executed_commands import INERT
 from echelon.lint.toml import words
 
@@ -33,25 +33,25 @@ FOUND = re.compile(r"(?:\$\(|`)\s*(?:which|command -v|type -[pP]|readlink -f)\s+
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartedProgram:
     """A program that a command starts."""
 
     name: str
     """Its name; "torchrun" also stands for python -m torch.distributed.run."""
-    command: Command
+    command: SimpleCommand
     word: Word
     words: tuple[Word, ...]
     """Its own arguments, up to the next program."""
-    outer: tuple[Start, ...] = field(repr=False)
+    outer: tuple[StartedProgram, ...] = field(repr=False)
     """The programs that start it, outermost first."""
 
     @property
-    def step(self) -> Start | None:
+    def step(self) -> StartedProgram | None:
         """The srun around it, or itself."""
         return next((start for start in (*reversed(self.outer), self) if start.name == "srun"), None)
 
     @property
-    def container(self) -> Start | None:
+    def container(self) -> StartedProgram | None:
         """The container around it."""
         return next((start for start in self.outer if start.name in CONTAINERS), None)
 
@@ -117,15 +117,15 @@ def _may_be_several(word: Word) -> bool:
     return word.text.startswith(("$", "`")) and (word.raw[:1] != '"' or "@" in word.text)
 
 
-def starts(command: Command) -> list[Start]:
+def starts(command: SimpleCommand) -> list[StartedProgram]:
     """Return the programs of a command, outermost first."""
     outer = starts(command.outer) if command.outer else []
     argv = command.argv
-    programs: list[Start] = []
+    programs: list[StartedProgram] = []
     for number, (at, first, name) in enumerate(marks := _marks(argv)):
         end = marks[number + 1][0] if number + 1 < len(marks) else len(argv)
         before = (*outer, *programs)
-        programs.append(Start(name=name, command=command, word=argv[at], words=argv[first:end], outer=before))
+        programs.append(StartedProgram(name=name, command=command, word=argv[at], words=argv[first:end], outer=before))
     return programs
 
 

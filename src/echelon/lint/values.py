@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from echelon.lint.command import ASSIGNMENT, Block, Command, Word
+from echelon.lint.command import ASSIGNMENT, Block, SimpleCommand, Word
 from echelon.lint.shell import parse_at
 
 EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|[0-9]{1,9})\])?\})")
@@ -53,7 +53,7 @@ class Values:
         """Mark a variable as unknown."""
         self._known.pop(name, None)
 
-    def assign(self, word: Word, command: Command) -> None:
+    def assign(self, word: Word, command: SimpleCommand) -> None:
         """Execute an assignment."""
         match = ASSIGNMENT.match(word.raw)
         if match is None:
@@ -79,7 +79,7 @@ class Values:
             self._times[name] = self._times.get(name, 0) + 1 if conditions else 1
             self._blocks[name] = conditions
 
-    def _elements(self, word: Word, start: int, command: Command) -> list[Cells]:
+    def _elements(self, word: Word, start: int, command: SimpleCommand) -> list[Cells]:
         rest = word.raw[start:]
         if not rest.startswith("("):
             return [self.cells(word, command, start=start)]
@@ -94,13 +94,13 @@ class Values:
                 elements += _split(self.cells(own, command))
         return elements
 
-    def look(self, name: str, command: Command) -> list[Cells] | None:
+    def look(self, name: str, command: SimpleCommand) -> list[Cells] | None:
         """Return the elements of a variable; None if they are unknown, or depend on a branch."""
         elements = self._known.get(name)
         is_sure = self._times.get(name, 1) < 2 or set(self._blocks.get(name, ())) <= set(command.blocks)
         return elements if is_sure else None
 
-    def words(self, word: Word, command: Command) -> list[Word]:
+    def words(self, word: Word, command: SimpleCommand) -> list[Word]:
         """Return the words that one word expands to; the word itself if no variable in it is known."""
         if "$" not in word.raw or not any(self._of(found, command) for found in EXPANSION.finditer(word.raw)):
             return [word]
@@ -109,7 +109,7 @@ class Values:
             return [word]
         return [self._joined(part) for part in _split(cells)]
 
-    def cells_of(self, word: Word, command: Command) -> Cells:
+    def cells_of(self, word: Word, command: SimpleCommand) -> Cells:
         """Return the characters of a word, which an earlier expansion may have produced."""
         made = self._made.get(id(word))
         return made[1] if made else self.cells(word, command)
@@ -119,11 +119,11 @@ class Values:
         self._made[id(word)] = (word, cells)
         return word
 
-    def cells(self, word: Word, command: Command, start: int = 0) -> Cells:
+    def cells(self, word: Word, command: SimpleCommand, start: int = 0) -> Cells:
         """Return a word's characters without quotes, with known variables expanded."""
         return _Walk(word, command, self).run(start)
 
-    def _of(self, match: re.Match[str], command: Command) -> list[Cells] | None:
+    def _of(self, match: re.Match[str], command: SimpleCommand) -> list[Cells] | None:
         name, index = match[1] or match[2], match[3]
         elements = self.look(name, command)
         if elements is None:
@@ -136,7 +136,7 @@ class Values:
 class _Walk:
     """A pass over the raw text of a word."""
 
-    def __init__(self, word: Word, command: Command, values: Values) -> None:
+    def __init__(self, word: Word, command: SimpleCommand, values: Values) -> None:
         self.word, self.command, self.values, self.raw = word, command, values, word.raw
         self.cells: Cells = []
         self.line, self.column = word.line, word.column
@@ -252,13 +252,13 @@ EXPORTS = frozenset({"export", "declare", "typeset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class VariableAssignment:
     """An assignment of a variable."""
 
     name: str
     value: str
     word: Word
-    command: Command
+    command: SimpleCommand
     is_exported: bool
 
     @property
@@ -267,7 +267,7 @@ class Variable:
         return self.word.live[len(self.word.text) - len(self.value) :]
 
 
-def assignments(commands: list[Command]) -> Iterator[Variable]:
+def assignments(commands: list[SimpleCommand]) -> Iterator[VariableAssignment]:
     """Yield every assignment, in the order of the script."""
     exports_all = any(
         command.program == "set" and any(word.text in ("-a", "allexport") for word in command.argv)
@@ -291,14 +291,14 @@ def assignments(commands: list[Command]) -> Iterator[Variable]:
                 yield from _of_option(word, command)
 
 
-def _of_option(word: Word, command: Command) -> Iterator[Variable]:
+def _of_option(word: Word, command: SimpleCommand) -> Iterator[VariableAssignment]:
     for part in re.findall(r"(\w+=[^,]*)", word.text.removeprefix("--export=")):
         name, _, value = part.partition("=")
-        yield Variable(name=name, value=value, word=word, command=command, is_exported=True)
+        yield VariableAssignment(name=name, value=value, word=word, command=command, is_exported=True)
 
 
-def _assigned(word: Word, command: Command, *, is_exported: bool) -> Iterator[Variable]:
+def _assigned(word: Word, command: SimpleCommand, *, is_exported: bool) -> Iterator[VariableAssignment]:
     assignment = ASSIGNMENT.match(word.text)
     if assignment:
         value = word.text[assignment.end() :]
-        yield Variable(name=assignment[1], value=value, word=word, command=command, is_exported=is_exported)
+        yield VariableAssignment(name=assignment[1], value=value, word=word, command=command, is_exported=is_exported)

@@ -6,17 +6,17 @@ import re
 from dataclasses import replace
 
 from echelon.environment import digits
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.program import Program
-from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.starts import LAUNCHERS, StartedProgram
 from echelon.lint.toml import words
-from echelon.lint.values import Variable
+from echelon.lint.values import VariableAssignment
 
 VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 OWN, ALL, UNKNOWN = "own", "all", ""
 
 
-def seen_by(start: Start, job: Job) -> str:
+def seen_by(start: StartedProgram, job: JobScript) -> str:
     """Return whether each rank that is started sees its own device alone, or several; UNKNOWN if it is not certain."""
     if start.step is not None and start.step.has_unknown:
         return UNKNOWN
@@ -35,7 +35,7 @@ def seen_by(start: Start, job: Job) -> str:
     return ALL if is_several and binding in ("", "none") else OWN if job.devices_per_node == 1 else UNKNOWN
 
 
-def _ranks(launcher: Start | None, job: Job) -> int:
+def _ranks(launcher: StartedProgram | None, job: JobScript) -> int:
     """Return how many ranks a launcher starts on a node; 0 if unknown."""
     option = launcher.option("nproc-per-node", "num-gpus") if launcher else None
     if option is None:
@@ -43,19 +43,19 @@ def _ranks(launcher: Start | None, job: Job) -> int:
     return job.devices_per_node if option[1] in ("gpu", "auto") else job.number(option[1])
 
 
-def _asked(start: Start, job: Job, name: str) -> str:
+def _asked(start: StartedProgram, job: JobScript, name: str) -> str:
     """Return an option's value for a step: its own, or the job's."""
     option = start.step.option(name) if start.step else None
     return option[1] if option else job.value(name)
 
 
-def narrowing(job: Job) -> Variable | None:
+def narrowing(job: JobScript) -> VariableAssignment | None:
     """Return the variable with which each task chooses the only device that it sees."""
     mine = re.compile(rf"{words()['slurm']['variable']}LOCALID|LOCAL_RANK")
     return next((each for each in job.variables if each.name in VISIBLE and mine.search(each.value)), None)
 
 
-def placed(program: Program, jobs: list[Job]) -> Program:
+def placed(program: Program, jobs: list[JobScript]) -> Program:
     """Return a program with what its ranks see in the jobs that run it, and the largest number of their nodes."""
     runs = [(start, job) for job in jobs for start in job.starts if job.runs(start, program)]
     seen = {seen_by(start, job) for start, job in runs}

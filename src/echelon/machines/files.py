@@ -19,7 +19,7 @@ _FIRST_TABLE = re.compile(r"^\s*\[", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class MachineFile:
     """A machine file: its path and its text."""
 
     path: str
@@ -50,28 +50,28 @@ def user_folder(environ: Mapping[str, str]) -> str:
     return os.path.join(config, "echelon", "machines")
 
 
-def layers(environ: Mapping[str, str]) -> list[list[File]]:
+def layers(environ: Mapping[str, str]) -> list[list[MachineFile]]:
     """Return the files of each layer: ours, the site's, the user's, those of $ECHELON_MACHINES."""
     named = [entry for entry in environ.get("ECHELON_MACHINES", "").split(os.pathsep) if entry]
     folders = [_folder(folder) for folder in (OURS, SITE_FOLDER, user_folder(environ))]
     return [*folders, [file for entry in named for file in _entry(entry)]]
 
 
-def read(path: str) -> File:
+def read(path: str) -> MachineFile:
     """Read a file; raise UsageError if that fails."""
     try:
-        return File(path=path, text=regular_files.read_text(path))
+        return MachineFile(path=path, text=regular_files.read_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", hint=f"ls -l {path}") from None
 
 
-def _folder(folder: str) -> list[File]:
+def _folder(folder: str) -> list[MachineFile]:
     if not os.path.isdir(folder):
         return []
     return [read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)) if name.endswith(".toml")]
 
 
-def _entry(entry: str) -> list[File]:
+def _entry(entry: str) -> list[MachineFile]:
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
         return _folder(path)

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from echelon.environment import devices, threads
 from echelon.errors import UsageError
 from echelon.machines import files, schema
-from echelon.machines.files import File
-from echelon.machines.machine import Machine, NodeType, Row
+from echelon.machines.files import MachineFile
+from echelon.machines.machine import Machine, NodeType, SourcedFact
 from echelon.machines.schema import Where
 
 Values = dict[str, Any]
@@ -66,12 +66,12 @@ def refuse_unknown(name: str, known: Iterable[str]) -> NoReturn:
     )
 
 
-def read_file(file: File) -> Machine:
+def read_file(file: MachineFile) -> Machine:
     """Read a file that is complete by itself."""
     return _machine(_checked(file)[0])
 
 
-def _collect(layers: list[list[File]]) -> dict[str, Values]:
+def _collect(layers: list[list[MachineFile]]) -> dict[str, Values]:
     """Return the checked values of each machine; later layers override earlier ones."""
     by_name: dict[str, Values] = {}
     for layer in layers:
@@ -97,7 +97,7 @@ def _collect(layers: list[list[File]]) -> dict[str, Values]:
     return by_name
 
 
-def _checked(file: File) -> tuple[Values, bool]:
+def _checked(file: MachineFile) -> tuple[Values, bool]:
     tables = file.tables()
     where = Where(path=file.path, text=file.text)
     is_overlay = tables.pop("merge", False)
@@ -180,7 +180,7 @@ def overlay(below: Values, above: Values) -> Values:
     return merged
 
 
-def is_same(field: str, row: Row, other: Row) -> bool:
+def is_same(field: str, row: SourcedFact, other: SourcedFact) -> bool:
     """Say whether two rows are about the same thing."""
     return all(getattr(row, name) == getattr(other, name) for name in _IDENTITY[field])
 

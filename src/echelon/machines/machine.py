@@ -7,7 +7,7 @@ from datetime import date
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SourcedFact:
     """One published fact, or several facts from one source."""
 
     source: str
@@ -19,7 +19,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearestCores(Row):
+class NearestCores(SourcedFact):
     """The cores, the NUMA domain and the NIC that one device is attached to."""
 
     device: int
@@ -31,7 +31,7 @@ class NearestCores(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeType(Row):
+class NodeType(SourcedFact):
     """A type of node."""
 
     name: str
@@ -70,7 +70,7 @@ class NodeType(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLimit(Row):
+class TimeLimit(SourcedFact):
     """The time limit of jobs that are not larger than this."""
 
     max_nodes: int
@@ -78,7 +78,7 @@ class TimeLimit(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition(Row):
+class Partition(SourcedFact):
     """A partition, or a QOS that has limits of its own, with all published limits."""
 
     name: str
@@ -130,7 +130,7 @@ class Partition(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Billing(Row):
+class Billing(SourcedFact):
     """The cost of an hour: `per_node_hour`, or else factor × max(cores/…, memory/…, devices), each rounded up."""
 
     partitions: tuple[str, ...]
@@ -143,7 +143,7 @@ class Billing(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting(Row):
+class Setting(SourcedFact):
     """An environment variable that every rank needs on this machine."""
 
     name: str
@@ -163,7 +163,7 @@ class Setting(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container(Row):
+class Container(SourcedFact):
     """A convention of this machine for starting containers."""
 
     name: str
@@ -182,7 +182,7 @@ class Container(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Modules(Row):
+class Modules(SourcedFact):
     """Module commands that provide a Python with its framework."""
 
     framework: str
@@ -190,7 +190,7 @@ class Modules(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quirk(Row):
+class Quirk(SourcedFact):
     """A surprising property of the machine, with the repair."""
 
     about: str
@@ -201,7 +201,7 @@ class Quirk(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network(Row):
+class Network(SourcedFact):
     """The fast network."""
 
     kind: str
@@ -215,7 +215,7 @@ class Network(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference(Row):
+class Reference(SourcedFact):
     """The all-reduce performance of healthy nodes."""
 
     node_type: str
@@ -230,7 +230,7 @@ class Reference(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine(Row):
+class Machine(SourcedFact):
     """A computer centre's system, or a workstation."""
 
     name: str

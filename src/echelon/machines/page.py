@@ -15,8 +15,8 @@ from echelon.machines.machine import (
     Partition,
     Quirk,
     Reference,
-    Row,
     Setting,
+    SourcedFact,
 )
 from echelon.topology.cpu_lists import cpu_list
 
@@ -29,7 +29,7 @@ class _Sources:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
 
-    def mark(self, row: Row) -> str:
+    def mark(self, row: SourcedFact) -> str:
         """Return the number of a row's source, as [3]."""
         return f"[{self._numbers.setdefault((row.source, row.seen.isoformat()), len(self._numbers) + 1)}]"
 
@@ -79,7 +79,7 @@ def page(machine: Machine) -> str:
         lines.append(_retired(machine).capitalize())
     lines += _wrapped(f"{_asked(machine)} {sources.mark(machine)}", "")
     lines += _noted(machine, "")
-    parts: tuple[tuple[str, Sequence[Row]], ...] = (
+    parts: tuple[tuple[str, Sequence[SourcedFact]], ...] = (
         ("partitions", machine.partitions),
         ("nodes", machine.node_types),
         ("billing", machine.billing),
@@ -109,7 +109,7 @@ def _asked(machine: Machine) -> str:
     return text if machine.complete or not machine.partitions else f"{text} There may be more partitions than these."
 
 
-def _row(row: Row, sources: _Sources) -> list[str]:
+def _row(row: SourcedFact, sources: _Sources) -> list[str]:
     head, *more = _words(row)
     lines = _wrapped(f"{head} {sources.mark(row)}", "  ")
     for text in more:
@@ -117,7 +117,7 @@ def _row(row: Row, sources: _Sources) -> list[str]:
     return lines + _noted(row, "    ")
 
 
-def _noted(row: Row, indent: str) -> list[str]:
+def _noted(row: SourcedFact, indent: str) -> list[str]:
     return _wrapped(row.note, indent) if row.note else []
 
 
@@ -132,7 +132,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     )
 
 
-def _words(row: Row) -> list[str]:
+def _words(row: SourcedFact) -> list[str]:
     """Return a row's facts: the first line, then further lines."""
     if isinstance(row, Partition):
         return [f"{row.name}: {', '.join(_limits(row))}", *_conditions(row)]

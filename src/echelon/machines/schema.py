@@ -19,8 +19,8 @@ from echelon.machines.machine import (
     NodeType,
     Partition,
     Reference,
-    Row,
     Setting,
+    SourcedFact,
 )
 
 WHERE = "-where"
@@ -51,21 +51,21 @@ _EXAMPLES = {
     "node_type": 'node_type = "the name of a [[node_type]]"',
 }  # fmt: skip
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=SourcedFact)
 
 
 _LAST = ("note", "source", "seen")  # the source follows the facts
 _FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
 
 
-def fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+def fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
     """Return the TOML name and the type of each field of a row."""
     if cls not in _FIELDS:
         _FIELDS[cls] = _read_fields(cls)
     return _FIELDS[cls]
 
 
-def _read_fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+def _read_fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
     hints = get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.name not in ("path", *_LAST)]
     names += _LAST
@@ -75,7 +75,7 @@ def _read_fields(cls: type[Row]) -> dict[str, tuple[str, Any]]:
     }
 
 
-def keys(cls: type[Row]) -> dict[str, tuple[str, Any]]:
+def keys(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
     """Return the field and the type of each key of a table."""
     return {key: (name, kind) for name, (key, kind) in fields(cls).items()}
 
@@ -85,13 +85,13 @@ def toml_key(field: str) -> str:
     return "date" if field == "seen" else field
 
 
-def row_class(kind: Any) -> type[Row] | None:
+def row_class(kind: Any) -> type[SourcedFact] | None:
     """Return the class of the rows in a field; None for other fields."""
     first = get_args(kind)[0] if get_args(kind) else None
-    return first if isinstance(first, type) and issubclass(first, Row) else None
+    return first if isinstance(first, type) and issubclass(first, SourcedFact) else None
 
 
-def check(cls: type[Row], table: dict[str, Any], where: Where) -> dict[str, Any]:
+def check(cls: type[SourcedFact], table: dict[str, Any], where: Where) -> dict[str, Any]:
     """Return a table's values by field, with nested rows likewise; raise UsageError for invalid values.
 
     Missing keys are accepted here: an overlay file may lack them.
@@ -156,7 +156,7 @@ def _refuse_key(key: str, value: Any, known: list[str], where: Where) -> NoRetur
     )
 
 
-def _value(cls: type[Row], field: str, kind: Any, raw: Any, where: Where) -> Any:
+def _value(cls: type[SourcedFact], field: str, kind: Any, raw: Any, where: Where) -> Any:
     key = toml_key(field)
     wanted, value = _as(kind, raw)
     if wanted:

@@ -13,7 +13,7 @@ from typing import Any
 from echelon import units
 from echelon.errors import UsageError
 from echelon.machines import files, load, schema
-from echelon.machines.machine import Machine, Reference, Row
+from echelon.machines.machine import Machine, Reference, SourcedFact
 from echelon.topology.cpu_lists import cpu_list
 
 
@@ -31,7 +31,7 @@ def as_overlay(machine: Machine, *, comments: Sequence[str] = ()) -> str:
     return head + "\n".join(["\n".join(["merge = true", *kept]) + "\n", *whole[1:]])
 
 
-def as_plain(row: Row) -> dict[str, Any]:
+def as_plain(row: SourcedFact) -> dict[str, Any]:
     """Return a row for JSON, with the keys of the file; unknown values are null."""
     plain: dict[str, Any] = {}
     for name, (key, kind) in schema.fields(type(row)).items():
@@ -45,7 +45,7 @@ def as_plain(row: Row) -> dict[str, Any]:
     return plain
 
 
-def _tables(row: Row, header: str) -> list[str]:
+def _tables(row: SourcedFact, header: str) -> list[str]:
     """Return a row's own lines, then those of its nested rows."""
     lines = [f"[[{header}]]"] if header else []
     inner: list[str] = []

@@ -14,7 +14,7 @@ from echelon.monitor import stragglers, training
 from echelon.monitor.attempts import Attempt, Phase
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.stragglers import Straggler
-from echelon.monitor.training import Training
+from echelon.monitor.training import MeasuredTraining
 from echelon.node.pulse import seconds_of
 
 SLOW = 3.0
@@ -22,7 +22,7 @@ SLOW = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class StepStatistics:
     """The steps of the optimizers, as PyTorch made them."""
 
     number: int
@@ -39,7 +39,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceUse:
     """How busy a device was, from one look every ten seconds."""
 
     node: str
@@ -65,13 +65,13 @@ class Account:
     """What the run cost by the machine's rule; None if no rule is known."""
     billed_unit: str
     phases: tuple[Phase, ...]
-    steps: Steps | None
+    steps: StepStatistics | None
     """None: no PyTorch optimizer made a step, or the run is older than its samples."""
-    training: Training | None
+    training: MeasuredTraining | None
     """None: no rank has measured its steps."""
     stragglers: tuple[Straggler, ...]
     """The ranks of the last attempt that made the others wait, over all its steps."""
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceUse, ...]
     energy_joules: float | None
     """Of all devices that tell it, beside the run; None: no device does."""
     attempts: tuple[Attempt, ...]
@@ -141,7 +141,7 @@ def _billed(booking: dict[str, Any], seconds: float) -> tuple[float | None, str]
     return billed * seconds / (60 * minutes), str(booking.get("billed_unit", ""))
 
 
-def _steps(attempts: list[Attempt]) -> Steps | None:
+def _steps(attempts: list[Attempt]) -> StepStatistics | None:
     number = sum(attempt.num_steps for attempt in attempts)
     if not number:
         return None
@@ -154,7 +154,7 @@ def _steps(attempts: list[Attempt]) -> Steps | None:
     median = _quantile(times, 0.5)
     whole = sum(seconds_of(bucket) * count for bucket, count in times.items())
     slow = sum(seconds_of(bucket) * count for bucket, count in times.items() if seconds_of(bucket) > SLOW * median)
-    return Steps(
+    return StepStatistics(
         number=number,
         num_again=sum(max(0, before.reached - after.continued_after) for before, after in pairwise(attempts)),
         per_second=between / passed if passed > 0 else 0.0,
@@ -183,14 +183,14 @@ def _stragglers(attempts: list[Attempt]) -> list[Straggler]:
     return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps)
 
 
-def _devices(recorded: Recorded) -> tuple[Device, ...]:
+def _devices(recorded: Recorded) -> tuple[DeviceUse, ...]:
     """Return the load of each device: from the report, or from the newest samples of a run that has none."""
     load: dict[str, list[dict[str, Any]]] = {}
     for sample in recorded.samples:
         load.update(sample.get("load", {}))
     load.update(recorded.report.get("load", {}))
     return tuple(
-        Device(
+        DeviceUse(
             node=node,
             number=int(row["device"]),
             mean=float(row["mean"]),

@@ -36,7 +36,7 @@ class _Sample:
     ranks: list[Measures]
 
 
-class Facts:
+class SampleFacts:
     """Looks at the samples of a run, in their order, and says what is new.
 
     `is_unshared` says whether the script is one for a single device that is not scaled; it is asked once, if at all.

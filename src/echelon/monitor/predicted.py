@@ -10,7 +10,7 @@ from typing import Any
 
 from echelon.estimate import remembered_memory, trainings
 from echelon.estimate.devices import CPU, Device
-from echelon.estimate.remembered_memory import Prediction
+from echelon.estimate.remembered_memory import RememberedMemory
 from echelon.estimate.speed import remembered_time
 from echelon.estimate.speed.remembered_time import Estimate
 from echelon.estimate.trainings import Training
@@ -24,7 +24,7 @@ from echelon.units import size, step_time
 class PredictedMemory:
     """A prediction, and what the run measured of it."""
 
-    prediction: Prediction
+    prediction: RememberedMemory
     run: str
     allocated_bytes: int | None
     """None: a CPU's allocator is not measured."""

@@ -10,7 +10,7 @@ from echelon.monitor import stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import COMMUNICATION, DATA, SAVES, Training
+from echelon.monitor.training import COMMUNICATION, DATA, SAVES, MeasuredTraining
 from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
@@ -89,7 +89,9 @@ def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Cal
     return pairs
 
 
-def _compared_trainings(one: Training, other: Training) -> list[tuple[str, float, float, Callable[[Any], str]]]:
+def _compared_trainings(
+    one: MeasuredTraining, other: MeasuredTraining
+) -> list[tuple[str, float, float, Callable[[Any], str]]]:
     pairs: list[tuple[str, float, float, Callable[[Any], str]]] = []
     if one.samples_per_second is not None and other.samples_per_second is not None:
         pairs.append(("samples a second", one.samples_per_second, other.samples_per_second, rate))
@@ -170,7 +172,7 @@ def _training(account: Account) -> list[str]:
     return lines
 
 
-def _memory(training: Training) -> str:
+def _memory(training: MeasuredTraining) -> str:
     words = []
     if training.peak_allocated_bytes is not None and training.peak_reserved_bytes is not None:
         words.append(f"of a device at most {size(training.peak_allocated_bytes)}")
@@ -255,7 +257,7 @@ def used(recorded: Recorded, account: Account) -> str:
     return text + "."
 
 
-def _shares(training: Training) -> str:
+def _shares(training: MeasuredTraining) -> str:
     """Say what the steps' time was spent with; what was not measured is not told."""
     told = [f"{training.share(part):.0%} {what}" for part, what in _WAITS.items() if part in training.parts]
     computing = f"{1 - training.share(*_WAITS):.0%} of the training steps' time was computing"

@@ -21,7 +21,7 @@ PARTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class MeasuredTraining:
     """What ranks measured between the ends of their first and last steps."""
 
     parts: dict[str, float]
@@ -51,14 +51,14 @@ class Training:
         return sum(self.parts.get(part, 0.0) for part in parts) / self.seconds if self.seconds else 0.0
 
 
-def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> Training | None:
+def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> MeasuredTraining | None:
     """Return what the steps were made of; None if no rank has told it."""
     told = [list(attempt.measures.values()) for attempt in attempts if any(attempt.measures.values())]
     if not told:
         return None
     losses = _losses(recorded)
     last = told[-1]
-    return Training(
+    return MeasuredTraining(
         parts=_parts(told),
         samples_per_second=_rate(told, "samples"),
         tokens_per_second=_rate(told, "tokens"),

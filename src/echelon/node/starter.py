@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..environment import devices, frameworks, surroundings, threads
 from ..environment.agent_place import job_id
-from ..environment.frameworks import Place
+from ..environment.frameworks import RankPlace
 from . import memory_folder, order, private, pulse, secret, sweep, warm_process
 from .agent_spec import AgentSpec, Placement
 from .binding import Binding
@@ -140,7 +140,7 @@ class Starter:
         self.warm = None
         self.why_exec = why
 
-    def variables(self, place: Place, message: Dict[str, Any]) -> Variables:
+    def variables(self, place: RankPlace, message: Dict[str, Any]) -> Variables:
         """Return the variables in which this rank's environment differs from the node's."""
         error_file = os.path.join(message["log_directory"], "rank-%d.error.json" % place.rank)
         result: Variables = dict(
@@ -190,9 +190,9 @@ def _spawn(argv: List[str], environ: Dict[str, str], standard: Tuple[int, int, i
             os.set_inheritable(descriptor, False)
 
 
-def place_of(message: Dict[str, Any], placement: Placement, offset: int) -> Place:
+def place_of(message: Dict[str, Any], placement: Placement, offset: int) -> RankPlace:
     """Return the place of this node's rank number `offset`, in the attempt that the message describes."""
-    return Place(
+    return RankPlace(
         rank=message["first_rank"] + offset,
         world_size=message["world_size"],
         local_rank=placement.first_local_rank + offset,
@@ -212,7 +212,7 @@ def with_argument(spec: AgentSpec, argument: str) -> List[str]:
     return [*spec.argv[:first], argument, *spec.argv[first:]]
 
 
-def new_rank(place: Place, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
+def new_rank(place: RankPlace, log_directory: str, forward: "Callable[[str, bytes], None] | None") -> Rank:
     """Return an unstarted rank with its log file; raise OSError if the log cannot be written."""
     os.makedirs(log_directory, mode=0o700, exist_ok=True)
     output = RankOutput(os.path.join(log_directory, "rank-%d.log" % place.rank), forward)

@@ -11,8 +11,8 @@ from echelon.errors import UsageError
 from echelon.machines.machine import Machine, Partition
 from echelon.plan import offers, site
 from echelon.plan.batch import share_of_batch
-from echelon.plan.candidates import Candidate, as_devices, candidates, choose, product
-from echelon.plan.misfit import Misfit, Way, way
+from echelon.plan.candidates import PartitionCandidate, as_devices, candidates, choose, product
+from echelon.plan.misfit import Alternative, Misfit, way
 from echelon.plan.shape import fair_memory, has_whole_nodes, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
 from echelon.units import amount, cost, size, slurm_time
@@ -107,7 +107,9 @@ def _refuse_retired(request: Request, machine: Machine, successor: Machine | Non
     instead = f"; its successor is {machine.successor}" if machine.successor else ""
     elsewhere = ""
     if successor is not None:
-        offer = offers.settle(request, Way(changes=()), partial(_booked, machine=successor, today=today))
+        offer = offers.accepted_request(
+            request, Alternative(changes=()), partial(_booked, machine=successor, today=today)
+        )
         if offer is not None:
             elsewhere = f"--machine {successor.name} {offers.written(request, offer)}".rstrip() + "   or, "
     read = f"to read its script anyway: echelon submit --machine {machine.name} --plain --dry-run …"
@@ -116,7 +118,7 @@ def _refuse_retired(request: Request, machine: Machine, successor: Machine | Non
     )
 
 
-def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ...]:
+def _core_map(chosen: PartitionCandidate, *, is_whole: bool) -> tuple[tuple[int, ...], ...]:
     """Return each local rank's cores, if Slurm can bind to them: on whole nodes whose devices are all used."""
     nearest = sorted(chosen.kind.nearest, key=lambda row: row.device)
     if not is_whole or not nearest or len(nearest) != chosen.laid.ranks_per_node:
@@ -124,7 +126,7 @@ def _core_map(chosen: Candidate, *, is_whole: bool) -> tuple[tuple[int, ...], ..
     return tuple(row.cores[: chosen.laid.cores_per_rank] for row in nearest[: chosen.laid.ranks_per_node])
 
 
-def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole: bool) -> tuple[Reason, ...]:
+def _reasons(request: Request, machine: Machine, chosen: PartitionCandidate, *, is_whole: bool) -> tuple[Reason, ...]:
     kind, laid, row = chosen.kind, chosen.laid, chosen.partition
     is_asked = laid.memory_bytes_per_node and not kind.memory_follows_devices
     memory = size(laid.memory_bytes_per_node) if is_asked else "Slurm's share"
@@ -150,7 +152,7 @@ def _reasons(request: Request, machine: Machine, chosen: Candidate, *, is_whole:
     )
 
 
-def _why_partition(request: Request, chosen: Candidate) -> str:
+def _why_partition(request: Request, chosen: PartitionCandidate) -> str:
     row = chosen.partition
     if request.partition or (request.qos and request.qos == row.qos):
         return f"as asked ({row.source})"
@@ -158,7 +160,7 @@ def _why_partition(request: Request, chosen: Candidate) -> str:
     return f"{cheapest} among those whose limits allow it ({row.source})"
 
 
-def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
+def _why_devices(chosen: PartitionCandidate, *, is_whole: bool) -> str:
     kind, laid = chosen.kind, chosen.laid
     if is_whole and laid.ranks_per_node < laid.devices_per_node:
         return (
@@ -171,12 +173,12 @@ def _why_devices(chosen: Candidate, *, is_whole: bool) -> str:
     return kind.chip or "as asked"
 
 
-def _why_time(chosen: Candidate) -> str:
+def _why_time(chosen: PartitionCandidate) -> str:
     most = chosen.partition.max_minutes_on(chosen.laid.num_nodes)
     return f"as asked; at most {slurm_time(most)} here" if most else "as asked; the limit is not published"
 
 
-def _why_bill(machine: Machine, chosen: Candidate) -> str:
+def _why_bill(machine: Machine, chosen: PartitionCandidate) -> str:
     if chosen.cost is None:
         return "the rule is not published"
     return f"if it runs to its time limit: {product(machine, chosen.partition, chosen.charged)}"
@@ -185,7 +187,7 @@ def _why_bill(machine: Machine, chosen: Candidate) -> str:
 ROUNDING = 1.1  # memory up to 1.1 times the share counts as the share, as in `echelon lint`
 
 
-def of(request: Request, machine: Machine, chosen: Candidate, today: date) -> tuple[str, ...]:
+def of(request: Request, machine: Machine, chosen: PartitionCandidate, today: date) -> tuple[str, ...]:
     """Return the notes; the most expensive comes first."""
     request = as_devices(request)
     notes = (_cheaper(request, machine, chosen, today), _cores(request, chosen), _memory(request, machine, chosen))
@@ -204,7 +206,7 @@ def unlisted(machine: Machine, row: Partition) -> tuple[str, ...]:
     )
 
 
-def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date) -> str:
+def _cheaper(request: Request, machine: Machine, chosen: PartitionCandidate, today: date) -> str:
     """Note a larger number of devices that costs less: 70 take 10 nodes of 8, and 72 take 9."""
     per_node, wanted = chosen.kind.num_devices or 0, request.num_devices
     if not per_node or not wanted or wanted % per_node == 0 or chosen.laid.num_nodes == 1:
@@ -223,7 +225,7 @@ def _cheaper(request: Request, machine: Machine, chosen: Candidate, today: date)
     return f"{full} GPUs cost less: {saved}, on {nodes}"
 
 
-def _cores(request: Request, chosen: Candidate) -> str:
+def _cores(request: Request, chosen: PartitionCandidate) -> str:
     """Note cores above the share of the devices: they are billed as devices, or taken from others'."""
     kind, laid = chosen.kind, chosen.laid
     share = (kind.cores_per_device or 0) * laid.devices_per_node
@@ -238,7 +240,7 @@ def _cores(request: Request, chosen: Candidate) -> str:
     )
 
 
-def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
+def _memory(request: Request, machine: Machine, chosen: PartitionCandidate) -> str:
     kind, laid = chosen.kind, chosen.laid
     asked = request.memory_bytes_per_device or request.memory_bytes_per_node
     share = fair_memory(kind) * laid.devices_per_node
@@ -253,14 +255,14 @@ def _memory(request: Request, machine: Machine, chosen: Candidate) -> str:
     return f"{size(laid.memory_bytes_per_node)} for {_some(chosen)}, but their share is {size(share)}{_billed(chosen)}"
 
 
-def _takes_all(chosen: Candidate) -> bool:
+def _takes_all(chosen: PartitionCandidate) -> bool:
     return chosen.partition.whole_nodes or chosen.laid.devices_per_node == chosen.kind.num_devices
 
 
-def _some(chosen: Candidate) -> str:
+def _some(chosen: PartitionCandidate) -> str:
     there = chosen.kind.num_devices
     return f"{chosen.laid.devices_per_node} of {units.counted(there, 'device') if there else 'the devices'} of a node"
 
 
-def _billed(chosen: Candidate) -> str:
+def _billed(chosen: PartitionCandidate) -> str:
     return "" if chosen.cost is None else f" (bill: {cost(chosen.cost, chosen.unit)})"

@@ -9,20 +9,20 @@ from datetime import date
 
 from echelon.errors import UsageError
 from echelon.machines.machine import Billing, Machine, NodeType, Partition
-from echelon.plan.limits import Case, Objection, objections
-from echelon.plan.misfit import Change, Misfit, Way, way
-from echelon.plan.shape import Shape, shape
+from echelon.plan.limits import Objection, RequestCase, objections
+from echelon.plan.misfit import Alternative, Change, Misfit, way
+from echelon.plan.shape import PlanShape, shape
 from echelon.spec import Request
 from echelon.units import amount, cost, counted, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PartitionCandidate:
     """A partition, laid out and judged for a request."""
 
     partition: Partition
     kind: NodeType
-    laid: Shape
+    laid: PlanShape
     objections: tuple[Objection, ...]
     charged: Charged
     cost: float | None
@@ -35,7 +35,7 @@ class Candidate:
         return self.cost if self.cost is not None else taken, self.laid.num_nodes, self.partition.preference
 
 
-def candidates(request: Request, machine: Machine, today: date) -> list[Candidate]:
+def candidates(request: Request, machine: Machine, today: date) -> list[PartitionCandidate]:
     """Return every partition of the machine, judged for the request; also a named one that a table may lack."""
     request = as_devices(request)
     judged = []
@@ -52,14 +52,14 @@ def candidates(request: Request, machine: Machine, today: date) -> list[Candidat
                 raise
             impossible = error
             continue
-        case = Case(request=request, partition=partition, kind=kind, laid=laid, today=today)
+        case = RequestCase(request=request, partition=partition, kind=kind, laid=laid, today=today)
         judged.append(_candidate(case, machine))
     if impossible is not None and not judged:
         raise impossible
     return judged
 
 
-def _candidate(case: Case, machine: Machine) -> Candidate:
+def _candidate(case: RequestCase, machine: Machine) -> PartitionCandidate:
     row, laid = rule(machine, case.partition.name), case.laid
     charged = Charged(
         num_nodes=laid.num_nodes,
@@ -69,7 +69,7 @@ def _candidate(case: Case, machine: Machine) -> Candidate:
         or (case.kind.memory_bytes_per_device or 0) * laid.ranks_per_node,
         minutes=case.request.minutes,
     )
-    return Candidate(
+    return PartitionCandidate(
         partition=case.partition,
         kind=case.kind,
         laid=laid,
@@ -104,7 +104,7 @@ def _unlisted(request: Request, machine: Machine) -> tuple[Partition, ...]:
     return (row,)
 
 
-def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candidate:
+def choose(request: Request, machine: Machine, judged: list[PartitionCandidate]) -> PartitionCandidate:
     """Return the cheapest partition that fits; raise UsageError with the limits if none does."""
     named = named_partitions(request, machine)
     if request.partition or named != machine.partitions:
@@ -117,7 +117,9 @@ def choose(request: Request, machine: Machine, judged: list[Candidate]) -> Candi
     raise _none_fits(machine, of_chip)
 
 
-def _named(request: Request, machine: Machine, judged: list[Candidate], named: tuple[Partition, ...]) -> Candidate:
+def _named(
+    request: Request, machine: Machine, judged: list[PartitionCandidate], named: tuple[Partition, ...]
+) -> PartitionCandidate:
     matches = [candidate for candidate in judged if candidate.partition in named]
     if not matches and named == () and machine.rows(request.partition, ""):
         rows = machine.rows(request.partition, "")
@@ -134,7 +136,7 @@ def _named(request: Request, machine: Machine, judged: list[Candidate], named: t
     raise _refusal(request, machine, _by_promise(matches)[0], judged)
 
 
-def _to(request: Request, row: Partition, label: str = "") -> Way:
+def _to(request: Request, row: Partition, label: str = "") -> Alternative:
     """Return the way to a partition: by its QOS, if the request names one."""
     if not (request.qos and row.qos):
         return way(label, partition=row.name)
@@ -160,7 +162,7 @@ def unknown_partition(name: str, machine: Machine) -> Misfit:
     )
 
 
-def _refuse_unknown_chip(request: Request, judged: list[Candidate]) -> None:
+def _refuse_unknown_chip(request: Request, judged: list[PartitionCandidate]) -> None:
     chips = sorted({candidate.kind.chip for candidate in judged})
     if request.chip and request.chip.lower() not in [chip.lower() for chip in chips]:
         import difflib
@@ -174,7 +176,9 @@ def _refuse_unknown_chip(request: Request, judged: list[Candidate]) -> None:
         )
 
 
-def _refusal(request: Request, machine: Machine, candidate: Candidate, judged: list[Candidate]) -> Misfit:
+def _refusal(
+    request: Request, machine: Machine, candidate: PartitionCandidate, judged: list[PartitionCandidate]
+) -> Misfit:
     """Explain why the named partition refuses the request; other partitions may accept it unchanged."""
     first = candidate.objections[0]
     texts = "; ".join(str(objection) for objection in candidate.objections)
@@ -186,7 +190,7 @@ def _refusal(request: Request, machine: Machine, candidate: Candidate, judged: l
     )
 
 
-def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
+def _none_fits(machine: Machine, judged: list[PartitionCandidate]) -> Misfit:
     """Explain which limits the open partitions have, and which partitions would accept the request if named."""
     ranked = sorted(judged, key=lambda candidate: len(candidate.objections))
     shown = [each for each in ranked if _is_open(each)]
@@ -202,7 +206,7 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     unasked = [each for each in promising if not _is_open(each)]
     named = [way(_for_whom(each), partition=each.partition.name) for each in unasked if len(each.objections) == 1]
     others = [each for each in unasked if len(each.objections) > 1]
-    later = [Way(changes=(("partition", each.partition.name),), is_last_resort=True) for each in others]
+    later = [Alternative(changes=(("partition", each.partition.name),), is_last_resort=True) for each in others]
     return Misfit(
         f"no partition of {machine.title} accepts this job:",
         ways=(*ways, *named, *later),
@@ -211,25 +215,25 @@ def _none_fits(machine: Machine, judged: list[Candidate]) -> Misfit:
     )
 
 
-def _for_whom(candidate: Candidate) -> str:
+def _for_whom(candidate: PartitionCandidate) -> str:
     return {"request": "if you have applied for it", "test": "for a short trial"}.get(candidate.partition.purpose, "")
 
 
-def _mending(candidate: Candidate) -> tuple[Way, ...]:
+def _mending(candidate: PartitionCandidate) -> tuple[Alternative, ...]:
     """Return the changes for the first broken limit; the others are judged again after the change."""
     is_hopeless = any(not objection.changes for objection in candidate.objections)
-    return () if is_hopeless else (Way(changes=candidate.objections[0].changes),)
+    return () if is_hopeless else (Alternative(changes=candidate.objections[0].changes),)
 
 
-def _is_open(candidate: Candidate) -> bool:
+def _is_open(candidate: PartitionCandidate) -> bool:
     return candidate.partition.purpose == "batch" and candidate.partition.retired_on is None
 
 
-def _by_promise(judged: Sequence[Candidate]) -> list[Candidate]:
+def _by_promise(judged: Sequence[PartitionCandidate]) -> list[PartitionCandidate]:
     return sorted(judged, key=_promise, reverse=True)
 
 
-def _promise(candidate: Candidate) -> tuple[bool, int, int, int]:
+def _promise(candidate: PartitionCandidate) -> tuple[bool, int, int, int]:
     """Rank how close a partition is: open to all, few broken limits, its size, or its time if only time is short."""
     first = candidate.objections[0].changes[:1] if candidate.objections else ()
     is_time = [name for name, _ in first] == ["minutes"]
@@ -237,11 +241,11 @@ def _promise(candidate: Candidate) -> tuple[bool, int, int, int]:
     return candidate.partition.purpose == "batch", -len(candidate.objections), longest, _reach(candidate)
 
 
-def _reach(candidate: Candidate) -> int:
+def _reach(candidate: PartitionCandidate) -> int:
     return candidate.partition.max_devices or (candidate.partition.max_nodes or 0) * (candidate.kind.num_devices or 1)
 
 
-def why_not(name: str, chosen: Candidate, judged: list[Candidate], machine: Machine) -> str:
+def why_not(name: str, chosen: PartitionCandidate, judged: list[PartitionCandidate], machine: Machine) -> str:
     """Say why a partition does not fit."""
     matches = [candidate for candidate in judged if candidate.partition.name == name]
     if not matches:
@@ -283,7 +287,7 @@ def as_devices(request: Request) -> Request:
 
 
 def _contradiction(devices: int, nodes: int, share: int) -> Misfit:
-    ways: list[Way] = []
+    ways: list[Alternative] = []
     if nodes:
         ways.append(way(num_devices=share * nodes))
         if devices % nodes == 0:

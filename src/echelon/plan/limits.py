@@ -8,7 +8,7 @@ from datetime import date
 
 from echelon.machines.machine import NodeType, Partition
 from echelon.plan.misfit import Change
-from echelon.plan.shape import Shape, fair_memory, usable_cores
+from echelon.plan.shape import PlanShape, fair_memory, usable_cores
 from echelon.spec import Request
 from echelon.units import GIB, counted, size, slurm_time
 
@@ -28,13 +28,13 @@ class Objection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RequestCase:
     """A request on a partition, with its layout."""
 
     request: Request
     partition: Partition
     kind: NodeType
-    laid: Shape
+    laid: PlanShape
     today: date
 
 
@@ -46,10 +46,10 @@ PURPOSES = {
 }
 
 Broken = tuple[str, str, tuple[Change, ...]]
-Check = Callable[[Case], "Broken | None"]
+Check = Callable[[RequestCase], "Broken | None"]
 
 
-def objections(case: Case) -> tuple[Objection, ...]:
+def objections(case: RequestCase) -> tuple[Objection, ...]:
     """Return all limits of the partition that the request breaks."""
     broken = [check(case) for check in CHECKS]
     return tuple(
@@ -58,14 +58,14 @@ def objections(case: Case) -> tuple[Objection, ...]:
     )
 
 
-def _retired(case: Case) -> Broken | None:
+def _retired(case: RequestCase) -> Broken | None:
     retired_on = case.partition.retired_on
     if retired_on is None or retired_on > case.today:
         return None
     return f"it closed on {retired_on}", "the job would start later", ()
 
 
-def _on_request(case: Case) -> Broken | None:
+def _on_request(case: RequestCase) -> Broken | None:
     row, request = case.partition, case.request
     if row.purpose == "batch" or row.name == request.partition or (request.qos and row.qos == request.qos):
         return None
@@ -73,14 +73,14 @@ def _on_request(case: Case) -> Broken | None:
     return purpose, "the job does not name it", (("partition", row.name),)
 
 
-def _chip(case: Case) -> Broken | None:
+def _chip(case: RequestCase) -> Broken | None:
     wanted = case.request.chip
     if not wanted or case.kind.chip.lower() in ("", wanted.lower()):
         return None
     return f"its nodes have {case.kind.chip}", f"the job asks for {wanted}", (("chip", case.kind.chip),)
 
 
-def _time(case: Case) -> Broken | None:
+def _time(case: RequestCase) -> Broken | None:
     most = case.partition.max_minutes_on(case.laid.num_nodes)
     if most is None or case.request.minutes <= most:
         return None
@@ -89,7 +89,7 @@ def _time(case: Case) -> Broken | None:
     return f"at most {slurm_time(most)} of time{size_words}", asked, (("minutes", most),)
 
 
-def _most_nodes(case: Case) -> Broken | None:
+def _most_nodes(case: RequestCase) -> Broken | None:
     most = case.partition.max_nodes
     if most is None or case.laid.num_nodes <= most:
         return None
@@ -102,14 +102,14 @@ def _most_nodes(case: Case) -> Broken | None:
     )
 
 
-def _least_nodes(case: Case) -> Broken | None:
+def _least_nodes(case: RequestCase) -> Broken | None:
     least = case.partition.min_nodes
     if least is None or case.laid.num_nodes >= least:
         return None
     return f"at least {counted(least, 'node')}", f"the job needs {case.laid.num_nodes}", _with_nodes(case, least)
 
 
-def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
+def _with_nodes(case: RequestCase, num_nodes: int) -> tuple[Change, ...]:
     """Return the changes to this number of nodes: full nodes, or with the requested devices on each."""
     if not case.request.num_devices:
         return (("num_nodes", num_nodes),)
@@ -118,7 +118,7 @@ def _with_nodes(case: Case, num_nodes: int) -> tuple[Change, ...]:
     return (("num_devices", num_nodes * (case.kind.num_devices or case.laid.ranks_per_node)),)
 
 
-def _most_devices(case: Case) -> Broken | None:
+def _most_devices(case: RequestCase) -> Broken | None:
     most = case.partition.max_devices
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if most is None or devices <= most:
@@ -130,7 +130,7 @@ def _most_devices(case: Case) -> Broken | None:
     )
 
 
-def _least_devices(case: Case) -> Broken | None:
+def _least_devices(case: RequestCase) -> Broken | None:
     least = case.partition.min_devices
     devices = case.laid.devices_per_node * case.laid.num_nodes
     if least is None or devices >= least:
@@ -142,7 +142,7 @@ def _least_devices(case: Case) -> Broken | None:
     )
 
 
-def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]:
+def _with_devices(case: RequestCase, number: int, *, above: bool) -> tuple[Change, ...]:
     """Return the changes to this number of devices, or the nearest number that the requested nodes allow."""
     nodes, per_node = case.request.num_nodes, case.laid.devices_per_node
     if not case.request.num_devices:
@@ -154,7 +154,7 @@ def _with_devices(case: Case, number: int, *, above: bool) -> tuple[Change, ...]
     return (("num_devices", (-(-number // nodes) if above else number // nodes) * nodes),)
 
 
-def _devices_of_node(case: Case) -> Broken | None:
+def _devices_of_node(case: RequestCase) -> Broken | None:
     per_node = [number for number in (case.partition.max_devices_per_node, case.kind.num_devices) if number]
     most = min(per_node, default=case.laid.ranks_per_node)
     if case.laid.ranks_per_node <= most:
@@ -163,7 +163,7 @@ def _devices_of_node(case: Case) -> Broken | None:
     return f"at most {counted(most, 'device')} on a node", asked, (("num_devices", most * case.laid.num_nodes),)
 
 
-def _unknown_node(case: Case) -> Broken | None:
+def _unknown_node(case: RequestCase) -> Broken | None:
     """Refuse several devices on a node of unknown size, unless the request has a number of nodes."""
     if case.kind.num_devices or case.laid.ranks_per_node == 1 or case.request.num_nodes:
         return None
@@ -172,7 +172,7 @@ def _unknown_node(case: Case) -> Broken | None:
     return "the number of GPUs of a node is not published", asked, (("num_nodes", 1),)
 
 
-def _cores(case: Case) -> Broken | None:
+def _cores(case: RequestCase) -> Broken | None:
     there, cores = usable_cores(case.kind), case.laid.cores_per_node
     if there and cores > there:
         reserved = f" ({len(case.kind.reserved_cores)} of {case.kind.num_cores} are reserved)"
@@ -188,7 +188,7 @@ def _cores(case: Case) -> Broken | None:
     return None
 
 
-def _cores_of_node(case: Case) -> Broken | None:
+def _cores_of_node(case: RequestCase) -> Broken | None:
     most, cores = case.partition.max_cores_per_node, case.laid.cores_per_node
     if most is None or cores <= most:
         return None
@@ -196,7 +196,7 @@ def _cores_of_node(case: Case) -> Broken | None:
     return f"at most {counted(most, 'core')} on a node", f"the job asks for {cores}", changes
 
 
-def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
+def _with_cores(case: RequestCase, cores_per_rank: int) -> tuple[Change, ...]:
     if cores_per_rank < 1:
         return ()
     threads = case.kind.threads_per_core or 1
@@ -205,7 +205,7 @@ def _with_cores(case: Case, cores_per_rank: int) -> tuple[Change, ...]:
     return (("cores_per_device", cores_per_rank),)
 
 
-def _memory(case: Case) -> Broken | None:
+def _memory(case: RequestCase) -> Broken | None:
     there, memory = case.kind.memory_bytes, case.laid.memory_bytes_per_node
     if not there or memory <= there:
         return None
@@ -213,14 +213,14 @@ def _memory(case: Case) -> Broken | None:
     return f"a node gives jobs {size(there)}", asked, _with_memory(case, there)
 
 
-def _memory_of_node(case: Case) -> Broken | None:
+def _memory_of_node(case: RequestCase) -> Broken | None:
     most, memory = case.partition.max_memory_bytes_per_node, case.laid.memory_bytes_per_node
     if most is None or memory <= most:
         return None
     return f"at most {size(most)} of memory on a node", f"the job asks for {size(memory)}", _with_memory(case, most)
 
 
-def _brought_memory(case: Case) -> Broken | None:
+def _brought_memory(case: RequestCase) -> Broken | None:
     """Refuse more memory than the share of the devices, where memory comes with devices."""
     share, ranks, memory = fair_memory(case.kind), case.laid.ranks_per_node, case.laid.memory_bytes_per_node
     if not case.kind.memory_follows_devices or not share or memory <= share * ranks:
@@ -229,7 +229,7 @@ def _brought_memory(case: Case) -> Broken | None:
     return f"each device brings {size(share)} of memory, and no more", asked, _with_memory(case, share * ranks)
 
 
-def _with_memory(case: Case, bytes_per_node: int) -> tuple[Change, ...]:
+def _with_memory(case: RequestCase, bytes_per_node: int) -> tuple[Change, ...]:
     """Return the change to this memory per node, in whole GiB, in the option that was used."""
     is_per_node = case.request.memory_bytes_per_node > 0
     most = bytes_per_node if is_per_node else bytes_per_node // case.laid.ranks_per_node
@@ -238,7 +238,7 @@ def _with_memory(case: Case, bytes_per_node: int) -> tuple[Change, ...]:
     return ((field, most // unit * unit),) if most >= unit else ()
 
 
-def _no_gres(case: Case) -> Broken | None:
+def _no_gres(case: RequestCase) -> Broken | None:
     if case.kind.gres or case.kind.vendor == "none":
         return None
     return "the Slurm option for its devices is not published", "the job needs devices", ()

@@ -18,7 +18,7 @@ USABLE = 0.9  # share of a device's memory: activations need at least the remain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class TrainedModel:
     """The model that is trained."""
 
     num_parameters: int
@@ -35,7 +35,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class DeviceGroup:
     """The devices of the training."""
 
     num_ranks: int
@@ -75,25 +75,25 @@ def layouts(num_ranks: int) -> list[Layout]:
     return simple + ([Layout(shard=num_ranks, offload=True)] if num_ranks > 1 else [])
 
 
-def fits(model: Model, devices: Devices) -> tuple[Fit, ...]:
+def fits(model: TrainedModel, devices: DeviceGroup) -> tuple[Fit, ...]:
     """Judge each strategy that this number of ranks allows."""
     possible = [layout for layout in layouts(devices.num_ranks) if devices.node_bytes or not layout.offload]
     return tuple(_fit(layout, model, devices) for layout in possible)
 
 
-def kept(layout: Layout, model: Model) -> dict[str, int]:
+def kept(layout: Layout, model: TrainedModel) -> dict[str, int]:
     """Return the bytes of weights, gradients and states that a rank keeps; docs/strategies derives the formulas."""
     states = share(model.state_bytes, layout.shard)
     weights = model.weight_bytes if layout.reshard == NEVER else share(model.weight_bytes, layout.shard)
     return {"weights": weights, "gradients": weights, "states": states}
 
 
-def _passing(layout: Layout, model: Model) -> int:
+def _passing(layout: Layout, model: TrainedModel) -> int:
     """Return the whole parts that exist during computation: buckets of gradients, or gathered weights."""
     return model.weight_bytes if layout.replicate > 1 or layout.reshard == AFTER_BACKWARD else 0
 
 
-def _fit(layout: Layout, model: Model, devices: Devices) -> Fit:
+def _fit(layout: Layout, model: TrainedModel, devices: DeviceGroup) -> Fit:
     mine, passing = kept(layout, model), _passing(layout, model)
     host = sum(mine.values()) if layout.offload else 0
     left = devices.device_bytes - (sum(mine.values()) - host) - passing
@@ -113,6 +113,6 @@ def _fit(layout: Layout, model: Model, devices: Devices) -> Fit:
     )
 
 
-def least_ranks(model: Model, device_bytes: int) -> int:
+def least_ranks(model: TrainedModel, device_bytes: int) -> int:
     """Return the fewest ranks on which fully sharded weights, gradients and states fit."""
     return max(1, math.ceil((2 * model.weight_bytes + model.state_bytes) / (USABLE * device_bytes)))

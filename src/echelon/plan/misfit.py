@@ -11,7 +11,7 @@ Change = tuple[str, int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Alternative:
     """Changes that together may make a request acceptable; a hint shows them only after a successful trial."""
 
     changes: tuple[Change, ...]
@@ -21,16 +21,16 @@ class Way:
     """Whether to show it only if no other change is accepted."""
 
 
-def way(label: str = "", /, **changes: int | str) -> Way:
+def way(label: str = "", /, **changes: int | str) -> Alternative:
     """Return a way that sets the named fields."""
-    return Way(changes=tuple(changes.items()), label=label)
+    return Alternative(changes=tuple(changes.items()), label=label)
 
 
 class Misfit(UsageError):
     """A refused request. `ways` are tried in order; the hint shows the first ones that are accepted."""
 
     def __init__(
-        self, message: str, *, ways: tuple[Way, ...] = (), num_shown: int = 1, hint: str = "", details: str = ""
+        self, message: str, *, ways: tuple[Alternative, ...] = (), num_shown: int = 1, hint: str = "", details: str = ""
     ) -> None:
         super().__init__(message, hint=hint, details=details)
         self.ways = ways

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from echelon.errors import UsageError
 from echelon.plan.candidates import changed
-from echelon.plan.misfit import Misfit, Way
+from echelon.plan.misfit import Alternative, Misfit
 from echelon.spec import Request
 from echelon.units import slurm_size, slurm_time
 
@@ -38,7 +38,7 @@ def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:
     for way in misfit.ways:
         if way.is_last_resort and texts:
             break
-        offer = settle(asked, way, judge)
+        offer = accepted_request(asked, way, judge)
         text = written(asked, offer) if offer is not None else ""
         if text:
             texts.setdefault(text, way.label)
@@ -48,7 +48,7 @@ def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:
     return "   or".join([first.lstrip(" ,"), *others])
 
 
-def settle(asked: Request, way: Way, judge: Judge) -> Request | None:
+def accepted_request(asked: Request, way: Alternative, judge: Judge) -> Request | None:
     """Apply a way, repair the result until it is accepted, and return it; None if that fails."""
     offer = _settled(asked, way, judge, {asked} if way.changes else set())
     if offer is None or asked.partition or not offer.partition:
@@ -57,7 +57,7 @@ def settle(asked: Request, way: Way, judge: Judge) -> Request | None:
     return unnamed if unnamed != asked and _is_accepted(unnamed, judge) else offer
 
 
-def _settled(asked: Request, way: Way, judge: Judge, tried: set[Request]) -> Request | None:
+def _settled(asked: Request, way: Alternative, judge: Judge, tried: set[Request]) -> Request | None:
     trial = changed(asked, way.changes)
     if trial in tried or len(tried) > MOST_TRIALS or not _can_be_typed(asked, trial):
         return None

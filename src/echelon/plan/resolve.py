@@ -9,9 +9,9 @@ from echelon.errors import UsageError
 from echelon.orders.checkpoint import variables as saved
 from echelon.plan import containers, spares
 from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
-from echelon.plan.site import Site, variables
+from echelon.plan.site import KnownMachine, variables
 from echelon.scheduler import members
-from echelon.scheduler.protocol import Allocation, Shape
+from echelon.scheduler.protocol import Allocation, RunShape
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
 
 # Variables that echelon sets in each rank; a common value would be wrong in all ranks but one.
@@ -43,7 +43,7 @@ class Surroundings:
     folder: str
     run_id: str
     run_directory: str
-    site: Site
+    site: KnownMachine
     cwd: str
     vendor: str
     """The vendor of the visible devices: "amd", "nvidia" or empty."""
@@ -159,7 +159,7 @@ def _step(job: Job, where: str, num_nodes: int, ranks_per_node: int, devices: in
         launcher, *options = job.launcher.words
         number = () if job.launcher.num_ranks else ("-n", str(num_nodes * ranks_per_node))
         return (launcher, *number, *options)
-    shape = Shape(
+    shape = RunShape(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
         devices_per_node=devices,

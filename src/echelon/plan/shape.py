@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from echelon.machines.machine import NodeType, Partition
-from echelon.plan.misfit import Misfit, Way, way
+from echelon.plan.misfit import Alternative, Misfit, way
 from echelon.spec import Request
 from echelon.units import counted, size
 
@@ -14,7 +14,7 @@ MOST_TIMES_THE_NODES = 2  # equal shares may take up to twice as many nodes as f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PlanShape:
     """Nodes, ranks and their shares; 0 means unpublished."""
 
     num_nodes: int
@@ -34,12 +34,12 @@ class Shape:
         return self.cores_per_rank * self.ranks_per_node
 
 
-def shape(request: Request, kind: NodeType, partition: Partition) -> Shape:
+def shape(request: Request, kind: NodeType, partition: Partition) -> PlanShape:
     """Lay out a request; other functions judge whether the partition allows it."""
     num_nodes, ranks, why = _nodes_and_ranks(request, kind, partition)
     is_whole = has_whole_nodes(request, kind, partition, ranks)
     devices = kind.num_devices if is_whole and kind.num_devices else ranks
-    return Shape(
+    return PlanShape(
         num_nodes=num_nodes,
         ranks_per_node=ranks,
         devices_per_node=devices,
@@ -108,7 +108,7 @@ def _wasteful(wanted: int, there: int) -> Misfit:
     )
 
 
-def _numbers(*numbers: int) -> tuple[Way, ...]:
+def _numbers(*numbers: int) -> tuple[Alternative, ...]:
     return tuple(way(num_devices=number) for number in numbers if number)
 
 
@@ -152,7 +152,7 @@ def fair_memory(kind: NodeType) -> int:
     return kind.memory_bytes // kind.num_devices >> 30 << 30  # whole gibibytes
 
 
-def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
+def why_cores(request: Request, kind: NodeType, laid: PlanShape, *, is_whole: bool) -> str:
     """Say where the number of cores of a rank comes from."""
     if request.cores_per_device:
         return "as asked"
@@ -168,7 +168,7 @@ def why_cores(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) 
     return "the fair share of a device" if kind.cores_per_device else "not published: Slurm's default"
 
 
-def why_memory(request: Request, kind: NodeType, laid: Shape, *, is_whole: bool) -> str:
+def why_memory(request: Request, kind: NodeType, laid: PlanShape, *, is_whole: bool) -> str:
     if kind.memory_follows_devices:
         amount = f"{size(kind.memory_bytes_per_device)} " if kind.memory_bytes_per_device else ""
         return f"left out: Slurm gives {amount}with each device here"

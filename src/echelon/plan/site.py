@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class KnownMachine:
     """The current machine, if it is known, and the software that was found."""
 
     machine: Machine | None = None
@@ -42,7 +42,7 @@ class Site:
 
 
 def variables(
-    site: Site, job_environ: tuple[tuple[str, str], ...], num_nodes: int
+    site: KnownMachine, job_environ: tuple[tuple[str, str], ...], num_nodes: int
 ) -> tuple[tuple[Variable, ...], tuple[Reason, ...]]:
     """Return the machine's settings that the user has not set, and a reason for every setting."""
     if site.machine is None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
 from echelon.scheduler.protocol import (
+    AgentStart,
     Allocation,
     End,
-    Place,
+    RunNodes,
     Scheduler,
-    Start,
     not_on_every_node,
     not_started,
     without_python,
@@ -26,7 +26,7 @@ class Here(Scheduler):
     is_remote = False
     end_seconds = 3.0
 
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:  # noqa: ARG002
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> RunNodes:  # noqa: ARG002
         if job.num_nodes > 1 and (job.min_nodes > 1 or job.rendezvous):
             if not job.rendezvous:
                 raise UsageError(
@@ -48,18 +48,18 @@ class Here(Scheduler):
                 )
             refuse_tasks(job)
             why = "you start each node by hand, and it meets the others at the rendezvous"
-            return Place(where="meet", nodes=(), why=why)
+            return RunNodes(where="meet", nodes=(), why=why)
         refuse_tasks(job)
-        return Place(where="here", nodes=(node,), why="not in a Slurm allocation, so this machine")
+        return RunNodes(where="here", nodes=(node,), why="not in a Slurm allocation, so this machine")
 
-    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[Start, ...]:
+    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
         if plan.step:
-            return (Start(name=os.path.basename(plan.step[0]), words=(*plan.step, *agent), environ=environ),)
+            return (AgentStart(name=os.path.basename(plan.step[0]), words=(*plan.step, *agent), environ=environ),)
         # where nodes meet, the hosting node is number 0
-        return (Start(name="the agent", words=(*agent, str(max(plan.node_rank, 0))), environ=environ),)
+        return (AgentStart(name="the agent", words=(*agent, str(max(plan.node_rank, 0))), environ=environ),)
 
-    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> Start:  # noqa: ARG002
-        return Start(name="the agent", words=tuple(command), environ=environ)
+    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> AgentStart:  # noqa: ARG002
+        return AgentStart(name="the agent", words=tuple(command), environ=environ)
 
     def cannot_start(self, plan: Plan, end: End) -> UsageError | RunError:
         return refusal(plan, end.said, plan.nodes) or not_started(end, hint_for_mpi(plan, end))

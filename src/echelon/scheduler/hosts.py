@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
 from echelon.scheduler.here import refuse_tasks
-from echelon.scheduler.protocol import Allocation, End, Place, Scheduler, Start, not_started, without_python
+from echelon.scheduler.protocol import AgentStart, Allocation, End, RunNodes, Scheduler, not_started, without_python
 from echelon.spec import Job, Plan
 
 PROGRAM = "ECHELON_SSH"
@@ -94,7 +94,7 @@ class Hosts(Scheduler):
     is_remote = True
     end_seconds = 10.0
 
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:  # noqa: ARG002
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> RunNodes:  # noqa: ARG002
         listed = ",".join(job.hosts)
         if allocation is not None:
             raise UsageError(
@@ -108,17 +108,17 @@ class Hosts(Scheduler):
                 hint="start the script without it; echelon sets the variables of its ranks",
             )
         refuse_tasks(job)
-        return Place(where="ssh", nodes=job.hosts, why="as named by --hosts")
+        return RunNodes(where="ssh", nodes=job.hosts, why="as named by --hosts")
 
     def names(self, plan: Plan) -> tuple[str, ...]:
         return plan.nodes
 
-    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[Start, ...]:
+    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
         return tuple(self.start_on(host, plan, (*agent, str(index)), environ) for index, host in enumerate(plan.nodes))
 
-    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> Start:
+    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> AgentStart:
         there = ("sh", "-c", _BEGIN, "sh", os.path.join(plan.run_directory, ENVIRONMENT), *command)
-        return Start(
+        return AgentStart(
             name=f"the ssh to {node}",
             words=(*_ssh(environ), "-T", node, *map(shlex.quote, there)),  # the shell of the host parses them
             environ=environ,

@@ -10,7 +10,7 @@ from echelon.host import Host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echelon.scheduler.protocol import Allocation, Place, Scheduler
+    from echelon.scheduler.protocol import Allocation, RunNodes, Scheduler
     from echelon.spec import Job
 
 
@@ -29,7 +29,7 @@ def of(where: str) -> Scheduler:
     return Here()
 
 
-def place(job: Job, allocation: Allocation | None, node: str) -> Place:
+def place(job: Job, allocation: Allocation | None, node: str) -> RunNodes:
     """Return the nodes of a job on this machine, which is called `node`."""
     scheduler = of("ssh" if job.hosts else "slurm" if allocation is not None else "here")
     return scheduler.place(job, allocation, node)

@@ -32,7 +32,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunNodes:
     """The nodes of a run."""
 
     where: str
@@ -42,7 +42,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class RunShape:
     """How many nodes and ranks a run has, and whether it continues without a lost node."""
 
     num_nodes: int
@@ -52,7 +52,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class AgentStart:
     """A command that starts agents; its process lives as long as they do."""
 
     name: str
@@ -67,7 +67,7 @@ class Start:
 class End:
     """The end of a process that started agents."""
 
-    start: Start
+    start: AgentStart
     exit_code: int
     how: str
     """"srun ended with exit code 1"."""
@@ -76,7 +76,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class EndReason:
     """A scheduler's reason for the end of a job."""
 
     text: str
@@ -94,10 +94,10 @@ class Scheduler(ABC):
     """The words about an agent that cannot join, while the others still may."""
 
     @abstractmethod
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> RunNodes:
         """Return the nodes of a job; `node` is this machine's name."""
 
-    def step(self, job: Job, shape: Shape) -> tuple[str, ...]:  # noqa: ARG002
+    def step(self, job: Job, shape: RunShape) -> tuple[str, ...]:  # noqa: ARG002
         """Return the command that starts another one on each node; empty if agents are started otherwise."""
         return ()
 
@@ -106,11 +106,11 @@ class Scheduler(ABC):
         return ()
 
     @abstractmethod
-    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[Start, ...]:
+    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
         """Return the commands that start one agent on each node; `agent` is its command without its number."""
 
     @abstractmethod
-    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> Start:
+    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> AgentStart:
         """Return what starts a command on one node: a lost agent again, with its number."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Scheduler(ABC):
         """Return those nodes that are down, each with a text; `said` is the output of all processes."""
         return {}
 
-    def why_ended(self, said: str, host: Host) -> Verdict | None:  # noqa: ARG002
+    def why_ended(self, said: str, host: Host) -> EndReason | None:  # noqa: ARG002
         """Return why agents or their nodes were ended from outside; None if this scheduler cannot tell."""
         return None
 

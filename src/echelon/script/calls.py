@@ -14,11 +14,11 @@ from echelon.script.source import parse
 from echelon.script.values import dotted
 
 
-class Unknown:
+class UnknownArgument:
     """An argument that reading cannot evaluate."""
 
 
-UNKNOWN = Unknown()
+UNKNOWN = UnknownArgument()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

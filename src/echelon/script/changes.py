@@ -25,9 +25,9 @@ from echelon.script.values import (
     NOT_TO_BE_HAD,
     REPEATED,
     CannotTell,
-    Place,
+    ProcessPlace,
     Scope,
-    Unknown,
+    UnknownEntry,
     dotted,
     entries,
     entry,
@@ -67,14 +67,14 @@ def marked_lines(source: bytes) -> Sequence[int]:
     return lines
 
 
-def trace(tree: ast.Module, *, lines: Sequence[int], file: str, shown: str, place: Place) -> "Trace":
+def trace(tree: ast.Module, *, lines: Sequence[int], file: str, shown: str, place: ProcessPlace) -> "EffectTrace":
     """Return a trace of a module's statements; only those on the marked lines are examined closely."""
     nodes = list(ast.walk(tree))
     scope = Scope(file=file, shown=shown, place=place, aliases=aliases(nodes))
-    return Trace(tree.body, scope, lines, reassigned_elsewhere(nodes))
+    return EffectTrace(tree.body, scope, lines, reassigned_elsewhere(nodes))
 
 
-class Trace:
+class EffectTrace:
     """Apply the effects of one body's statements to the place, in the order in which they are followed."""
 
     def __init__(self, body: Sequence[ast.stmt], scope: Scope, lines: Sequence[int], spoiled: frozenset[str]) -> None:
@@ -157,7 +157,7 @@ class Trace:
         """Follow a function as if it were called at its definition: no call can come earlier."""
         args = node.args
         parameters = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
-        inner = Trace(node.body, replace(self.scope, names={}, is_function=True), self.lines, self.spoiled)
+        inner = EffectTrace(node.body, replace(self.scope, names={}, is_function=True), self.lines, self.spoiled)
         used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         used -= {*inner.local, *(each.arg for each in parameters if each is not None)}
         used &= self.scope.names.keys() if self.scope.is_function else self.lasting
@@ -225,7 +225,7 @@ class Trace:
 
     def _lose(self, node: ast.AST, name: str = SEARCH) -> None:
         why = f"the script changes {name} in a way that reading cannot follow ({self.scope.where(node)})"
-        self.place.path = [Unknown(why=why), *self.place.path]
+        self.place.path = [UnknownEntry(why=why), *self.place.path]
 
     def _indirect(self, part: ast.AST, known: ast.AST | None) -> None:
         """Find indirect changes of sys.path: a method in an expression, or an alias."""
@@ -241,7 +241,7 @@ class Trace:
 
     def _append(self, node: ast.AST) -> None:
         why = f"the script puts on sys.path what reading cannot tell ({self.scope.where(node)})"
-        self.place.path = [*self.place.path, Unknown(why=why)]
+        self.place.path = [*self.place.path, UnknownEntry(why=why)]
 
     def _called(self, call: ast.Call, part: ast.AST, certainty: Certainty) -> None:
         name = tail(call.func)
@@ -260,7 +260,7 @@ class Trace:
         where = self.scope.where(call)
         why = "the script changes its working folder ({}) after it put {!r} on sys.path"
         self.place.path = [
-            Unknown(why=why.format(where, each)) if isinstance(each, str) and not os.path.isabs(each) else each
+            UnknownEntry(why=why.format(where, each)) if isinstance(each, str) and not os.path.isabs(each) else each
             for each in self.place.path
         ]
         cwd = ""

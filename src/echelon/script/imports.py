@@ -15,7 +15,7 @@ from echelon.script.locate import Located
 from echelon.script.preloading import later, why_unsafe
 from echelon.script.search_path import SearchPath, is_read_on_import
 from echelon.script.source import parse
-from echelon.script.statements import Event, Moved, Wanted, events, mentions
+from echelon.script.statements import Event, ImportStatement, Moved, events, mentions
 
 # of all files together: 0.1 s of CPU for ordinary code, 2.4 s for lines of `f(a)` (2026-11-21, Python 3.11, one core)
 PARSED_BYTES = 1 << 19
@@ -101,18 +101,18 @@ class _Reader:
             mentions=frozenset(foreign),
         )
 
-    def _script_names(self) -> Iterator[Wanted]:
+    def _script_names(self) -> Iterator[ImportStatement]:
         script = self.script
         package = script.name.rpartition(".")[0]
         parts = package.split(".") if package else []
         for end in range(1, len(parts) + 1):  # `-m a.b.c` imports a and a.b first
-            yield Wanted(module=".".join(parts[:end]))
+            yield ImportStatement(module=".".join(parts[:end]))
         if script.path is None:
             yield from self._archived()
         else:
             yield from self._read(script.path, package=package, as_main=True)
 
-    def _archived(self) -> Iterator[Wanted]:
+    def _archived(self) -> Iterator[ImportStatement]:
         try:
             source = zipimport.zipimporter(self.script.folder).get_source("__main__")
         except (zipimport.ZipImportError, UnicodeDecodeError, SyntaxError):
@@ -125,7 +125,7 @@ class _Reader:
 
     def _read(
         self, path: str, *, package: str, as_main: bool = False, certainty: Certainty = Certainty.CERTAIN
-    ) -> Iterator[Wanted]:
+    ) -> Iterator[ImportStatement]:
         try:
             source = regular_files.read(path)
         except OSError as error:
@@ -134,9 +134,9 @@ class _Reader:
         events = self._events(source, path, as_main=as_main, certainty=certainty)
         yield from self._wanted(events, package=package)
 
-    def _wanted(self, events: Iterable[Event], *, package: str) -> Iterator[Wanted]:
+    def _wanted(self, events: Iterable[Event], *, package: str) -> Iterator[ImportStatement]:
         for event in events:
-            if isinstance(event, Wanted):
+            if isinstance(event, ImportStatement):
                 yield _absolute(event, package)
             elif isinstance(event, Moved):
                 self.search_path.update(event.where)
@@ -156,7 +156,7 @@ class _Reader:
             names = _scan(source)
             self.mentions.update(names)
             likely = min(certainty, Certainty.LIKELY)
-            return iter([Wanted(module=name, certainty=likely) for name in names])
+            return iter([ImportStatement(module=name, certainty=likely) for name in names])
         self.parsed_bytes += len(source)
         tree = parse(source, path)
         if tree is None:
@@ -168,7 +168,7 @@ class _Reader:
         follower = trace(tree, lines=lines, file=path, shown=shown, place=place) if lines else None
         return events(tree, as_main=as_main, trace=follower, at_most=certainty)
 
-    def _take(self, wanted: Wanted) -> Iterator[Wanted] | None:
+    def _take(self, wanted: ImportStatement) -> Iterator[ImportStatement] | None:
         """Record an import; return the imports of the user's own modules that it runs, or None."""
         name, top = wanted.module, wanted.module.partition(".")[0]
         if wanted.level:
@@ -178,7 +178,7 @@ class _Reader:
             return None
         is_own = self.search_path.is_own(top)
         if wanted.certainty is Certainty.CERTAIN:
-            self.search_path.settle(top)
+            self.search_path.record_import(top)
         if is_own:
             return self._own(wanted)
         if wanted.certainty is not Certainty.SELDOM:
@@ -222,7 +222,7 @@ class _Reader:
             del self.preload[name]
             self.skipped[name] = f"reading cannot tell whether it is imported at all before this: {why}"
 
-    def _own(self, wanted: Wanted) -> Iterator[Wanted]:
+    def _own(self, wanted: ImportStatement) -> Iterator[ImportStatement]:
         parts = wanted.module.split(".")
         names = [".".join(parts[: end + 1]) for end in range(len(parts))]
         if wanted.attribute:
@@ -242,7 +242,7 @@ class _Reader:
                 self.local[name] = None
             yield from self._read_module(located, wanted.certainty)
 
-    def _read_module(self, located: Located, certainty: Certainty) -> Iterator[Wanted]:
+    def _read_module(self, located: Located, certainty: Certainty) -> Iterator[ImportStatement]:
         package = located.name if located.folders else located.name.rpartition(".")[0]
         if located.source:
             yield from self._read(located.source, package=package, certainty=certainty)
@@ -250,7 +250,7 @@ class _Reader:
             self.skipped[located.name] = "has no source to read"
 
 
-def _absolute(wanted: Wanted, package: str) -> Wanted:
+def _absolute(wanted: ImportStatement, package: str) -> ImportStatement:
     """Turn a relative import into an absolute one; keep the dots if that is impossible."""
     if not wanted.level:
         return wanted

@@ -11,7 +11,7 @@ import sys
 
 from echelon.script.find import Script
 from echelon.script.locate import Located, Searcher, is_built_in, is_own_code, tops
-from echelon.script.values import Place, Unknown
+from echelon.script.values import ProcessPlace, UnknownEntry
 
 
 class SearchPath:
@@ -23,7 +23,7 @@ class SearchPath:
 
     def __init__(self, script: Script) -> None:
         self.given = (script.folder, *script.search_path)
-        self.place = Place(cwd=script.cwd, path=list(self.given), given=self.given)
+        self.place = ProcessPlace(cwd=script.cwd, path=list(self.given), given=self.given)
         self.folder = script.folder
         self.start = Searcher(self.given)
         self.installed = self.start.over(script.search_path)
@@ -43,7 +43,7 @@ class SearchPath:
         now = self._homes.get(top, self.now)
         return (now if now.locate(top) is not None else self.start).locate(name)
 
-    def settle(self, name: str) -> None:
+    def record_import(self, name: str) -> None:
         """Record a certain import, so that no later change hides it."""
         top = name.partition(".")[0]
         if top not in self._homes and self.now.locate(top) is not None:
@@ -70,13 +70,15 @@ class SearchPath:
 
     def update(self, where: str) -> None:
         """Update the state after a change of `place.path`."""
-        entries = [self._resolved(each, where) for each in self.place.path if isinstance(each, (str, Unknown))]
+        entries = [self._resolved(each, where) for each in self.place.path if isinstance(each, (str, UnknownEntry))]
         known = [each for each in entries if isinstance(each, str)]
         self._added.update((each, where) for each in known if each not in self.given and each not in self._added)
         self.now = self.start.over(known)
         installed = self.given[1:]
         last = max((number for number, each in enumerate(entries) if each in installed), default=-1)
-        unknown = next(((number, each.why) for number, each in enumerate(entries) if isinstance(each, Unknown)), None)
+        unknown = next(
+            ((number, each.why) for number, each in enumerate(entries) if isinstance(each, UnknownEntry)), None
+        )
         self.open_end = unknown[1] if unknown else ""
         is_moved = [*dict.fromkeys(each for each in known if each in installed)] != [*dict.fromkeys(installed)]
         if self.barrier:
@@ -90,18 +92,22 @@ class SearchPath:
 
     def lose(self, why: str) -> None:
         """Record that sys.path may change in an unknown way."""
-        self.place.path = [Unknown(why=why), *self.place.path]
+        self.place.path = [UnknownEntry(why=why), *self.place.path]
         self.update("")
 
-    def _resolved(self, entry: str | Unknown, where: str) -> str | Unknown:
-        if isinstance(entry, Unknown) or entry in self.given:
+    def _resolved(self, entry: str | UnknownEntry, where: str) -> str | UnknownEntry:
+        if isinstance(entry, UnknownEntry) or entry in self.given:
             return entry
         where = self._seen.setdefault(entry, where)
         path = os.path.normpath(os.path.join(self.place.cwd, entry))
         if not os.path.isabs(path):
-            return Unknown(why=f"the script puts {entry!r} on sys.path ({where}) in a working folder that is not known")
+            return UnknownEntry(
+                why=f"the script puts {entry!r} on sys.path ({where}) in a working folder that is not known"
+            )
         if not os.path.isdir(os.path.join(self.place.cwd, entry)):
-            return Unknown(why=f"the script puts {path} on sys.path ({where}), which is no folder that could be read")
+            return UnknownEntry(
+                why=f"the script puts {path} on sys.path ({where}), which is no folder that could be read"
+            )
         real = os.path.realpath(os.path.join(self.place.cwd, entry))
         return self._real.get(real, path if os.path.realpath(path) == real else real)
 

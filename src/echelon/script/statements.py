@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from echelon.environment.variables import RANK_NAMES
 from echelon.script import hand_updates
 from echelon.script.branches import FUNCTIONS, Certainty, running, tail
-from echelon.script.changes import Trace
+from echelon.script.changes import EffectTrace
 from echelon.script.values import dotted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ImportStatement:
     """An import: `import module`, or `from module import attribute`."""
 
     module: str
@@ -35,7 +35,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class VariableSetting:
     """An assignment to an environment variable; the name is "" if it cannot be read."""
 
     key: str
@@ -48,11 +48,11 @@ class Moved:
     where: str
 
 
-Event = Wanted | Setting | Moved
+Event = ImportStatement | VariableSetting | Moved
 
 
 def events(
-    tree: ast.Module, *, as_main: bool, trace: Trace | None = None, at_most: Certainty = Certainty.CERTAIN
+    tree: ast.Module, *, as_main: bool, trace: EffectTrace | None = None, at_most: Certainty = Certainty.CERTAIN
 ) -> Iterator[Event]:
     """Yield the imports, environment assignments and changes of sys.path that run, in their order.
 
@@ -89,17 +89,17 @@ def _names(node: ast.AST) -> Iterator[str]:
 def _event(node: ast.stmt, certainty: Certainty) -> Iterator[Event]:
     if isinstance(node, ast.Import):
         for alias in node.names:
-            yield Wanted(module=alias.name, certainty=certainty)
+            yield ImportStatement(module=alias.name, certainty=certainty)
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
             attribute = "" if alias.name == "*" else alias.name
-            yield Wanted(module=node.module or "", attribute=attribute, level=node.level, certainty=certainty)
+            yield ImportStatement(module=node.module or "", attribute=attribute, level=node.level, certainty=certainty)
     elif certainty is Certainty.SELDOM:
         return
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and tail(target.value) == "environ":
-                yield Setting(key=_text(target.slice))
+                yield VariableSetting(key=_text(target.slice))
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield from _call(node.value)
 
@@ -107,17 +107,17 @@ def _event(node: ast.stmt, certainty: Certainty) -> Iterator[Event]:
 def _call(call: ast.Call) -> Iterator[Event]:
     name = tail(call.func)
     if name == "load_dotenv":
-        yield Setting(key="")
+        yield VariableSetting(key="")
     on_environ = isinstance(call.func, ast.Attribute) and tail(call.func.value) == "environ"
     if name == "putenv" or (on_environ and name == "setdefault"):
-        yield Setting(key=_text(call.args[0]) if call.args else "")
+        yield VariableSetting(key=_text(call.args[0]) if call.args else "")
     elif on_environ and name == "update":
         argument = call.args[0] if call.args else None
         keys = argument.keys if isinstance(argument, ast.Dict) else [argument] if argument is not None else []
         for key in keys:
-            yield Setting(key=_text(key))
+            yield VariableSetting(key=_text(key))
         for keyword in call.keywords:
-            yield Setting(key=keyword.arg or "")
+            yield VariableSetting(key=keyword.arg or "")
 
 
 def _text(node: ast.expr | None) -> str:

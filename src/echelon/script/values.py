@@ -28,7 +28,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class UnknownEntry:
     """An entry of sys.path that reading cannot evaluate."""
 
     why: str
@@ -36,7 +36,7 @@ class Unknown:
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
+class ProcessPlace:
     """The state of a process at one point of its run: its working folder and its sys.path."""
 
     cwd: str
@@ -57,7 +57,7 @@ class Scope:
     file: str
     shown: str
     """The file's name in a message."""
-    place: Place
+    place: ProcessPlace
     aliases: Mapping[str, str]
     """Imported names, such as `osp` for os.path."""
     names: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def evaluate(node: ast.AST, scope: Scope) -> Any:
         value = kind(node, scope)
     except NOT_TO_BE_HAD:
         raise CannotTell from None
-    if isinstance(value, Unknown) or (isinstance(value, (str, list, tuple)) and len(value) > LONGEST):
+    if isinstance(value, UnknownEntry) or (isinstance(value, (str, list, tuple)) and len(value) > LONGEST):
         raise CannotTell
     return value
 
@@ -122,8 +122,8 @@ def _in_scope(value: Any, node: ast.AST, scope: Scope) -> Any:
     return _unknown(node, scope) if is_relative and scope.is_function else value
 
 
-def _unknown(node: ast.AST, scope: Scope) -> Unknown:
-    return Unknown(why=f"the script puts on sys.path what reading cannot tell ({scope.where(node)})")
+def _unknown(node: ast.AST, scope: Scope) -> UnknownEntry:
+    return UnknownEntry(why=f"the script puts on sys.path what reading cannot tell ({scope.where(node)})")
 
 
 def _constant(node: ast.Constant, _: Scope) -> Any:

@@ -54,7 +54,7 @@ def numbers(folder: str, prefix: str = "") -> List[int]:
 _DEVICES = "sys/bus/pci/devices"
 
 
-class Place(NamedTuple):
+class DeviceLocation(NamedTuple):
     """The location of a PCI device, as far as the kernel shows it."""
 
     numa: int  # -1: not known
@@ -62,15 +62,15 @@ class Place(NamedTuple):
     path: str
 
 
-UNKNOWN = Place(-1, (), "")
+UNKNOWN = DeviceLocation(-1, (), "")
 
 
-def place(root: str, address: str) -> Place:
+def place(root: str, address: str) -> DeviceLocation:
     """Return the location of the device with this address."""
     if not address:
         return UNKNOWN
     folder = os.path.join(root, _DEVICES, address)
-    return Place(
+    return DeviceLocation(
         numa=max(-1, number(text(os.path.join(folder, "numa_node")))),
         local_cpus=parse_cpu_list(text(os.path.join(folder, "local_cpulist"))),
         path=_path(folder),

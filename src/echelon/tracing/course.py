@@ -25,18 +25,18 @@ from .ledger import (
     STATE,
     Ledger,
 )
-from .micro_batches import MicroBatches
+from .micro_batches import BackwardPasses
 from .sharing import Sharing
 
 _WHY = "The trace of a training has marks where its parts begin."
 NUM_STEPS = 2
 
 
-class Traced(BaseException):
+class StopTracing(BaseException):
     """The training has been seen: the script goes no further."""
 
 
-class Course:
+class StepTracer:
     """Follows a script from the building of its model to the end of the second step of its optimizers."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -49,7 +49,7 @@ class Course:
         self.num_steps = 0
         """The steps of the optimizer that took the most."""
         self._ledger = ledger
-        self._micro_batches = MicroBatches(ledger)
+        self._micro_batches = BackwardPasses(ledger)
         self.sharing = Sharing()
         self._is_in_closure = self._has_autocast = False
         self._has_stepped = False
@@ -316,7 +316,7 @@ class Course:
             self._ledger.mark("end")
             self._ledger.close()
             self._weights = self._list_weights()
-            raise Traced
+            raise StopTracing
         self._ledger.mark("step")
 
     def _forget_weight_shapes(self) -> None:

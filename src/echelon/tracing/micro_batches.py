@@ -20,7 +20,7 @@ class _Taken(NamedTuple):
     kept_bytes: int
 
 
-class MicroBatches:
+class BackwardPasses:
     """The backward passes since the last step of an optimizer."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -27,7 +27,7 @@ def is_device(place: object) -> bool:
     return isinstance(place, int) or str(place).startswith((KIND, "hip"))
 
 
-class Places:
+class TensorDevices:
     """The device of each tensor, as the script sees it."""
 
     def __init__(self, ledger: Ledger, mode: Any) -> None:

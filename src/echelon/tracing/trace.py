@@ -17,9 +17,9 @@ import torch
 from ..pytorch import internals
 from ..train import patches
 from . import builders, kernels, pretended, unknown_shapes
-from .course import Course, Traced
+from .course import StepTracer, StopTracing
 from .ledger import Ledger, Storage
-from .places import KIND, Places
+from .places import KIND, TensorDevices
 from .reads import Reads
 from .scratch import Scratch
 
@@ -36,7 +36,7 @@ _FOREIGN = tuple(
 )
 
 
-class Order(NamedTuple):
+class TraceOrder(NamedTuple):
     """What to trace: the fields are those of the JSON in argv[1]."""
 
     target: str
@@ -70,7 +70,7 @@ class Failed(NamedTuple):
 
 def main(argv: list[str]) -> int:
     """Trace as argv[0] says, and write the log, or {"failed": …}."""
-    order = Order(**json.loads(argv[0]))
+    order = TraceOrder(**json.loads(argv[0]))
     _end_with_parent()
     log = Tracer(order, os.path.abspath(order.out) + ".files").run()
     with _open(order.out, "w", encoding="utf-8") as file:
@@ -86,13 +86,13 @@ def _end_with_parent() -> None:
 class Tracer:
     """Runs the script under all that replaces its device and its data."""
 
-    def __init__(self, order: Order, folder: str) -> None:
+    def __init__(self, order: TraceOrder, folder: str) -> None:
         self._order = order
         self._is_gpu = order.device == "gpu"
         self._ledger = Ledger(counts_all=not self._is_gpu)
         self._mode = internals.fake_tensors().FakeTensorMode(allow_non_fake_inputs=True)
-        self._places = Places(self._ledger, self._mode)
-        self._course = Course(self._ledger)
+        self._places = TensorDevices(self._ledger, self._mode)
+        self._course = StepTracer(self._ledger)
         self._reads = Reads(order.assumed, order.target)
         self._scratch = Scratch(folder)
         self._compiling = Compiling()
@@ -142,7 +142,7 @@ class Tracer:
         os.dup2(silence, 2)
         try:
             self._train()
-        except Traced:
+        except StopTracing:
             return None
         except SystemExit as error:
             return Failed("SystemExit", f"it ends with exit code {error.code}", "", "") if error.code else None

@@ -25,14 +25,14 @@ from .checkpoints.random_numbers import as_bytes, from_bytes
 from .checkpoints.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
 from .rehearsal import course
 from .replay import cycles, pending, reads, same_script, stubs
-from .replay.carried import Carried, counts, cut_like, put_random_states, random_states
+from .replay.carried import ScriptVariables, counts, cut_like, put_random_states, random_states
 from .replay.draws import LeftDraws, Masks
 from .replay.passes import Passes
 from .replay.resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, Rounds, find
 from .replay.same_script import CARRIED
-from .replay.state import Objects, is_weight
+from .replay.state import ScriptObjects, is_weight
 from .replay.stubs import BackwardHooks
-from .replay.tape import OFF, PLAY, RECORD, Tape
+from .replay.tape import OFF, PLAY, RECORD, Journal
 from .rng import generators
 from .scaling_error import ScalingError
 from .wire import plain_data
@@ -59,9 +59,9 @@ class Continuing:
         self._order = order
         self._seed = seed
         self._resumed = resumed
-        self._tape = Tape()
-        self._objects = Objects()
-        self._carried = Carried()
+        self._tape = Journal()
+        self._objects = ScriptObjects()
+        self._carried = ScriptVariables()
         self._pending = pending.Pending()
         self._saver: saver.Saver | None = None
         self._memory: MemorySaver | None = None
@@ -88,7 +88,7 @@ class Continuing:
         hooks = BackwardHooks(self._tape)
         hooks.install()
         self._pending.install()
-        steps = stubs.Steps(self._stepped, self._end_step, self._pending.note_backward)
+        steps = stubs.StepListener(self._stepped, self._end_step, self._pending.note_backward)
         stubs.install(self._tape, self._objects.optimizers, hooks, steps)
         self._passes.install()
         cycles.install()
@@ -154,7 +154,7 @@ class Continuing:
         elif self._tape.is_recording and not self._run.parallelism.is_local:  # a mean taken early has other bits
             if self._first_counts is None:
                 self._first_counts = counts()
-            with self._tape.left_out():
+            with self._tape.paused():
                 due = self._the_schedule().due(self._num_steps)
             if due.ends and self._saver is not None:
                 self._saver.wait()  # or the last save would be skipped
@@ -170,16 +170,16 @@ class Continuing:
     # Saving
 
     def _save(self, kind: str) -> None:
-        with self._tape.left_out():
+        with self._tape.paused():
             self._the_saver().save(self._num_steps, *self._state(kind))
         self._the_schedule().note_saved(self._num_steps)
 
     def _keep(self, kind: str) -> None:
         """Keep the state in memory, if it is time."""
-        with self._tape.left_out():
+        with self._tape.paused():
             self._the_memory().keep(self._num_steps, lambda: self._state(kind))
 
-    def _state(self, kind: str) -> saver.State:
+    def _state(self, kind: str) -> saver.SavedState:
         if not self._is_compared:
             self._is_compared = True
             self._objects.refuse_different_attributes()
@@ -208,7 +208,7 @@ class Continuing:
                 }
             ),
         }
-        return saver.State(tensors, documents, {"kind": kind})
+        return saver.SavedState(tensors, documents, {"kind": kind})
 
     def _facts(self, kind: str) -> dict[str, Any]:
         return {
@@ -270,11 +270,11 @@ class Continuing:
             self._run.say(self._the_saver().told_at_end(self._num_steps))
         leave_process(HANDED_OVER)
 
-    def _end_rehearsal(self, rehearsal: course.Course) -> None:
+    def _end_rehearsal(self, rehearsal: course.RehearsedRun) -> None:
         """End this process with success after the step at which all ranks end."""
         if self._saver is not None:
             self._saver.wait()
-        with self._tape.left_out(), self._run.parallelism.shown():
+        with self._tape.paused(), self._run.parallelism.shown():
             rehearsal.finish(self._objects.tensors(), whole)
         leave_process(0)
 
@@ -334,7 +334,7 @@ class Continuing:
         self._left_draws.go_on()
         # a process for one device could not compute with the parts that this rank has
         self._begin_training(was_checked=is_as_before or any(map(is_dtensor, tensors.values())))
-        with self._tape.left_out():
+        with self._tape.paused():
             self._run.parallelism.go_on(facts.get("learnt", {}))
         self._run.draws.go_on(facts.get("draws", ()))
         drawn_by_rank = [from_bytes(one) for one in drawn.values()] or [{"workers": {}, "generators": {}}]

@@ -18,7 +18,7 @@ from .wire import world as worlds
 
 if TYPE_CHECKING:
     from .checkpoints.saving import Checkpoints
-    from .parallelism.trained import Trained
+    from .parallelism.trained import ParallelModel
     from .strategies.parallel import Parallel
     from .strategies.states import State
     from .strategies.strategy import Strategy
@@ -56,7 +56,7 @@ class Explicit(Training):
     @overload
     def parallelize(
         self, model: nn.Module, strategy: type[Parallelism], *, loss: Callable[..., torch.Tensor] | None = None
-    ) -> "Trained": ...
+    ) -> "ParallelModel": ...
 
     @overload
     def parallelize(
@@ -85,7 +85,7 @@ class Explicit(Training):
         sample: object = None,
         state: "State | None" = None,
         initialize: Callable[[nn.Module], Any] | None = None,
-    ) -> "Parallel | Trained":
+    ) -> "Parallel | ParallelModel":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 
         `loss` gives the mean over a batch's targets from outputs and targets (without it, the output is the loss),
@@ -96,13 +96,13 @@ class Explicit(Training):
 
         >>> trained = run.parallelize(model, echelon.Strategy(shard=2), loss=nn.functional.mse_loss)  # doctest: +SKIP
         """
-        from .parallelism.trained import Trained
+        from .parallelism.trained import ParallelModel
         from .strategies.apply import ModelHints, parallelize
         from .strategies.strategy import Strategy
 
         if not isinstance(strategy, Strategy):
             self.use(strategy)
-            return Trained(self, model, loss)
+            return ParallelModel(self, model, loss)
         self._compare_nothing("all ranks must call run.parallelize() together")
         hints = ModelHints(blocks, plan or {}, sample, state, initialize)
         return parallelize(self, model, strategy, hints, loss=loss, count=count)
@@ -145,7 +145,7 @@ class Explicit(Training):
             self.parallelism.add(optimizer)
         self.suit_first_step()
         if not kind.cuts_draws:
-            self.draws.become_alone()
+            self.draws.continue_as_one_device()
         if not kind.is_as_one_device:
             self._compare_nothing("the parallelism of the script is not that of one device")
         self.keys = Keys(self.parallelism)

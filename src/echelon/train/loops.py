@@ -93,7 +93,7 @@ class ShardedSampler:
         run = self.run
         with run.generators.in_common():
             self._indices = iter(self.base)
-            num_taken, resumed_key = run.take_resumed_pass()
+            num_taken, resumed_key = run.pop_resumed_pass()
             self.key = (resumed_key or run.keys.next()) if run.world.is_exact else 0
         self._num_drawn = 0
         for _ in range(num_taken):
@@ -199,7 +199,7 @@ class Loop:
                 )
             self._draws = None
             return iterate(loader)  # whole batches, which are cut when they come
-        twin = self.run.twins.get(loader)
+        twin = self.run.sharded_loaders.get(loader)
         if twin is None:
             probes = (
                 collating.probes(loader, self.run.generators)
@@ -220,10 +220,10 @@ class Loop:
             }
             if self.run.world.is_exact:
                 changes["dataset"] = keys.Dataset(loader.dataset)
-                changes["collate_fn"] = keys.Collate(loader.collate_fn)
+                changes["collate_fn"] = keys.ShardedCollate(loader.collate_fn)
             if self._draws is not None:
                 changes = self._draws.around({"collate_fn": loader.collate_fn, **changes})
-            twin = self.run.twins[loader] = batches.twin_of(loader, **changes)
+            twin = self.run.sharded_loaders[loader] = batches.twin_of(loader, **changes)
         self._sampler = twin.batch_sampler
         if self._draws is not None and not batches.has_workers(twin):
             self._draws.begin()
@@ -350,7 +350,7 @@ class WholeLoop:
             return next(self._inner)
 
 
-def new_twins() -> "weakref.WeakKeyDictionary[Any, Any]":
+def new_sharded_loaders() -> "weakref.WeakKeyDictionary[Any, Any]":
     """Return a map for the sharded copies of loaders, which keep their workers from epoch to epoch."""
     return weakref.WeakKeyDictionary()
 

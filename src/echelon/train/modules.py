@@ -77,7 +77,7 @@ class ReplacedParameters:
                 parameter.__dict__["present"] = new
                 parameter.__class__ = FormerWeight
 
-    def present(self, parameter: object) -> Any:
+    def current_parameter(self, parameter: object) -> Any:
         """Return the present weight."""
         old, new = self._known.get(id(parameter), (None, parameter))
         return new if old is not None and old() is parameter else parameter

@@ -23,7 +23,7 @@ _ROOM = __name__.rpartition(".")[0] + "."
 _INSIDE = (__name__, "contextlib")
 
 
-class Row(NamedTuple):
+class PatchRow(NamedTuple):
     """A patch, as a person reads it."""
 
     name: str
@@ -42,8 +42,8 @@ class _Entry:
         self.by = by or _caller()
         self.when = when or _when()
 
-    def row(self) -> Row:
-        return Row(self._name, self.by, self.when, self.why)
+    def row(self) -> PatchRow:
+        return PatchRow(self._name, self.by, self.when, self.why)
 
     @property
     def is_installed(self) -> bool:
@@ -72,7 +72,7 @@ class Patch(_Entry):
         """The value before the patch in modules that import the name."""
         self.holders: list[tuple[dict[str, Any], str]] = []
 
-    def row(self) -> Row:
+    def row(self) -> PatchRow:
         """Return the row for a person, and look up the name only now."""
         self._name = self._name or f"{_name_of(self.owner)}.{self.attribute}"
         return super().row()
@@ -169,7 +169,7 @@ def is_replaced(owner: object, attribute: str) -> bool:
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
 
-def rows() -> list[Row]:
+def rows() -> list[PatchRow]:
     """Return the table in the order of installation; at the end, patches that wait for the import of a library."""
     return [entry.row() for entry in _table] + [one.row for waiting in _finder.waiting.values() for one in waiting]
 
@@ -274,7 +274,7 @@ class Hooks:
         if module is not None:
             act(module)
         else:
-            _finder.wait(name, _Waiting(act, Row(f"{name}.{attribute}", _caller(), _on_import(name), why)))
+            _finder.wait(name, _Waiting(act, PatchRow(f"{name}.{attribute}", _caller(), _on_import(name), why)))
 
     def replace(self, name: str, attribute: str, wrap: Callable[[Any], Any], *, why: str) -> None:
         """Replace a function, or Class.method, of a module that is imported now or later, if the module has it."""
@@ -328,7 +328,7 @@ def _refuse_missing(module: str, attribute: str) -> None:
 
 class _Waiting(NamedTuple):
     act: OnImport
-    row: Row
+    row: PatchRow
 
 
 def _on_import(name: str) -> str:

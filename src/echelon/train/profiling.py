@@ -22,7 +22,7 @@ def begin(environ: Mapping[str, str]) -> None:
     path = os.path.join(folder, profile.FOLDER, profile.file_name(rank))
     if os.path.exists(path):
         return  # an earlier attempt of the run has made it
-    recording = Recording(order, path)
+    recording = ProfileRecording(order, path)
 
     def install(_: object) -> None:
         gone = targets.changes("profile")
@@ -34,7 +34,7 @@ def begin(environ: Mapping[str, str]) -> None:
     patches.Hooks().when_imported(events.OPTIMIZERS, install, why=WHY)
 
 
-class Recording:
+class ProfileRecording:
     """Counts the steps of all optimizers, and records those of the order in one file."""
 
     def __init__(self, order: profile.ProfileOrder, path: str) -> None:

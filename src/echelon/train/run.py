@@ -22,7 +22,7 @@ from .files.sharing import Files
 from .global_tensors import aliases
 from .global_tensors.ignore_index import IgnoreIndex
 from .gradient_hooks import LateHooks
-from .loops import Loop, WholeLoop, iterate, new_twins
+from .loops import Loop, WholeLoop, iterate, new_sharded_loaders
 from .recording import record, steps
 from .rng.draws import Draws
 from .rng.generators import Generators
@@ -50,7 +50,7 @@ class Run(Explicit):
         rank = world.rank if world.is_exact else world.processes.rank
         self.generators = Generators(rank, seed, are_keyed=world.is_exact)
         self.generators.is_single = world.is_alone
-        self.twins = new_twins()
+        self.sharded_loaders = new_sharded_loaders()
         self.is_main = world.processes.rank == 0
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
@@ -148,15 +148,15 @@ class Run(Explicit):
         """Go on as one device that has whole batches, up to the first steps."""
         self._pid = os.getpid()
         leave_workers()
-        self.twins = new_twins()
+        self.sharded_loaders = new_sharded_loaders()
         self.world = worlds.World(0, 1, self.world.device)
         if not self.parallelism.draws_as_one:
-            self.generators.become_alone()
-        self.parallelism.become_alone()
+            self.generators.continue_as_one_device()
+        self.parallelism.continue_as_one_device()
         self.files.close_fork()
         self.first_step.on_end_of_oracle(self.files.remove_own)
-        self.draws.become_alone()
-        self.calls.become_alone()
+        self.draws.continue_as_one_device()
+        self.calls.continue_as_one_device()
 
     def stand_aside(self) -> None:
         """Leave a script alone that turns out to share the work by itself."""
@@ -164,8 +164,8 @@ class Run(Explicit):
         self.is_aside = True
         self.batches_per_step = 1
         self.world = self.world._replace(size=1, together=None)
-        self.parallelism.become_alone()
-        self.draws.become_alone()
+        self.parallelism.continue_as_one_device()
+        self.draws.continue_as_one_device()
         self.files.is_closed = False
         self.first_step.cancel("")
 
@@ -191,7 +191,7 @@ class Run(Explicit):
             return
         self.raised.refuse_if_caught()
         with events.computing, self.late_hooks.around_backward(self.parallelism):
-            aliases.settle()
+            aliases.copy_changes()
             if self.world.is_alone:
                 run_backward(loss)
             else:

@@ -88,7 +88,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)
-        unseeded.install(unseeded.Seeds(seed, world.processes.rank, _run.generators))
+        unseeded.install(unseeded.SharedEntropy(seed, world.processes.rank, _run.generators))
         archive = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
         child_training.watch_starts(archive, _run.guarded_pid)
 

@@ -54,7 +54,7 @@ class StepTimes:
             self.write()
         if is_last:
             self.write()
-            world.leave_word(self._order.folder, self._rank, self._step)
+            world.mark_last_step(self._order.folder, self._rank, self._step)
             world.end_with_others(self._order.folder, self._num_ranks)
 
     def write(self) -> None:

@@ -71,7 +71,7 @@ class Training:
     late_hooks: LateHooks
     keys: Keys
     ignore_index: IgnoreIndex
-    twins: "weakref.WeakKeyDictionary[Any, Any]"
+    sharded_loaders: "weakref.WeakKeyDictionary[Any, Any]"
     """Sharded copies of loaders, which keep their workers from epoch to epoch."""
     is_hooked: bool
     """Whether the script is unchanged, and PyTorch calls this training by hooks."""
@@ -123,7 +123,7 @@ class Training:
         """Say whether a batch that begins now is for training: gradients are recorded, and there is an optimizer."""
         return torch.is_grad_enabled() and self.parallelism.has_optimizers
 
-    def take_resumed_pass(self) -> tuple[int, int]:
+    def pop_resumed_pass(self) -> tuple[int, int]:
         """Return `resumed_pass`, once."""
         taken, self.resumed_pass = self.resumed_pass, (0, 0)
         return taken

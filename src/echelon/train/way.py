@@ -126,7 +126,7 @@ class Parallelism:
     def go_on(self, learnt: dict[str, Any]) -> None:
         """Train on as the run did that has learnt this."""
 
-    def become_alone(self) -> None:
+    def continue_as_one_device(self) -> None:
         """Continue as one device."""
         self.world = self.world._replace(size=1)
 

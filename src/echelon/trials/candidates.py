@@ -18,12 +18,12 @@ from echelon.monitor.account import Account
 from echelon.monitor.advice import LARGE_SHARE
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.traces.report import WIDTH
-from echelon.monitor.traces.verdict import COMMUNICATION, INPUT, Verdict
+from echelon.monitor.traces.verdict import COMMUNICATION, INPUT, TraceVerdict
 from echelon.monitor.training import DATA
 from echelon.plan import exchange
 from echelon.trials import measured, own_runs, scaling, scratch
 from echelon.trials.question import STRONG, Question
-from echelon.trials.records import Start
+from echelon.trials.records import BenchmarkStart
 from echelon.units import counted, step_time
 
 NUM_STEPS, NUM_TIMED = 50, 10
@@ -39,7 +39,7 @@ LESS_EXCHANGE = {"--compress bf16": "other last digits", f"--sync-every {NUM_TIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class TriedChange:
     """A change of a run that may shorten its steps."""
 
     name: str
@@ -50,7 +50,7 @@ class Candidate:
     """The least workers of each DataLoader; 0: unchanged."""
 
 
-UNCHANGED = Candidate(name="no change")
+UNCHANGED = TriedChange(name="no change")
 NOTHING = "no change had an effect: echelon run refused it, or the DataLoader reads a stream"
 HINT = "echelon profile without --try"
 
@@ -59,7 +59,7 @@ HINT = "echelon profile without --try"
 class Trial:
     """A run with a candidate."""
 
-    candidate: Candidate
+    candidate: TriedChange
     seconds: tuple[float, ...]
     """Of the timed steps; empty if the run failed."""
     failure: str = ""
@@ -113,7 +113,7 @@ class Trials:
         return f"{name}: no clear gain: {took}, and {step_time(least)} to {step_time(most)} without it"
 
 
-def candidates(verdicts: Sequence[Verdict], recorded: Recorded, account: Account) -> list[Candidate]:
+def candidates(verdicts: Sequence[TraceVerdict], recorded: Recorded, account: Account) -> list[TriedChange]:
     """Return what may shorten the steps of a profiled run, and what `echelon run` accepts for it."""
     training = account.training
     if training is None:
@@ -122,10 +122,10 @@ def candidates(verdicts: Sequence[Verdict], recorded: Recorded, account: Account
     waiting = max([training.share(DATA), *(verdict.shares[INPUT] for verdict in verdicts)])
     if waiting >= LARGE_SHARE and training.loader_workers is not None:
         number = max(FEWEST_WORKERS, 2 * training.loader_workers)
-        chosen.append(Candidate(name=f"num_workers={number}", loader_workers=number))
+        chosen.append(TriedChange(name=f"num_workers={number}", loader_workers=number))
     if min(verdict.shares[COMMUNICATION] for verdict in verdicts) >= LARGE_SHARE:
         chosen += [
-            Candidate(name=words, price=price, options=tuple(words.split()))
+            TriedChange(name=words, price=price, options=tuple(words.split()))
             for words, price in LESS_EXCHANGE.items()
             if exchange.accepts(recorded.scale_options, words, saves=recorded.saves)
         ]
@@ -140,7 +140,7 @@ def question(script: Sequence[str], options: Sequence[str], *, is_module: bool, 
     )  # fmt: skip
 
 
-def measure(asked: Question, chosen: Sequence[Candidate], host: Host, say: scaling.Say) -> Trials:
+def measure(asked: Question, chosen: Sequence[TriedChange], host: Host, say: scaling.Say) -> Trials:
     """Run the script with each candidate, in a copy of the current folder, and twice without.
 
     A candidate without an effect is left out. Raises EchelonError if the script fails without any.
@@ -157,9 +157,9 @@ def measure(asked: Question, chosen: Sequence[Candidate], host: Host, say: scali
     return Trials(tried=tuple(run for run in tried if run.has_effect), without=(first.seconds, last.seconds))
 
 
-def _run(asked: Question, candidate: Candidate, contents: scratch.Contents, folder: str, host: Host) -> Trial:
+def _run(asked: Question, candidate: TriedChange, contents: scratch.Contents, folder: str, host: Host) -> Trial:
     parent, name = os.path.split(folder)
-    start = Start(num_ranks=0, repeat=1, folder=name, run=os.path.join(name, scaling.RUN))
+    start = BenchmarkStart(num_ranks=0, repeat=1, folder=name, run=os.path.join(name, scaling.RUN))
     copy, run = scaling.copied(contents, parent, start), os.path.join(parent, start.run)
     words = ["--show", "none", "--run-dir", run, "--check", "off", *candidate.options]
     words += scaling.options(asked, folder, loader_workers=candidate.loader_workers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from echelon.monitor.attempts import BEFORE, IMPORT, START
 from echelon.plan import exchange
-from echelon.trials.measured import Measured, parts_of, samples_per_second
+from echelon.trials.measured import MeasuredRun, parts_of, samples_per_second
 from echelon.trials.prove import MOST_GAIN
 from echelon.trials.question import STRONG, Question
 from echelon.units import counted, step_time
@@ -31,12 +31,12 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SizeRow:
     """One size."""
 
     num_ranks: int
     num_nodes: int
-    runs: tuple[Measured, ...]
+    runs: tuple[MeasuredRun, ...]
     failure: str
     """Why the size has no numbers; empty: it has."""
     steps_per_second: Range | None
@@ -54,7 +54,7 @@ class Row:
         return 1.0 / self.steps_per_second.value if self.steps_per_second is not None else 0.0
 
     @property
-    def best(self) -> Measured:
+    def best(self) -> MeasuredRun:
         """Return the run of the middle rate, or the first where none has a rate."""
         timed = sorted((run for run in self.runs if run.seconds), key=lambda run: run.rate)
         return timed[len(timed) // 2] if timed else self.runs[0]
@@ -73,7 +73,7 @@ class Row:
         return statistics.mean(loads) if loads else None
 
 
-def rows(question: Question, runs: Sequence[Measured]) -> tuple[Row, ...]:
+def rows(question: Question, runs: Sequence[MeasuredRun]) -> tuple[SizeRow, ...]:
     """Return a row for each size that has runs, from the smallest to the largest."""
     by_size = {number: [run for run in runs if run.num_ranks == number] for number in sorted(_numbers(runs))}
     good = [number for number, of_size in by_size.items() if not any(run.failure for run in of_size)]
@@ -81,17 +81,17 @@ def rows(question: Question, runs: Sequence[Measured]) -> tuple[Row, ...]:
     return tuple(_row(question, of_size, by_size.get(base, []), base) for of_size in by_size.values())
 
 
-def largest_enough(sizes: Sequence[Row]) -> Row | None:
+def largest_enough(sizes: Sequence[SizeRow]) -> SizeRow | None:
     """Return the largest size that keeps 75 % efficiency and is not in doubt; None if no size has numbers."""
     kept = [row for row in sizes if row.efficiency is not None and row.efficiency.value >= ENOUGH and not row.doubt]
     return kept[-1] if kept else None
 
 
-def _numbers(runs: Sequence[Measured]) -> set[int]:
+def _numbers(runs: Sequence[MeasuredRun]) -> set[int]:
     return {run.num_ranks for run in runs}
 
 
-def _row(question: Question, runs: list[Measured], base_runs: list[Measured], base: int) -> Row:
+def _row(question: Question, runs: list[MeasuredRun], base_runs: list[MeasuredRun], base: int) -> SizeRow:
     failures = [run.failure for run in runs if run.failure]
     number = runs[0].num_ranks
     speedup = efficiency = rate = None
@@ -102,7 +102,7 @@ def _row(question: Question, runs: list[Measured], base_runs: list[Measured], ba
         factor = base / number
         efficiency = Range(value=speedup.value * factor, least=speedup.least * factor, most=speedup.most * factor)
     rates = [found for run in runs if run.seconds and (found := samples_per_second(run)) is not None]
-    return Row(
+    return SizeRow(
         num_ranks=number,
         num_nodes=max(run.num_nodes for run in runs),
         runs=tuple(runs),
@@ -115,7 +115,7 @@ def _row(question: Question, runs: list[Measured], base_runs: list[Measured], ba
     )
 
 
-def _range(runs: Sequence[Measured]) -> Range:
+def _range(runs: Sequence[MeasuredRun]) -> Range:
     """Return the middle rate of the runs, and their least and most; of a single run those of its blocks."""
     rates = [run.rate for run in runs]
     seen = rates if len(rates) > 1 else _blocks(runs[0].seconds)
@@ -181,7 +181,7 @@ class Limit:
     """What Amdahl's law expects of it; None where the sizes do not show it, or something else limits it."""
 
 
-def find(question: Question, sizes: Sequence[Row]) -> Limit:
+def find(question: Question, sizes: Sequence[SizeRow]) -> Limit:
     """Return what limits the next size; the sizes that failed are left out."""
     good = [row for row in sizes if row.efficiency is not None]
     if not good or len(good) == 1:
@@ -202,7 +202,7 @@ def find(question: Question, sizes: Sequence[Row]) -> Limit:
     return Limit(kind=kind, text=text, next_ranks=2 * most, next_efficiency=None if kind in BEYOND_AMDAHL else expected)
 
 
-def amdahl(question: Question, good: Sequence[Row]) -> tuple[float, float]:
+def amdahl(question: Question, good: Sequence[SizeRow]) -> tuple[float, float]:
     """Return the seconds of a step that stay, and those that ranks share, of a step on the smallest size.
 
     Least squares over the sizes: with the same global batch, a step takes `fixed + shared * base / ranks`; with the
@@ -228,7 +228,7 @@ def _expected(question: Question, base: int, ranks: int, fixed: float, shared: f
     return (fixed + shared) / (fixed + shared * base / ranks) * base / ranks
 
 
-def _cores(row: Row) -> tuple[str, str]:
+def _cores(row: SizeRow) -> tuple[str, str]:
     per_node, num_cores = _cores_of_node(row)
     if per_node <= num_cores or not num_cores:
         return "", ""
@@ -236,7 +236,7 @@ def _cores(row: Row) -> tuple[str, str]:
     return "cores", f"{counted(per_node, 'rank')} share {cores} of a node: they already take turns"
 
 
-def _next_cores(row: Row) -> tuple[str, str]:
+def _next_cores(row: SizeRow) -> tuple[str, str]:
     """Say that there are no cores for twice as many ranks, where these ranks are fast enough."""
     per_node, num_cores = _cores_of_node(row)
     is_good = row.efficiency is not None and row.efficiency.value >= ENOUGH
@@ -249,13 +249,13 @@ def _next_cores(row: Row) -> tuple[str, str]:
     )
 
 
-def _cores_of_node(row: Row) -> tuple[int, int]:
+def _cores_of_node(row: SizeRow) -> tuple[int, int]:
     """Return the ranks of a node, and its cores; 0 cores if they are unknown, or if the node has devices."""
     run = row.best
     return -(-row.num_ranks // max(1, row.num_nodes)), 0 if run.num_devices else run.num_cores
 
 
-def _devices(row: Row) -> tuple[str, str]:
+def _devices(row: SizeRow) -> tuple[str, str]:
     per_node = -(-row.num_ranks // max(1, row.num_nodes))
     devices = row.best.num_devices // max(1, row.num_nodes)
     if not devices or per_node <= devices:
@@ -263,7 +263,7 @@ def _devices(row: Row) -> tuple[str, str]:
     return "devices", f"{counted(per_node, 'rank')} share {counted(devices, 'device')} of a node: they take turns"
 
 
-def _parts(question: Question, good: Sequence[Row]) -> tuple[str, str]:
+def _parts(question: Question, good: Sequence[SizeRow]) -> tuple[str, str]:
     """Return the part that takes most of a step, of those that grow with the ranks."""
     first, last = good[0], good[-1]
     grown = {
@@ -286,7 +286,7 @@ def _less_exchange(question: Question) -> str:
     return "".join(f"{more} or " for more in options)
 
 
-def _start(question: Question, row: Row) -> tuple[str, str]:
+def _start(question: Question, row: SizeRow) -> tuple[str, str]:
     """Return the start where it takes most of a run that was not cut."""
     account = row.best.account
     if account is None or question.num_steps or question.timeout or not account.seconds:
@@ -297,13 +297,13 @@ def _start(question: Question, row: Row) -> tuple[str, str]:
     return "start", f"{share:.0%} of the run on {counted(row.num_ranks, 'rank')} was its start: train for longer"
 
 
-def _nothing(row: Row) -> tuple[str, str]:
+def _nothing(row: SizeRow) -> tuple[str, str]:
     if row.efficiency is None or row.efficiency.value < GOOD:
         return "", ""
     return "nothing", f"nothing yet: {row.efficiency.value:.0%} efficiency on {counted(row.num_ranks, 'rank')}"
 
 
-def _fixed(question: Question, good: Sequence[Row], fixed: float) -> tuple[str, str]:
+def _fixed(question: Question, good: Sequence[SizeRow], fixed: float) -> tuple[str, str]:
     first, last = good[0], good[-1]
     if question.mode == STRONG:
         return "fixed part", (

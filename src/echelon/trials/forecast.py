@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from echelon import __version__
-from echelon.estimate.speed.runs import STRONG, Interval, Prediction, Refusal, Run, Worth
-from echelon.estimate.speed.throughput import Model
+from echelon.estimate.speed.runs import STRONG, Interval, PredictedSize, Refusal, SizeRun, Worth
+from echelon.estimate.speed.throughput import StepTimeLaw
 from echelon.trials import plot, scaling_report
 from echelon.trials.efficiency import Range
-from echelon.trials.measured_sizes import Measured
+from echelon.trials.measured_sizes import MeasuredSizes
 from echelon.units import aligned, counted, rate, step_time
 
 FACTORS = (2, 4, 8, 16)
@@ -27,11 +27,11 @@ HEAD = ("ranks", "", "a step", "samples/s", "speedup", "efficiency", "range")
 class Forecast:
     """The measured sizes, those that are estimated from them, and why others are not."""
 
-    def __init__(self, measured: Measured, model: Model) -> None:
+    def __init__(self, measured: MeasuredSizes, model: StepTimeLaw) -> None:
         self.measured = measured
         self.model = model
         answers = [model.at(factor * model.larger.num_devices) for factor in FACTORS]
-        self.sizes = tuple(answer for answer in answers if isinstance(answer, Prediction))
+        self.sizes = tuple(answer for answer in answers if isinstance(answer, PredictedSize))
         self.refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
         """Why the larger of the sizes are not estimated; None: all are."""
         self.worths = tuple(model.worth(share) for share in SHARES)
@@ -123,7 +123,7 @@ class Forecast:
         ]
         return f"Estimated from these, not measured: {'; '.join(parts)}."
 
-    def _measured(self) -> list[tuple[Run, float, float]]:
+    def _measured(self) -> list[tuple[SizeRun, float, float]]:
         """Return each measured size with its speedup and efficiency, from the smallest to the largest."""
         base, rows = self.model.base, []
         for run in sorted(self.measured.runs, key=lambda each: each.num_devices):
@@ -159,7 +159,7 @@ class Forecast:
         return f"{head}  {surely}probably up to {counted(worth.probably, 'rank')}{more}"
 
 
-def _samples(run: Run) -> float | None:
+def _samples(run: SizeRun) -> float | None:
     return run.global_batch / run.step_seconds if run.global_batch is not None else None
 
 

@@ -17,7 +17,7 @@ from echelon.monitor.account import Account
 from echelon.monitor.recorded import Recorded
 from echelon.orders import bench
 from echelon.trials.question import Question
-from echelon.trials.records import Start
+from echelon.trials.records import BenchmarkStart
 from echelon.units import counted
 
 MOST_BYTES = 1 << 28
@@ -31,7 +31,7 @@ UNFINISHED = "has not ended yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """One run as it was."""
 
     num_ranks: int
@@ -69,7 +69,7 @@ def parts_of(account: Account | None) -> dict[str, float]:
     return dict(training.parts) if training is not None else {}
 
 
-def samples_per_second(run: Measured) -> float | None:
+def samples_per_second(run: MeasuredRun) -> float | None:
     """Return the samples that all ranks trained on in a second after the warm-up; None where they are unknown."""
     account = run.account
     training, steps = (account.training, account.steps) if account is not None else (None, None)
@@ -93,7 +93,7 @@ def _num_warm(num_steps: int, warm_up: int) -> int:
     return min(warm_up, int(WARM_SHARE * num_steps))
 
 
-def read(folder: str, start: Start, question: Question) -> Measured:
+def read(folder: str, start: BenchmarkStart, question: Question) -> MeasuredRun:
     """Return the steps, the phases and the failure of a run of the benchmark in `folder`."""
     path = os.path.join(folder, start.run)
     try:
@@ -109,7 +109,7 @@ def read(folder: str, start: Start, question: Question) -> Measured:
     if not failure and len(counted_steps) < FEWEST_STEPS:
         failure = _too_few(len(seconds), question.warm_up, account)
     agents = [event for event in recorded.events if event["event"] == "agent"]
-    return Measured(
+    return MeasuredRun(
         num_ranks=start.num_ranks,
         num_nodes=account.num_nodes if account is not None else 0,
         num_cores=min((int(agent.get("cores") or 0) for agent in agents), default=0),
@@ -120,8 +120,8 @@ def read(folder: str, start: Start, question: Question) -> Measured:
     )
 
 
-def _failed(start: Start, why: str) -> Measured:
-    return Measured(
+def _failed(start: BenchmarkStart, why: str) -> MeasuredRun:
+    return MeasuredRun(
         num_ranks=start.num_ranks, num_nodes=0, num_cores=0, num_devices=0, seconds=(), account=None, failure=why
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.estimate.speed.runs import Run
+from echelon.estimate.speed.runs import SizeRun
 from echelon.estimate.trainings import Training
 from echelon.host import Host
 from echelon.launch import runs as run_directories
@@ -27,10 +27,10 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSizes:
     """What the user measured."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SizeRun, ...]
     num_nodes: Mapping[int, int]
     """Of each number of ranks; unknown ones are missing."""
     mode: str
@@ -44,7 +44,7 @@ class Measured:
     trainings: tuple[Training, ...] = ()
     """The training of each run directory whose script can still be read."""
 
-    def on_nodes_of(self, num_devices: int | None) -> Measured:
+    def on_nodes_of(self, num_devices: int | None) -> MeasuredSizes:
         """Return the same for nodes of so many devices, where the runs do not tell it themselves; None: unknown."""
         runs = tuple(
             run if run.ranks_per_node is not None else replace(run, ranks_per_node=num_devices) for run in self.runs
@@ -52,13 +52,13 @@ class Measured:
         return replace(self, runs=runs)
 
 
-def read(names: Sequence[str], *, gradient_bytes: int | None = None) -> Measured:
+def read(names: Sequence[str], *, gradient_bytes: int | None = None) -> MeasuredSizes:
     """Read all that is named; raise UsageError for what holds no measured steps, or for nothing."""
     if not names:
         raise UsageError("--scaling needs measured runs", hint="--scaling --from RUN RUN   two runs of other sizes")
     parts = [_read_one(name, gradient_bytes) for name in names]
     modes = {part.mode for part in parts if part.mode}
-    return Measured(
+    return MeasuredSizes(
         runs=tuple(run for part in parts for run in part.runs),
         num_nodes={number: nodes for part in parts for number, nodes in part.num_nodes.items()},
         mode=modes.pop() if len(modes) == 1 else "",
@@ -69,7 +69,7 @@ def read(names: Sequence[str], *, gradient_bytes: int | None = None) -> Measured
     )
 
 
-def _read_one(name: str, gradient_bytes: int | None) -> Measured:
+def _read_one(name: str, gradient_bytes: int | None) -> MeasuredSizes:
     if os.path.isfile(os.path.join(name, records.NAME)):
         question, measured = scaling_jobs.read(name, Host())
         return _of_fields(name, scaling_report.as_plain(question, efficiency.rows(question, measured)), gradient_bytes)
@@ -94,7 +94,7 @@ def _foreign(path: str, why: str) -> UsageError:
     )
 
 
-def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> Measured:
+def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> MeasuredSizes:
     """Return the sizes of a benchmark that have numbers."""
     try:
         if fields["format"] > FORMAT:
@@ -112,16 +112,16 @@ def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> Measured:
         raise UsageError(
             f"{path}: no size of this benchmark has numbers", hint="echelon bench scaling --read DIRECTORY"
         )
-    return Measured(runs=tuple(measured), num_nodes=nodes, mode=mode, command=command, machine="", used=())
+    return MeasuredSizes(runs=tuple(measured), num_nodes=nodes, mode=mode, command=command, machine="", used=())
 
 
-def _run_of_size(size: Mapping[str, Any], script: str, gradient_bytes: int | None) -> Run:
+def _run_of_size(size: Mapping[str, Any], script: str, gradient_bytes: int | None) -> SizeRun:
     rate = size["steps_per_second"]
     value, least, most = float(rate["value"]), float(rate["least"]), float(rate["most"])
     samples, ranks, nodes = size["samples_per_second"], int(size["ranks"]), int(size["nodes"])
     if not all(math.isfinite(number) and number > 0 for number in (value, least, most)):
         raise ValueError(f"a rate of {value} steps a second")
-    return Run(
+    return SizeRun(
         num_devices=ranks,
         step_seconds=1 / value,
         spread=min(0.99, max(most / value - 1, 1 - least / value)),
@@ -132,7 +132,7 @@ def _run_of_size(size: Mapping[str, Any], script: str, gradient_bytes: int | Non
     )
 
 
-def _of_run(path: str, gradient_bytes: int | None) -> Measured:
+def _of_run(path: str, gradient_bytes: int | None) -> MeasuredSizes:
     """Return the size of a run directory; raise UsageError if it has too few steps, or if others wrote its files."""
     try:
         return _of_files(path, gradient_bytes)
@@ -142,7 +142,7 @@ def _of_run(path: str, gradient_bytes: int | None) -> Measured:
         ) from None
 
 
-def _of_files(path: str, gradient_bytes: int | None) -> Measured:
+def _of_files(path: str, gradient_bytes: int | None) -> MeasuredSizes:
     files = recorded.read(path)
     account = accounts.of_run(files)
     name = run_directories.short_name(path)
@@ -156,7 +156,7 @@ def _of_files(path: str, gradient_bytes: int | None) -> Measured:
     words = [str(word) for word in files.plan.get("argv") or ()]
     per_second, spread = measured
     training = predicted.training_of_run(files, account.num_ranks)
-    run = Run(
+    run = SizeRun(
         num_devices=account.num_ranks,
         step_seconds=1 / per_second,
         spread=spread,
@@ -166,7 +166,7 @@ def _of_files(path: str, gradient_bytes: int | None) -> Measured:
         script=os.path.basename(next((word for word in words if word.endswith(".py")), "")),
         gradient_bytes=gradient_bytes,
     )
-    return Measured(
+    return MeasuredSizes(
         runs=(run,),
         num_nodes={run.num_devices: account.num_nodes} if account.num_nodes else {},
         mode="",

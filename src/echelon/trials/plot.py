@@ -9,7 +9,7 @@ from echelon.estimate import timeline
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import NAMES
 from echelon.monitor.page.plots import FILLS, INK, LINES, Line, Panel, save
-from echelon.trials.efficiency import ENOUGH, Range, Row
+from echelon.trials.efficiency import ENOUGH, Range, SizeRow
 from echelon.trials.question import Question
 from echelon.units import GIB
 
@@ -23,12 +23,12 @@ class Point:
     efficiency: Range
 
 
-def draw(question: Question, sizes: Sequence[Row], files: Sequence[str]) -> None:
+def draw(question: Question, sizes: Sequence[SizeRow], files: Sequence[str]) -> None:
     """Draw the sizes that have numbers: speedup on the left, efficiency on the right."""
     draw_points(question.title, points(sizes), (), files)
 
 
-def points(sizes: Sequence[Row]) -> list[Point]:
+def points(sizes: Sequence[SizeRow]) -> list[Point]:
     """Return the sizes that have numbers."""
     return [
         Point(num_ranks=row.num_ranks, speedup=row.speedup, efficiency=row.efficiency)

@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ProofQuestion:
     """What is to be proved."""
 
     options: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Start:
     variables: Mapping[str, str]
 
 
-def prove(question: Question, host: Host, say: Say) -> dict[str, Any]:
+def prove(question: ProofQuestion, host: Host, say: Say) -> dict[str, Any]:
     """Return the verdict for each scale as `proof.compare` gives it; raise where nothing can be compared."""
     from echelon.script import distributes
 
@@ -92,7 +92,7 @@ class _Prover:
     """Starts the runs, checks that each was what was asked for, and compares their records."""
 
     def __init__(
-        self, folder: str, question: Question, host: Host, say: Say, *, is_ours: bool, is_double: bool = False
+        self, folder: str, question: ProofQuestion, host: Host, say: Say, *, is_ours: bool, is_double: bool = False
     ) -> None:
         self._folder = folder
         self._is_double = is_double

@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class BenchmarkStart:
     """One run of the benchmark."""
 
     num_ranks: int
@@ -41,7 +41,7 @@ class Start:
         return f"{num_ranks}-ranks-{repeat}"
 
 
-def write(folder: str, question: Question, starts: Sequence[Start]) -> None:
+def write(folder: str, question: Question, starts: Sequence[BenchmarkStart]) -> None:
     """Write the file, completely or not at all."""
     fields = {"format": FORMAT, "question": asdict(question), "runs": [asdict(start) for start in starts]}
     path = os.path.join(folder, NAME)
@@ -49,7 +49,7 @@ def write(folder: str, question: Question, starts: Sequence[Start]) -> None:
     os.replace(path + ".part", path)
 
 
-def read(folder: str) -> tuple[Question, tuple[Start, ...]]:
+def read(folder: str) -> tuple[Question, tuple[BenchmarkStart, ...]]:
     """Return what was measured; raise UsageError for a folder without a benchmark, or with one that is newer."""
     path = os.path.join(folder, NAME)
     try:
@@ -83,8 +83,8 @@ def _question(fields: dict[str, Any]) -> Question:
     return Question(**{**fields, **numbers, **words, "sizes": sizes})
 
 
-def _start(fields: dict[str, Any]) -> Start:
-    start = Start(**fields)
+def _start(fields: dict[str, Any]) -> BenchmarkStart:
+    start = BenchmarkStart(**fields)
     paths = (start.folder, start.run)
     if not all(isinstance(path, str) and not re.match(r"/|.*\.\.(/|$)", path) for path in paths):
         raise ValueError("a run lies outside of the folder")

@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RehearsalVerdict:
     """How a run ended that was disturbed."""
 
     fault: Fault
@@ -104,7 +104,7 @@ def judge(
     num_steps: int,
     exit_code: int,
     bound: Callable[[], float],
-) -> Verdict:
+) -> RehearsalVerdict:
     """Return the verdict on a run that was disturbed; `num_steps` is the number of steps of the undisturbed run.
 
     A state at the end that differs is compared with `bound()`, the largest relative difference that is rounding.
@@ -128,7 +128,7 @@ def judge(
     elif not cause:
         why_not = "echelon did not name the cause"
     has_state = bool(end) and not end["lacks"]
-    return Verdict(
+    return RehearsalVerdict(
         fault=fault,
         struck_at=int(records.struck.get("struck_at", 0)),
         survives=not why_not,

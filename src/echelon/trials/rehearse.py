@@ -28,7 +28,7 @@ from echelon.orders.rehearsal import (
 )
 from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import own_runs, rehearsal_verdict, scratch
-from echelon.trials.rehearsal_verdict import Records, Verdict
+from echelon.trials.rehearsal_verdict import Records, RehearsalVerdict
 from echelon.units import size
 
 TRACKERS = {
@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class RehearsalQuestion:
     """What is rehearsed."""
 
     options: tuple[str, ...]
@@ -84,7 +84,7 @@ class Undisturbed:
 class Rehearsing:
     """One undisturbed run, and the disturbed ones: call `begin`, then `verdicts`."""
 
-    def __init__(self, question: Question, host: Host, say: Say, folder: str) -> None:
+    def __init__(self, question: RehearsalQuestion, host: Host, say: Say, folder: str) -> None:
         self._asked = question
         self._host = host
         self._say = say
@@ -131,13 +131,13 @@ class Rehearsing:
         records, _, _ = self._run("nudged", order)
         return max(rehearsal_verdict.ROUNDING, MARGIN * float(records.end.get("difference", 0.0)))
 
-    def verdicts(self, known: Undisturbed) -> Iterator[Verdict]:
+    def verdicts(self, known: Undisturbed) -> Iterator[RehearsalVerdict]:
         """Rehearse one fault after the other."""
         for kind in self._asked.kinds:
             yield self._rehearse(kind, known)
             shutil.rmtree(os.path.join(self._folder, kind), ignore_errors=True)
 
-    def _rehearse(self, kind: str, known: Undisturbed) -> Verdict:
+    def _rehearse(self, kind: str, known: Undisturbed) -> RehearsalVerdict:
         mean = known.seconds / known.num_steps
         fault = draw(
             kind, self._asked.seed, num_ranks=known.num_ranks, num_steps=known.num_steps,
@@ -214,13 +214,13 @@ class Rehearsing:
             )
 
 
-def refuse_what_cannot_run(question: Question, host: Host) -> None:
+def refuse_what_cannot_run(question: RehearsalQuestion, host: Host) -> None:
     """Raise UsageError, before anything is copied, for what `echelon run` will not accept."""
     words = [*_training_options(question, question.num_steps), *question.options, *_script(question, question.script)]
     own_runs.refuse_what_cannot_run(host, words, command="rehearse")
 
 
-def _training_options(question: Question, num_steps: int) -> list[str]:
+def _training_options(question: RehearsalQuestion, num_steps: int) -> list[str]:
     """Return the options by which echelon scales, saves and restarts the script."""
     if not question.is_saved:
         return ["--scale", "off", "--max-restarts", "3"]
@@ -232,7 +232,7 @@ def _files(number: int) -> str:
     return f"{number} file{'' if number == 1 else 's'}"
 
 
-def _script(question: Question, target: str) -> list[str]:
+def _script(question: RehearsalQuestion, target: str) -> list[str]:
     return [*(["-m"] if question.is_module else []), target, *question.arguments]
 
 

@@ -14,9 +14,9 @@ from echelon.host import Host
 from echelon.orders import bench
 from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import measured, own_runs, records, scratch
-from echelon.trials.measured import Measured
+from echelon.trials.measured import MeasuredRun
 from echelon.trials.question import WEAK, Question, Size
-from echelon.trials.records import Start
+from echelon.trials.records import BenchmarkStart
 from echelon.trials.rehearse import TRACKERS
 from echelon.units import counted
 
@@ -55,21 +55,21 @@ def with_equal_threads(question: Question, plan: dict[str, Any], host: Host) -> 
     return replace(question, options=(*question.options, "--env", f"{THREADS}={number}")), number
 
 
-def starts_of(question: Question) -> list[Start]:
+def starts_of(question: Question) -> list[BenchmarkStart]:
     """Return all runs in their order: each size once, then each size again, so that a drift meets all sizes."""
     return [
-        Start(
+        BenchmarkStart(
             num_ranks=size.num_ranks,
             repeat=repeat,
-            folder=Start.name_of(size.num_ranks, repeat),
-            run=os.path.join(Start.name_of(size.num_ranks, repeat), RUN),
+            folder=BenchmarkStart.name_of(size.num_ranks, repeat),
+            run=os.path.join(BenchmarkStart.name_of(size.num_ranks, repeat), RUN),
         )
         for repeat in range(1, question.num_repeats + 1)
         for size in question.sizes
     ]
 
 
-def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[Measured]:
+def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[MeasuredRun]:
     """Run the script at each size in a copy of the current folder; yield each run, also one that failed.
 
     A size that failed is not run again.
@@ -103,7 +103,7 @@ def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[M
     shutil.rmtree(os.path.join(folder, "original"), ignore_errors=True)
 
 
-def copied(contents: scratch.Contents, folder: str, start: Start) -> str:
+def copied(contents: scratch.Contents, folder: str, start: BenchmarkStart) -> str:
     """Make the folder of a run with its copy of the user's folder; return the path of the copy."""
     os.mkdir(os.path.join(folder, start.folder))
     copy = os.path.join(folder, start.folder, COPY)

@@ -11,9 +11,9 @@ from echelon.errors import EchelonError, RunError
 from echelon.host import Host
 from echelon.scheduler.slurm import queue
 from echelon.trials import measured, own_runs, records, scratch
-from echelon.trials.measured import Measured
+from echelon.trials.measured import MeasuredRun
 from echelon.trials.question import Question
-from echelon.trials.records import Start
+from echelon.trials.records import BenchmarkStart
 from echelon.trials.scaling import COMMAND, command_in, copied, options, starts_of
 from echelon.units import counted
 
@@ -27,13 +27,13 @@ def refuse_what_cannot_run(question: Question, resources: Sequence[str], host: H
         own_runs.refuse_what_cannot_run(host, words, command=COMMAND, verb="submit")
 
 
-def submit(question: Question, resources: Sequence[str], host: Host, say: Say, folder: str) -> list[Start]:
+def submit(question: Question, resources: Sequence[str], host: Host, say: Say, folder: str) -> list[BenchmarkStart]:
     """Submit all jobs; each has its own copy of the current folder. Return them with their numbers.
 
     Raise RunError if Slurm refuses one; the jobs before it stay in the queue.
     """
     contents = scratch.look(os.getcwd()).kept_in(os.path.join(folder, "original"))
-    starts: list[Start] = []
+    starts: list[BenchmarkStart] = []
     for start in starts_of(question):
         after = ["--after-any", starts[-1].job] if starts else []
         words = [
@@ -57,12 +57,12 @@ def submit(question: Question, resources: Sequence[str], host: Host, say: Say, f
     return starts
 
 
-def settled(runs: Sequence[Measured], starts: Sequence[Start], host: Host) -> list[Measured]:
+def settled(runs: Sequence[MeasuredRun], starts: Sequence[BenchmarkStart], host: Host) -> list[MeasuredRun]:
     """Return the runs; of one without a report, Slurm says whether its job waits, runs, or ended before."""
     return [_settled(run, start, host) for run, start in zip(runs, starts, strict=True)]
 
 
-def _settled(run: Measured, start: Start, host: Host) -> Measured:
+def _settled(run: MeasuredRun, start: BenchmarkStart, host: Host) -> MeasuredRun:
     if not run.is_unfinished or not start.job:
         return run
     try:
@@ -78,7 +78,7 @@ def _settled(run: Measured, start: Start, host: Host) -> Measured:
     return run
 
 
-def read(folder: str, host: Host) -> tuple[Question, list[Measured]]:
+def read(folder: str, host: Host) -> tuple[Question, list[MeasuredRun]]:
     """Return the question and the runs of a benchmark from its folder; raise UsageError where there is none."""
     question, starts = records.read(folder)
     runs = [measured.read(folder, start, question) for start in starts]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from echelon import __version__
-from echelon.trials.efficiency import ENOUGH, Range, Row, find, largest_enough, sentence
+from echelon.trials.efficiency import ENOUGH, Range, SizeRow, find, largest_enough, sentence
 from echelon.trials.measured import parts_of
 from echelon.trials.question import STRONG, Question
 from echelon.units import amount, counted, duration, rate, step_time
@@ -16,7 +16,7 @@ NUM_ASKED = 3
 HEAD = ("ranks", "nodes", "a step", "steps/s", "samples/s", "speedup", "efficiency", "range")
 
 
-def text(question: Question, sizes: Sequence[Row]) -> str:
+def text(question: Question, sizes: Sequence[SizeRow]) -> str:
     """Return the report for a person."""
     good = [row for row in sizes if row.efficiency is not None]
     lines = [question.title, *_aligned([HEAD, *(_cells(row) for row in sizes)], sizes)]
@@ -31,7 +31,7 @@ def text(question: Question, sizes: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def paragraph(question: Question, sizes: Sequence[Row]) -> str:
+def paragraph(question: Question, sizes: Sequence[SizeRow]) -> str:
     """Return the paragraph that computing centres ask for: sizes, same input, speedup, efficiency, utilisation."""
     good = [row for row in sizes if row.efficiency is not None and row.speedup is not None]
     base = good[0]
@@ -56,7 +56,7 @@ def paragraph(question: Question, sizes: Sequence[Row]) -> str:
     return " ".join(line for line in lines if line)
 
 
-def as_plain(question: Question, sizes: Sequence[Row]) -> dict[str, Any]:
+def as_plain(question: Question, sizes: Sequence[SizeRow]) -> dict[str, Any]:
     """Return all numbers for JSON."""
     limit = find(question, sizes)
     kept = largest_enough(sizes)
@@ -80,7 +80,7 @@ def as_plain(question: Question, sizes: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: SizeRow) -> dict[str, Any]:
     account = row.best.account
     return {
         "ranks": row.num_ranks,
@@ -103,7 +103,7 @@ def _plain_range(value: Range | None) -> dict[str, float] | None:
     return {"value": value.value, "least": value.least, "most": value.most} if value is not None else None
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SizeRow) -> tuple[str, ...]:
     nodes = str(row.num_nodes or "–")
     if row.steps_per_second is None or row.speedup is None or row.efficiency is None:
         return (str(row.num_ranks), nodes, "", "", "", "", "", "")
@@ -120,7 +120,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _aligned(table: Sequence[Sequence[str]], sizes: Sequence[Row]) -> list[str]:
+def _aligned(table: Sequence[Sequence[str]], sizes: Sequence[SizeRow]) -> list[str]:
     """Return the lines of the table; a size without numbers has its reason in place of them."""
     widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
@@ -130,7 +130,7 @@ def _aligned(table: Sequence[Sequence[str]], sizes: Sequence[Row]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _what_range(question: Question, sizes: Sequence[Row]) -> str:
+def _what_range(question: Question, sizes: Sequence[SizeRow]) -> str:
     base = next(row for row in sizes if row.efficiency is not None)
     of = (
         f"of the {question.num_repeats} runs of each size"
@@ -141,7 +141,7 @@ def _what_range(question: Question, sizes: Sequence[Row]) -> str:
     return f"relative to {counted(base.num_ranks, 'rank')}; the range has the least and the greatest {of}; {warm}"
 
 
-def _phases(good: Sequence[Row]) -> list[str]:
+def _phases(good: Sequence[SizeRow]) -> list[str]:
     """Return the seconds of each phase, and the shares of the parts of the steps, beside the sizes."""
     accounts = [(row, row.best.account) for row in good if row.best.account is not None]
     names = list(dict.fromkeys(phase.name for _, account in accounts for phase in account.phases))
@@ -156,18 +156,18 @@ def _phases(good: Sequence[Row]) -> list[str]:
     return [f"{label:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for label, cells in rows]
 
 
-def _enough(sizes: Sequence[Row]) -> str:
+def _enough(sizes: Sequence[SizeRow]) -> str:
     kept = largest_enough(sizes)
     if kept is None or kept.efficiency is None:
         return f"no size keeps {ENOUGH:.0%}"
     return f"{counted(kept.num_ranks, 'rank')}: the largest measured size that keeps {ENOUGH:.0%} ({_percent(kept)})"
 
 
-def _percent(row: Row) -> str:
+def _percent(row: SizeRow) -> str:
     return f"{row.efficiency.value:.0%}" if row.efficiency is not None else ""
 
 
-def _sentence_part(row: Row) -> str:
+def _sentence_part(row: SizeRow) -> str:
     return of_size(
         row.num_ranks,
         num_nodes=row.num_nodes,
@@ -196,7 +196,7 @@ def of_size(
     )
 
 
-def _utilisation(good: Sequence[Row]) -> str:
+def _utilisation(good: Sequence[SizeRow]) -> str:
     known = [(row, row.utilisation) for row in good if row.utilisation is not None]
     if not known:
         return "The load of devices was not measured: the runs had none, or were shorter than a minute."
@@ -204,7 +204,7 @@ def _utilisation(good: Sequence[Row]) -> str:
     return f"The devices were busy {told} of the time."
 
 
-def described(row: Row) -> str:
+def described(row: SizeRow) -> str:
     """Return how long a size took, for the line that is printed after its run."""
     account = row.best.account
     return f"{row.failure or step_time(row.step_seconds)} ({duration(account.seconds if account is not None else 0.0)})"

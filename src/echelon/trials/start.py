@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class StartTimes:
     """One start; all times are in seconds from the command."""
 
     size: Size
@@ -57,7 +57,7 @@ class Started:
 
 def measure(
     sizes: Sequence[Size], *, num_repeats: int, options: Sequence[str], host: Host, say: Say, folder: str
-) -> Iterator[Started]:
+) -> Iterator[StartTimes]:
     """Start a small program at each size, all sizes once before any again; raise RunError if a start fails."""
     for repeat in range(1, num_repeats + 1):
         for size in sizes:
@@ -80,7 +80,7 @@ def plan_of(options: Sequence[str], host: Host) -> dict[str, Any]:
     return plan
 
 
-def _started(size: Size, run: str, options: Sequence[str], host: Host) -> Started:
+def _started(size: Size, run: str, options: Sequence[str], host: Host) -> StartTimes:
     out = f"{run}.json"
     began = host.now()
     words = ["--show", "none", "--run-dir", run, *_place(size), *_words(options), out]
@@ -93,7 +93,7 @@ def _started(size: Size, run: str, options: Sequence[str], host: Host) -> Starte
     files = recorded.read(run)
     accounted = account.of_run(files)
     supervised = float(files.events[0]["time"])
-    return Started(
+    return StartTimes(
         size=replace(size, num_nodes=accounted.num_nodes),
         begun=supervised - began,
         import_seconds=accounted.seconds_of(attempts.IMPORT),
@@ -111,7 +111,7 @@ def _words(options: Sequence[str]) -> list[str]:
     return ["--scale", "off", "--check", "off", *options, "-m", PROGRAM]
 
 
-def text(starts: Sequence[Started]) -> str:
+def text(starts: Sequence[StartTimes]) -> str:
     """Return a table with the middle start of each size; the range is that of the time to the first all-reduce."""
     table = [HEAD, *(_cells(of_size) for of_size in _by_size(starts))]
     widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
@@ -119,7 +119,7 @@ def text(starts: Sequence[Started]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def as_plain(starts: Sequence[Started]) -> dict[str, Any]:
+def as_plain(starts: Sequence[StartTimes]) -> dict[str, Any]:
     """Return all starts for JSON."""
     rows = [
         {
@@ -134,7 +134,7 @@ def as_plain(starts: Sequence[Started]) -> dict[str, Any]:
     return {"format": 1, "starts": rows}
 
 
-def _by_size(starts: Sequence[Started]) -> list[list[Started]]:
+def _by_size(starts: Sequence[StartTimes]) -> list[list[StartTimes]]:
     numbers = sorted({start.size.num_ranks for start in starts})
     return [
         sorted((start for start in starts if start.size.num_ranks == number), key=lambda start: start.all_reduced)
@@ -142,7 +142,7 @@ def _by_size(starts: Sequence[Started]) -> list[list[Started]]:
     ]
 
 
-def _cells(of_size: Sequence[Started]) -> tuple[str, ...]:
+def _cells(of_size: Sequence[StartTimes]) -> tuple[str, ...]:
     middle = of_size[(len(of_size) - 1) // 2]
     most, least = of_size[-1].all_reduced, of_size[0].all_reduced
     return (

@@ -13,8 +13,8 @@ from tests.checkpoint import training
 from echelon.checkpoint import shards
 from echelon.checkpoint.in_memory import recall
 from echelon.checkpoint.in_memory.memory_saver import MemorySaver
-from echelon.checkpoint.saver import State
-from echelon.checkpoint.store import Store
+from echelon.checkpoint.saver import SavedState
+from echelon.checkpoint.store import CheckpointStore
 
 TIMEOUT = timedelta(seconds=5)
 
@@ -33,11 +33,11 @@ def saver(root: str, nodes: Sequence[str], said: list[str], **settings: Any) -> 
     return MemorySaver(folder, dist.get_rank(), dist.get_world_size(), new_group, said.append, **settings)
 
 
-def state(kind: str, step: int) -> State:
+def state(kind: str, step: int) -> SavedState:
     """Return a model's weights after a step, and a tensor that each rank has of its own."""
     named = training.named(training.make(kind, step))
     named[f"own/rank-{dist.get_rank()}"] = torch.full((3,), float(dist.get_rank() * 1000 + step))
-    return State(named, {"journal.bin": b"step %d" % step} if dist.get_rank() == 0 else {}, {"kind": "test"})
+    return SavedState(named, {"journal.bin": b"step %d" % step} if dist.get_rank() == 0 else {}, {"kind": "test"})
 
 
 def keep(root: str, nodes: Sequence[str], kind: str, last: int) -> dict[str, Any]:
@@ -64,10 +64,10 @@ def find(
     left = sorted(os.listdir(here)) if os.path.isdir(here) else []
     if found is None:
         return {"step": -1, "said": said, "left": left}
-    whole, findings = Store(here).latest(deep=True)
+    whole, findings = CheckpointStore(here).latest(deep=True)
     expected = {name: training.whole(one) for name, one in state(kind, found.step).tensors.items()}
     got = {name: torch.zeros_like(one) for name, one in state(kind, 0).tensors.items()}
-    reader = shards.Reader(found.path)
+    reader = shards.ShardReader(found.path)
     reader.read_metadata()
     got = {name: one for name, one in got.items() if name in reader.saved}
     shards.load(got, found.path)

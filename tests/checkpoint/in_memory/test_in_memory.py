@@ -6,13 +6,13 @@ import pytest
 from tests.checkpoint.in_memory import keeping
 from tests.train.strategies import ranks
 
-from echelon.checkpoint.in_memory.memory_saver import MOST_STEPS, Nodes, Pace
+from echelon.checkpoint.in_memory.memory_saver import MOST_STEPS, NodeMarks, SavePace
 
 
 @pytest.mark.parametrize("node_of_ranks", ["a", "ab", "aabb", "aaabbc", "abab", "abbbcc"])
 def test_every_share_has_a_keeper_on_another_node(node_of_ranks: str) -> None:
     """Each rank has one keeper, on another node if there is one; keepers know whom they keep."""
-    nodes = Nodes(list(node_of_ranks))
+    nodes = NodeMarks(list(node_of_ranks))
     for rank, node in enumerate(node_of_ranks):
         keeper = nodes.keeper_of(rank)
         assert rank in nodes.kept_by(keeper)
@@ -29,7 +29,7 @@ def test_pace_follows_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echelon.checkpoint.in_memory.memory_saver.time.monotonic", lambda: now[0])
 
     def steps_between(step_seconds: float, cost: float, waited: float = 0.0, written: float = 0.0) -> int:
-        pace, step, num_steps = Pace(), 0, 1
+        pace, step, num_steps = SavePace(), 0, 1
         for _ in range(12):
             now[0] += num_steps * step_seconds
             step += num_steps
@@ -42,7 +42,7 @@ def test_pace_follows_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps_between(0.1, 0.02) == 10
     assert steps_between(0.1, 0.001, written=1.0) == 50
     assert steps_between(1e-3, 1.0) == MOST_STEPS
-    pace = Pace()
+    pace = SavePace()
     now[0] += 1.0
     pace.begin(1)
     pace.end(1, 0.01, 0.0)

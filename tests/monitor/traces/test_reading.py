@@ -15,7 +15,7 @@ from tests.monitor.traces.made import Made
 
 from echelon.errors import UsageError
 from echelon.monitor.traces import reading, verdict
-from echelon.monitor.traces.reading import Trace
+from echelon.monitor.traces.reading import TraceFile
 
 
 def whole() -> Made:
@@ -25,8 +25,8 @@ def whole() -> Made:
     return made
 
 
-def read(path: Path, chunk_bytes: int = 64) -> "tuple[list[Any], Trace]":
-    trace = Trace(str(path), chunk_bytes=chunk_bytes)
+def read(path: Path, chunk_bytes: int = 64) -> "tuple[list[Any], TraceFile]":
+    trace = TraceFile(str(path), chunk_bytes=chunk_bytes)
     return list(trace), trace
 
 

@@ -33,7 +33,7 @@ def test_intervals_are_sets_of_times(one: Any, other: Any, third: Any) -> None:
     assert all(begin - 3 <= gap < begin for gap in gaps for begin in [min(t for t in instants(one) if t > gap)])
 
 
-def judged(made: Made, tmp_path: Path) -> verdict.Verdict:
+def judged(made: Made, tmp_path: Path) -> verdict.TraceVerdict:
     return verdict.of(made.write(tmp_path / "trace.json"))
 
 

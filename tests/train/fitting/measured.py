@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from echelon.tracing.course import Course, Traced
+from echelon.tracing.course import StepTracer, StopTracing
 from echelon.tracing.ledger import Ledger
 
 
@@ -71,12 +71,12 @@ def num_bytes(values: Iterable[Any]) -> int:
 def measure(script: str, out: str) -> None:
     """Run the script, and write {"forward": bytes, "forward peak": bytes, …, "kinds": {"state": bytes, …}}."""
     marks, kinds = Marks(counts_all=True), Kinds()
-    Course(marks).install()
+    StepTracer(marks).install()
     sys.argv = [script]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         try:
             runpy.run_path(script, run_name="__main__")
-        except Traced:
+        except StopTracing:
             pass
     events: list[tuple[int, int | str]] = []
     for event in profiler.profiler.kineto_results.events():

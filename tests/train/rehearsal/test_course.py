@@ -20,7 +20,7 @@ def struck_at(folder: Path, num_steps: int, monkeypatch: pytest.MonkeyPatch) -> 
         steps.append(now)
 
     monkeypatch.setattr(faults, "strike", strike)
-    order = course.Course(Rehearsal(Fault(KILL_RANK, 0, 2)), 0, needs_checkpoint=True)
+    order = course.RehearsedRun(Rehearsal(Fault(KILL_RANK, 0, 2)), 0, needs_checkpoint=True)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     for now in range(1, num_steps + 1):
         order.stepped(optimizer, now, str(folder))

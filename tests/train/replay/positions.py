@@ -13,7 +13,7 @@ from echelon.train import loops
 from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.tensors import Sharded
 from echelon.train.replay.passes import Pass, Passes
-from echelon.train.replay.tape import PLAY, RECORD, Tape
+from echelon.train.replay.tape import PLAY, RECORD, Journal
 from echelon.train.rng import generators
 from echelon.train.rng import states as own_generators
 from echelon.train.wire import plain_data
@@ -126,14 +126,14 @@ class Rank:
         self.world = World(rank, size, torch.device("cpu"))
         self.options = types.SimpleNamespace(keeps_batch=False)
         self.generators = generators.Generators(rank, None)
-        self.twins = loops.new_twins()
+        self.sharded_loaders = loops.new_sharded_loaders()
         self.first_step = types.SimpleNamespace(note_workers=lambda _: None)
         self.raised = types.SimpleNamespace(refuse_if_caught=lambda: None)
         self.ignore_index = types.SimpleNamespace(ask=lambda _: None)
         self.resumed_pass = (0, 0)
         self.batches_per_step, self.is_reordered = 1, False
 
-    def take_resumed_pass(self) -> tuple[int, int]:
+    def pop_resumed_pass(self) -> tuple[int, int]:
         taken, self.resumed_pass = self.resumed_pass, (0, 0)
         return taken
 
@@ -147,7 +147,7 @@ class Rank:
 class Script:
     """A loop over three epochs, as `for batch in loader` runs it on one rank."""
 
-    def __init__(self, case: Any, rank: Rank, tape: Tape) -> None:
+    def __init__(self, case: Any, rank: Rank, tape: Journal) -> None:
         self.rank, self.tape = rank, tape
         self.loader = case.loader()
         self.passes = Passes(tape, rank, lambda: None)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def recorded(case: Any, size: int) -> tuple[list[list[tuple[int, list[int]]]], d
     """Return each rank's samples up to the moment, and the checkpoint of rank 0."""
     dealt, saved = [], {}
     for rank in range(size):
-        tape = Tape()
+        tape = Journal()
         tape.phase = RECORD
         script = Script(case, Rank(rank, size), tape)
         loop = script.batches()
@@ -196,7 +196,7 @@ def continued(case: Any, size: int, saved: dict[str, Any]) -> list[list[tuple[in
     """Return each rank's samples after the moment, on another number of ranks."""
     dealt = []
     for rank in range(size):
-        tape = Tape()
+        tape = Journal()
         tape.load(saved["journal"])
         tape.phase = PLAY
         script = Script(case, Rank(rank, size), tape)

@@ -12,7 +12,7 @@ import torch
 from .. import exchange, host_memory, shards, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
-from ..saver import Save, Saver, State, text_of, versions_here, write_copies
+from ..saver import Save, SavedState, Saver, text_of, versions_here, write_copies
 from . import transfer
 
 SAVE = "save"
@@ -52,17 +52,17 @@ class MemorySaver(Saver):
         self._attempt = attempt
         self._is_on = folder is not None
         self._next_step = 1
-        self._pace = Pace()
+        self._pace = SavePace()
         self._waited_seconds = 0.0
         self._new_group = new_group
         self._transfer_group: Any = None
-        self._nodes = Nodes([self._path])
+        self._nodes = NodeMarks([self._path])
         self._fitting: list[int] = []
         self._mistake = ""
         self._read_next = 0.0
         self._bytes = 0
 
-    def keep(self, step: int, state: Callable[[], State]) -> None:
+    def keep(self, step: int, state: Callable[[], SavedState]) -> None:
         """Keep the state of this step, if it is time; `state` is asked for it only then."""
         if not self._is_on or step < self._next_step:
             return
@@ -103,7 +103,7 @@ class MemorySaver(Saver):
         """Form the group in which shares travel, once; return why it cannot be formed, equally on all ranks."""
         if len(nodes) == 1 or self._transfer_group is not None:
             return ""
-        self._nodes, mistake = Nodes(nodes), ""
+        self._nodes, mistake = NodeMarks(nodes), ""
         try:
             self._transfer_group = self._new_group() if self._nodes.are_many else ()
         except RuntimeError as error:
@@ -113,7 +113,7 @@ class MemorySaver(Saver):
             mistake = next((one for one in mistakes if one), "")
         return mistake
 
-    def _why_not(self, share: shards.Share, told: list[dict[str, Any]]) -> str:
+    def _why_not(self, share: shards.RankShare, told: list[dict[str, Any]]) -> str:
         if share.num_bytes == self._fitting:
             return ""
         self._fitting = share.num_bytes
@@ -129,7 +129,7 @@ class MemorySaver(Saver):
                 )  # fmt: skip
         return ""
 
-    def _fits(self, share: shards.Share, hosts: list[str]) -> bool:  # noqa: ARG002
+    def _fits(self, share: shards.RankShare, hosts: list[str]) -> bool:  # noqa: ARG002
         return True
 
     def _refuse(self, step: int, why: str, draft: str) -> None:
@@ -230,7 +230,7 @@ def _report_path(folder: str, rank: int) -> str:
     return os.path.join(folder, f"rank-{rank}.written")
 
 
-class Nodes:
+class NodeMarks:
     """The nodes of a run, each known by a text that only its ranks have.
 
     >>> nodes = Nodes(["a", "a", "b", "b"])
@@ -285,7 +285,7 @@ MOST_STEPS = 1000
 """The most steps between two saves: steps may become slower."""
 
 
-class Pace:
+class SavePace:
     """The steps between two saves, from what the save before took.
 
     >>> pace = Pace()

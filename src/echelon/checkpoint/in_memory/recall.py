@@ -10,9 +10,9 @@ from .. import exchange, host_memory, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
 from ..saver import text_of, versions_here
-from ..store import Checkpoint, Draft, Store
+from ..store import Checkpoint, CheckpointStore, Draft
 from . import transfer
-from .memory_saver import ATTEMPT, SAVE, SHARE_OF_AVAILABLE, Nodes, bytes_left
+from .memory_saver import ATTEMPT, SAVE, SHARE_OF_AVAILABLE, NodeMarks, bytes_left
 
 _NUM_KEPT = 2
 
@@ -61,7 +61,7 @@ def newest(
     newer than that on disk: nothing is left in memory then.
     """
     rank = exchange.rank()
-    nodes = Nodes([name.decode() for name in exchange.gather(folder.encode())])
+    nodes = NodeMarks([name.decode() for name in exchange.gather(folder.encode())])
     available = bytes_left(folder, host_memory.available_bytes())
     inventory = _Inventory(available, step_on_disk, _held(folder) if rank in nodes.leaders else [])
     told = [_decoded(content) for content in exchange.gather(json.dumps(inventory).encode())]
@@ -72,7 +72,7 @@ def newest(
         if not mistake:
             mistake = _spread(folder, whole, nodes.leaders, attempt, new_group)
         if not mistake:
-            return Store(folder, _NUM_KEPT).latest()[0]
+            return CheckpointStore(folder, _NUM_KEPT).latest()[0]
         say(f"the state of step {whole.held.step} in the memory of nodes cannot be used: {mistake}")
     if rank in nodes.leaders:
         _keep_only(folder, -1)  # the training goes another way to these steps
@@ -95,7 +95,7 @@ def _spread(folder: str, whole: _Whole, leaders: list[int], attempt: int, new_gr
 def _held(folder: str) -> list[_Held]:
     """Return what this node holds; nothing if its folder cannot be read."""
     try:
-        entries = Store(folder, _NUM_KEPT).entries(deep=True) if folder else []
+        entries = CheckpointStore(folder, _NUM_KEPT).entries(deep=True) if folder else []
     except CheckpointError:
         return []
     manifests = [entry.manifest for entry in entries if entry.manifest is not None and not entry.finding]
@@ -160,7 +160,7 @@ def _complete(folder: str, whole: _Whole, group: Any, place: int, attempt: int) 
     other waits for it.
     """
     own = [name for name, places in whole.places.items() if place in places]
-    store = Store(folder, _NUM_KEPT)
+    store = CheckpointStore(folder, _NUM_KEPT)
     mistakes: list[CheckpointError] = []
     draft: Draft | None = None
     try:
@@ -186,7 +186,7 @@ def _complete(folder: str, whole: _Whole, group: Any, place: int, attempt: int) 
 
 def _keep_only(folder: str, step: int) -> None:
     """Remove the states of other steps, to which the training comes again, and what killed ranks were writing."""
-    kept = os.path.basename(Store(folder).path(step)) if step >= 0 else ""
+    kept = os.path.basename(CheckpointStore(folder).path(step)) if step >= 0 else ""
     for name in os.listdir(folder) if folder and os.path.isdir(folder) else ():
         if name.lstrip(".").startswith("step-") and name != kept:
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

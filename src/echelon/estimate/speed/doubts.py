@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from echelon.estimate.speed.runs import STRONG, WEAK, Network, Refusal, Run
+from echelon.estimate.speed.runs import STRONG, WEAK, NetworkSpeed, Refusal, SizeRun
 from echelon.units import counted
 
 SAME = 0.02
@@ -18,7 +18,7 @@ LEAST_A_DOUBLING = 0.7
 LEAST_EFFICIENCY = 0.5
 
 
-def unlike(runs: Sequence[Run]) -> Refusal | None:
+def unlike(runs: Sequence[SizeRun]) -> Refusal | None:
     """Refuse runs of different trainings."""
     for noun, values in (
         ("script", {run.script for run in runs if run.script}),
@@ -36,7 +36,7 @@ def unlike(runs: Sequence[Run]) -> Refusal | None:
     return None
 
 
-def mode_of(runs: Sequence[Run]) -> str:
+def mode_of(runs: Sequence[SizeRun]) -> str:
     """Return how the batches of the runs change with the devices; empty if they are unknown or do neither."""
     if len(runs) < 2 or any(run.global_batch is None for run in runs):
         return ""
@@ -47,7 +47,7 @@ def mode_of(runs: Sequence[Run]) -> str:
     return WEAK if max(shares) <= min(shares) * (1 + SAME) else ""
 
 
-def unclear_mode(runs: Sequence[Run], mode: str) -> Refusal | None:
+def unclear_mode(runs: Sequence[SizeRun], mode: str) -> Refusal | None:
     """Refuse batches that fit neither kind of scaling, or not the one that was asked for."""
     shown = mode_of(runs)
     known = [run for run in runs if run.global_batch is not None]
@@ -69,7 +69,7 @@ def unclear_mode(runs: Sequence[Run], mode: str) -> Refusal | None:
     return None
 
 
-def slower(runs: Sequence[Run], mode: str) -> Refusal | None:
+def slower(runs: Sequence[SizeRun], mode: str) -> Refusal | None:
     """Refuse sizes if a larger size did less in the same time than a smaller size."""
     for smaller, larger in pairwise(runs):
         gain = _gain(smaller, larger, mode)
@@ -82,13 +82,13 @@ def slower(runs: Sequence[Run], mode: str) -> Refusal | None:
     return None
 
 
-def _gain(smaller: Run, larger: Run, mode: str) -> float:
+def _gain(smaller: SizeRun, larger: SizeRun, mode: str) -> float:
     """Return how many times the work of the smaller size the larger one does in the same time."""
     work = larger.num_devices / smaller.num_devices if mode == WEAK else 1.0
     return work * smaller.step_seconds / larger.step_seconds
 
 
-def of_pair(smaller: Run | None, larger: Run, mode: str, network: Network | None) -> Refusal | None:
+def of_pair(smaller: SizeRun | None, larger: SizeRun, mode: str, network: NetworkSpeed | None) -> Refusal | None:
     """Refuse sizes that contradict each other, or that tell too little."""
     if smaller is None:
         return _of_one(larger, mode, network)
@@ -116,7 +116,7 @@ def of_pair(smaller: Run | None, larger: Run, mode: str, network: Network | None
     return None
 
 
-def _of_one(run: Run, mode: str, network: Network | None) -> Refusal | None:
+def _of_one(run: SizeRun, mode: str, network: NetworkSpeed | None) -> Refusal | None:
     devices = counted(run.num_devices, "device")
     if mode == STRONG:
         return Refusal(
@@ -133,14 +133,14 @@ def _of_one(run: Run, mode: str, network: Network | None) -> Refusal | None:
     return None
 
 
-def needs_network(smaller: Run | None, larger: Run, num_devices: int) -> bool:
+def needs_network(smaller: SizeRun | None, larger: SizeRun, num_devices: int) -> bool:
     """Tell whether a size communicates in a way that the measured ones do not show."""
     is_inside = larger.ranks_per_node is not None and larger.num_devices <= larger.ranks_per_node < num_devices
     return smaller is None or is_inside
 
 
 def beyond(
-    smaller: Run | None, larger: Run, mode: str, network: Network | None, num_devices: int, farthest: int
+    smaller: SizeRun | None, larger: SizeRun, mode: str, network: NetworkSpeed | None, num_devices: int, farthest: int
 ) -> Refusal | None:
     """Refuse a size that the measured ones do not reach."""
     if num_devices > farthest:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from echelon.estimate import trainings
-from echelon.estimate.speed.runs import Interval, Prediction
+from echelon.estimate.speed.runs import Interval, PredictedSize
 from echelon.estimate.trainings import Training
 from echelon.units import counted
 
@@ -36,7 +36,7 @@ class Estimate:
         }
 
 
-def estimates(training: Training, sizes: Sequence[Prediction], *, machine: str, time: float) -> list[Estimate]:
+def estimates(training: Training, sizes: Sequence[PredictedSize], *, machine: str, time: float) -> list[Estimate]:
     return [
         Estimate(
             training=replace(training, num_ranks=size.num_devices),

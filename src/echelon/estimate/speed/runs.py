@@ -16,7 +16,7 @@ LEAST, MOST = 1e-9, 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SizeRun:
     """A measured size of a training; raises UsageError for numbers that cannot be measured."""
 
     num_devices: int
@@ -71,7 +71,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictedSize:
     """A size that was not measured."""
 
     num_devices: int
@@ -117,7 +117,7 @@ BUCKET_BYTES = 25 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class NetworkSpeed:
     """The bandwidth between the devices of a kind of node, and between such nodes."""
 
     ranks_per_node: int
@@ -144,7 +144,7 @@ class Network:
         return num_buckets * min(ring, tree)
 
 
-def of_machine(machine: Machine, node_type: str = "", backend: str = "nccl") -> Network | None:
+def of_machine(machine: Machine, node_type: str = "", backend: str = "nccl") -> NetworkSpeed | None:
     """Return the network of a machine's nodes; None if its file has no reference rows for them.
 
     `node_type` may be empty if only one kind of node has reference rows. Raises UsageError if several have.
@@ -161,7 +161,7 @@ def of_machine(machine: Machine, node_type: str = "", backend: str = "nccl") -> 
         return None
     inside = [row for row in rows if row.num_nodes == 1]
     across = [row for row in rows if row.num_nodes > 1]
-    return Network(
+    return NetworkSpeed(
         ranks_per_node=max(row.ranks_per_node for row in rows),
         inside_bytes_per_second=_best(inside),
         across_bytes_per_second=_best(across),

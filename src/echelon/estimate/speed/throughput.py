@@ -16,7 +16,17 @@ from dataclasses import dataclass, replace
 
 from echelon.errors import UsageError
 from echelon.estimate.speed import doubts
-from echelon.estimate.speed.runs import MODES, STRONG, WEAK, Interval, Network, Prediction, Refusal, Run, Worth
+from echelon.estimate.speed.runs import (
+    MODES,
+    STRONG,
+    WEAK,
+    Interval,
+    NetworkSpeed,
+    PredictedSize,
+    Refusal,
+    SizeRun,
+    Worth,
+)
 
 UNKNOWN_SPREAD = 0.02
 """How far the time of a step may be wrong that was measured once: jobs on other nodes differ by a few per cent."""
@@ -32,27 +42,27 @@ HIDDEN = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class StepTimeLaw:
     """The law of a training's step time; `fit` makes it."""
 
     mode: str
     """"strong": all sizes have the same global batch; "weak": all devices have the same batch."""
-    base: Run
+    base: SizeRun
     """The smallest measured size, to which speedup and efficiency are relative."""
-    smaller: Run | None
+    smaller: SizeRun | None
     """The smaller of the two sizes that the law goes through; None: there is only one."""
-    larger: Run
+    larger: SizeRun
     """The largest measured size."""
     spread: float
     """How far the measured times may be wrong, as a share."""
-    network: Network | None
+    network: NetworkSpeed | None
 
     @property
     def farthest(self) -> int:
         """The largest size that `at` estimates."""
         return FARTHEST * self.larger.num_devices
 
-    def at(self, num_devices: int) -> Prediction | Refusal:
+    def at(self, num_devices: int) -> PredictedSize | Refusal:
         """Estimate a size larger than the largest measured one, or say why not.
 
         Raises UsageError for a size that is not larger.
@@ -84,13 +94,13 @@ class Model:
                 surely = last
         return Worth(efficiency=efficiency, surely=surely, probably=probably, is_limit=probably == last > 0)
 
-    def _prediction(self, num_devices: int, seconds: Interval) -> Prediction:
+    def _prediction(self, num_devices: int, seconds: Interval) -> PredictedSize:
         """Return a size with all that follows from the time of its step."""
         factor = num_devices / self.base.num_devices
         work = factor if self.mode == WEAK else 1.0
         speedup = seconds.inverse(work * self.base.step_seconds)
         batch = self.base.global_batch
-        return Prediction(
+        return PredictedSize(
             num_devices=num_devices,
             step_seconds=seconds,
             speedup=speedup,
@@ -134,7 +144,7 @@ class Model:
         return max(0.0, after - hidden) - max(0.0, min(before, after) - hidden), after
 
 
-def fit(runs: Sequence[Run], *, mode: str = "", network: Network | None = None) -> Model | Refusal:
+def fit(runs: Sequence[SizeRun], *, mode: str = "", network: NetworkSpeed | None = None) -> StepTimeLaw | Refusal:
     """Return the law of a training's step time through its measured sizes, or why there is none.
 
     `mode` is "strong", "weak", or empty: then the batches of the runs tell. Raises UsageError for another mode, or
@@ -157,21 +167,21 @@ def fit(runs: Sequence[Run], *, mode: str = "", network: Network | None = None) 
     refusal = doubts.slower(sizes, mode) or doubts.of_pair(smaller, larger, mode, network)
     if refusal is not None:
         return refusal
-    model = Model(
+    model = StepTimeLaw(
         mode=mode, base=sizes[0], smaller=smaller, larger=larger, spread=_spread(smaller, larger), network=network
     )
     return replace(model, spread=max(model.spread, _misfit(model, sizes)))
 
 
-def _sizes(runs: Sequence[Run]) -> list[Run]:
+def _sizes(runs: Sequence[SizeRun]) -> list[SizeRun]:
     """Return one run for each number of devices, from the fewest to the most; several of one size give its spread."""
-    by_size: dict[int, list[Run]] = {}
+    by_size: dict[int, list[SizeRun]] = {}
     for run in runs:
         by_size.setdefault(run.num_devices, []).append(run)
     return [_middle(by_size[number]) for number in sorted(by_size)]
 
 
-def _middle(runs: list[Run]) -> Run:
+def _middle(runs: list[SizeRun]) -> SizeRun:
     if len(runs) == 1:
         return runs[0]
     times = [run.step_seconds for run in runs]
@@ -180,19 +190,19 @@ def _middle(runs: list[Run]) -> Run:
     return replace(runs[0], step_seconds=middle, spread=max([seen, *(run.spread or 0.0 for run in runs)]))
 
 
-def _partner(sizes: list[Run]) -> Run | None:
+def _partner(sizes: list[SizeRun]) -> SizeRun | None:
     """Return the smallest size that communicates as the largest one does, else the smallest; None if there is one."""
     largest = sizes[-1]
     alike = [run for run in sizes[:-1] if run.num_devices > 1 and run.is_across() == largest.is_across()]
     return next(iter(alike or sizes[:-1]), None)
 
 
-def _spread(smaller: Run | None, larger: Run) -> float:
+def _spread(smaller: SizeRun | None, larger: SizeRun) -> float:
     spreads = [run.spread for run in (smaller, larger) if run is not None]
     return max(UNKNOWN_SPREAD if spread is None else max(spread, LEAST_SPREAD) for spread in spreads)
 
 
-def _misfit(model: Model, sizes: list[Run]) -> float:
+def _misfit(model: StepTimeLaw, sizes: list[SizeRun]) -> float:
     """Return how far the law misses the measured sizes between the two that it goes through, as a share."""
     if model.smaller is None:
         return 0.0

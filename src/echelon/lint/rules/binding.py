@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from echelon.lint.batch import Option
+from echelon.lint.batch import BatchOption
 from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule, counted, hit
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.program import Program
-from echelon.lint.starts import Start
+from echelon.lint.starts import StartedProgram
 from echelon.lint.toml import words
 from echelon.lint.visibility import OWN, VISIBLE, narrowing, seen_by
 from echelon.script.branches import tail
@@ -20,7 +20,7 @@ from echelon.script.branches import tail
 BIND = re.compile(r"(mask_cpu|map_cpu)[:=]([0-9a-fA-Fx,]+)")
 
 
-def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
+def _bindings(job: JobScript) -> Iterator[tuple[StartedProgram | None, Word, list[set[int]]]]:
     """Yield each list of masks or cores, with the cores of each task."""
     for command in job.commands:
         if command.outer is not None:
@@ -38,7 +38,7 @@ def _bindings(job: Job) -> Iterator[tuple[Start | None, Word, list[set[int]]]]:
             yield step, word, bits if match[1] == "mask_cpu" else [{number} for number in numbers]
 
 
-def masks(job: Job) -> Iterator[Hit]:
+def masks(job: JobScript) -> Iterator[Hit]:
     """Find two tasks on the same cores."""
     for _, word, cores in _bindings(job):
         counts = Counter(frozenset(each) for each in cores)
@@ -57,7 +57,7 @@ def masks(job: Job) -> Iterator[Hit]:
                 yield _repaired(job, word, cores, message)
 
 
-def reserved(job: Job) -> Iterator[Hit]:
+def reserved(job: JobScript) -> Iterator[Hit]:
     """Find a core that jobs never get."""
     kept = set(job.kind.reserved_cores) if job.kind else set()
     for _, word, cores in _bindings(job):
@@ -67,7 +67,7 @@ def reserved(job: Job) -> Iterator[Hit]:
             yield _repaired(job, word, cores, message)
 
 
-def number_of_masks(job: Job) -> Iterator[Hit]:
+def number_of_masks(job: JobScript) -> Iterator[Hit]:
     """Find a number of masks that differs from the tasks on a node."""
     for step, word, cores in _bindings(job):
         tasks = job.step_tasks_per_node(step) if step else 0
@@ -76,7 +76,7 @@ def number_of_masks(job: Job) -> Iterator[Hit]:
             yield hit(word, message, _right(job) or "--cpu-bind=cores")
 
 
-def part_of_node(job: Job) -> Iterator[Hit]:
+def part_of_node(job: JobScript) -> Iterator[Hit]:
     """Find a binding by number on part of a node: the numbers are the node's, and the cores may be others'."""
     for _, word, _cores in _bindings(job):
         if job.is_batch and not job.has_whole_nodes and job.kind is not None and job.kind.reserved_cores:
@@ -85,7 +85,7 @@ def part_of_node(job: Job) -> Iterator[Hit]:
             return
 
 
-def wrong_order(job: Job) -> Iterator[Hit]:
+def wrong_order(job: JobScript) -> Iterator[Hit]:
     """Find cores that are not the nearest to each task's device."""
     nearest = {row.device: set(row.cores) for row in job.kind.nearest} if job.kind else {}
     for _, word, cores in _bindings(job):
@@ -100,7 +100,7 @@ def wrong_order(job: Job) -> Iterator[Hit]:
             yield _repaired(job, word, cores, message)
 
 
-def _repaired(job: Job, word: Word, cores: list[set[int]], message: str) -> Hit:
+def _repaired(job: JobScript, word: Word, cores: list[set[int]], message: str) -> Hit:
     """Return a hit with the right masks for this machine, with one task for each device of a node."""
     right = _right(job)
     is_sure = right and job.kind is not None and len(cores) == len(job.kind.nearest)
@@ -108,7 +108,7 @@ def _repaired(job: Job, word: Word, cores: list[set[int]], message: str) -> Hit:
     return hit(word, message, right, becomes=becomes)
 
 
-def _right(job: Job) -> str:
+def _right(job: JobScript) -> str:
     rows = sorted(job.kind.nearest, key=lambda row: row.device) if job.kind else ()
     text = ",".join(f"{sum(1 << core for core in row.cores):#x}" for row in rows)
     return f"--cpu-bind=mask_cpu:{text}" if text else ""
@@ -124,7 +124,7 @@ def _shown(cores: set[int]) -> str:
     return f"{ordered[0]}-{ordered[-1]}" if is_range else ",".join(map(str, ordered))
 
 
-def devices_of_a_task(job: Job) -> Iterator[Hit]:
+def devices_of_a_task(job: JobScript) -> Iterator[Hit]:
     """Find --gpus-per-task, which puts each task's device into a cgroup that hides all others."""
     if "allow-task-sharing" in job.text or (job.kind is not None and job.kind.vendor != "amd"):
         return
@@ -138,7 +138,7 @@ def devices_of_a_task(job: Job) -> Iterator[Hit]:
             yield hit(option, message, f"--gpus-per-node={job.devices_per_node or 'N'}")
 
 
-def chosen_twice(job: Job) -> Iterator[Hit]:
+def chosen_twice(job: JobScript) -> Iterator[Hit]:
     """Find a visible device that the script selects once more among the visible devices."""
     for start in job.starts:
         program = next((each for each in job.programs if start.script is None or job.runs(start, each)), None)
@@ -149,14 +149,14 @@ def chosen_twice(job: Job) -> Iterator[Hit]:
         place = _narrowing(job, start)
         if call is not None and place is not None:
             where = f"{program.path}, line {call.lineno},"
-            name = place.name if isinstance(place, Option) else place.text.partition("=")[0].lstrip("-")
+            name = place.name if isinstance(place, BatchOption) else place.text.partition("=")[0].lstrip("-")
             message = f"{name} leaves each task one device, number 0, but {where} uses the task's own number"
             repair = f"--gpus-per-node={job.devices_per_node or 'N'}, or in {program.path}: torch.cuda.set_device(0)"
             yield hit(place, message, repair)
             return
 
 
-def _narrowing(job: Job, start: Start) -> Word | Option | None:
+def _narrowing(job: JobScript, start: StartedProgram) -> Word | BatchOption | None:
     """Return what leaves each of several ranks a single device; None if a node has one rank."""
     variable = narrowing(job)
     if variable is not None:
@@ -176,7 +176,7 @@ def _is_by_local_rank(program: Program, call: ast.Call) -> bool:
     return is_local and is_read and "%" not in chosen
 
 
-def both_visible(job: Job) -> Iterator[Hit]:
+def both_visible(job: JobScript) -> Iterator[Hit]:
     """Find ROCR and HIP filters together: the second counts among the devices that the first leaves."""
     variables = {name: job.last(name) for name in VISIBLE[:2]}
     first, second = variables[VISIBLE[0]], variables[VISIBLE[1]]
@@ -185,7 +185,7 @@ def both_visible(job: Job) -> Iterator[Hit]:
         yield hit(second.word, message, f"unset {VISIBLE[1]}")
 
 
-def visible_count(job: Job) -> Iterator[Hit]:
+def visible_count(job: JobScript) -> Iterator[Hit]:
     """Find a number of visible devices that differs from the request."""
     for name in VISIBLE:
         variable = job.last(name)

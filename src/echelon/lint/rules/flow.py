@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from echelon.lint.command import Command
+from echelon.lint.command import SimpleCommand
 from echelon.lint.finding import Hit, Rule, hit, line_before
-from echelon.lint.job import Job
-from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
+from echelon.lint.job import JobScript
+from echelon.lint.starts import CONTAINERS, LAUNCHERS, StartedProgram
 
 WORK = ("srun", "python", "python3", *LAUNCHERS, *CONTAINERS)
 HOLDS = frozenset(
@@ -20,7 +20,7 @@ PYTHONS = re.compile(r"python|conda|forge|mamba|pytorch|torch|tensorflow|scipy-s
 HOOKS = re.compile(r"conda|mamba|forge|python|pytorch|anaconda|lang|env|tykky|apps", re.I)
 
 
-def not_waited_for(job: Job) -> Iterator[Hit]:
+def not_waited_for(job: JobScript) -> Iterator[Hit]:
     """Find a script that ends before its background steps."""
     if not job.is_batch:
         return
@@ -38,7 +38,7 @@ def not_waited_for(job: Job) -> Iterator[Hit]:
             return
 
 
-def _ends(commands: list[Command], index: int) -> int:
+def _ends(commands: list[SimpleCommand], index: int) -> int:
     """Return the index of the command that puts a command into the background; -1 if none does."""
     command = commands[index]
     if command.ending == "&":
@@ -55,14 +55,14 @@ def _ends(commands: list[Command], index: int) -> int:
     return -1
 
 
-def _holds(command: Command) -> bool:
+def _holds(command: SimpleCommand) -> bool:
     if command.ending == "&":
         return False
     program = command.program
     return program in (*HOLDS, *WORK) or program.endswith((".sh", ".py")) or program.startswith((".", "/", "$"))
 
 
-def conda_without_hook(job: Job) -> Iterator[Hit]:
+def conda_without_hook(job: JobScript) -> Iterator[Hit]:
     """Find conda activate in a shell without conda's hook."""
     if not job.is_batch or re.search(r"^#!.*(?:\s-\w*[li]\w*|--login)\b", job.lines[0] if job.lines else ""):
         return
@@ -83,7 +83,7 @@ def conda_without_hook(job: Job) -> Iterator[Hit]:
             return
 
 
-def conda_with_nounset(job: Job) -> Iterator[Hit]:
+def conda_with_nounset(job: JobScript) -> Iterator[Hit]:
     """Find set -u before conda activate, whose scripts read unset variables."""
     is_set = None
     for command in job.commands:
@@ -103,7 +103,7 @@ def conda_with_nounset(job: Job) -> Iterator[Hit]:
             return
 
 
-def hidden_by_pipe(job: Job) -> Iterator[Hit]:
+def hidden_by_pipe(job: JobScript) -> Iterator[Hit]:
     """Find `| tee`, which hides the exit code of the command before it."""
     if not job.is_batch or _has_pipefail(job):
         return
@@ -121,11 +121,11 @@ def hidden_by_pipe(job: Job) -> Iterator[Hit]:
             return
 
 
-def _is_at(start: Start, command: Command) -> bool:
+def _is_at(start: StartedProgram, command: SimpleCommand) -> bool:
     return start.command is command or start.command.source is command
 
 
-def _has_pipefail(job: Job) -> bool:
+def _has_pipefail(job: JobScript) -> bool:
     return any(
         "pipefail" in word.text or "PIPESTATUS" in word.text
         for command in job.script.commands
@@ -133,7 +133,7 @@ def _has_pipefail(job: Job) -> bool:
     )
 
 
-def module_after_environment(job: Job) -> Iterator[Hit]:
+def module_after_environment(job: JobScript) -> Iterator[Hit]:
     """Find a module load after the activation of an environment: the module's Python comes first in PATH."""
     activated = None
     for command in job.commands:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from echelon.environment import digits
 from echelon.lint.finding import Hit, Rule, counted, hit, judged
-from echelon.lint.job import DEVICE_OPTIONS, Job
+from echelon.lint.job import DEVICE_OPTIONS, JobScript
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
-from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.starts import LAUNCHERS, StartedProgram
 from echelon.lint.toml import words
 
 OF_TORCHRUN = "PET_"
@@ -23,7 +23,7 @@ SELF_STARTING = frozenset(
 )
 
 
-def nproc(job: Job) -> Iterator[Hit]:
+def nproc(job: JobScript) -> Iterator[Hit]:
     """Find a torchrun with another number of ranks than devices."""
     for start in job.started("torchrun", "deepspeed"):
         option = start.option("nproc-per-node", "num-gpus")
@@ -39,11 +39,11 @@ def nproc(job: Job) -> Iterator[Hit]:
             yield judged(mistake, is_certain=is_certain)
 
 
-def _devices(job: Job) -> str:
+def _devices(job: JobScript) -> str:
     return counted(job.devices_per_node, "device")
 
 
-def started_by_each_task(job: Job) -> Iterator[Hit]:
+def started_by_each_task(job: JobScript) -> Iterator[Hit]:
     """Find an srun that starts a launcher several times on a node, so that all ranks start several times."""
     for start in job.started(*PER_NODE):
         tasks = job.step_tasks_per_node(start)
@@ -56,7 +56,7 @@ def started_by_each_task(job: Job) -> Iterator[Hit]:
             yield judged(mistake, is_certain=job.has_known_nodes or bool(job.option("ntasks-per-node")))
 
 
-def on_first_node_alone(job: Job) -> Iterator[Hit]:
+def on_first_node_alone(job: JobScript) -> Iterator[Hit]:
     if not job.is_batch:
         return
     if _reaches_others(job):
@@ -77,12 +77,12 @@ def on_first_node_alone(job: Job) -> Iterator[Hit]:
             return
 
 
-def _waits(job: Job, start: Start) -> bool:
+def _waits(job: JobScript, start: StartedProgram) -> bool:
     number = start.option("nnodes", "num-machines")
     return number is not None and ":" not in number[1] and job.number(number[1]) > 1
 
 
-def _is_beside_steps(job: Job, start: Start) -> bool:
+def _is_beside_steps(job: JobScript, start: StartedProgram) -> bool:
     """Say whether another line of the script, or the started program, uses the other nodes."""
     programs = [program for program in job.programs if job.runs(start, program)]
     starts_others = {"subprocess", "submitit", "ray", "dask", "dask_jobqueue", "mpi4py", "parsl"}
@@ -91,12 +91,12 @@ def _is_beside_steps(job: Job, start: Start) -> bool:
     )
 
 
-def _reaches_others(job: Job) -> bool:
+def _reaches_others(job: JobScript) -> bool:
     reaching = ("ssh", "pdsh", "clush", "parallel-ssh", "ray", "ibrun", "jsrun", "aprun", "mpiexec.hydra", "flux")
     return any(command.program in reaching for command in job.commands)
 
 
-def alone_on_several(job: Job) -> Iterator[Hit]:
+def alone_on_several(job: JobScript) -> Iterator[Hit]:
     """Find launchers that train separately on each node: --standalone, or one node by default."""
     for start in job.started("torchrun"):
         nodes = job.step_nodes(start)
@@ -109,13 +109,13 @@ def alone_on_several(job: Job) -> Iterator[Hit]:
             yield hit(start.word, f"without --nnodes each of {nodes} nodes trains alone", _meeting(nodes))
 
 
-def _is_one_task(job: Job, start: Start) -> bool:
+def _is_one_task(job: JobScript, start: StartedProgram) -> bool:
     """Say whether the step starts a single task, or may: then each node, or each training, has its own step."""
     number = start.step.option("ntasks", "n") if start.step else None
     return (number is not None and job.number(number[1]) == 1) or _is_placed(start)
 
 
-def _is_placed(start: Start) -> bool:
+def _is_placed(start: StartedProgram) -> bool:
     """Say whether the nodes of a step are named, or unknown: they may be one node of the job."""
     if start.step is None:
         return False
@@ -128,7 +128,7 @@ def _meeting(nodes: int) -> str:
     return f'--nnodes={nodes} --rdzv-backend=c10d --rdzv-id="${job_id}" {endpoint}'
 
 
-def nnodes(job: Job) -> Iterator[Hit]:
+def nnodes(job: JobScript) -> Iterator[Hit]:
     """Find a torchrun that waits for another number of nodes than the job has."""
     for start in job.started("torchrun", "accelerate"):
         option = start.option("nnodes", "num-machines")
@@ -147,7 +147,7 @@ def nnodes(job: Job) -> Iterator[Hit]:
             yield judged(hit(word, message, repair), is_certain=count > nodes and not start.has_unknown)
 
 
-def no_meeting(job: Job) -> Iterator[Hit]:
+def no_meeting(job: JobScript) -> Iterator[Hit]:
     """Find a launcher on several nodes without a meeting point."""
     names = ("rdzv-endpoint", "master-addr", "standalone", "rdzv-conf")
     for start in job.started("torchrun"):
@@ -166,7 +166,7 @@ def no_meeting(job: Job) -> Iterator[Hit]:
             yield hit(option[0], message, _meeting(job.number(option[1])))
 
 
-def one_process(job: Job) -> Iterator[Hit]:
+def one_process(job: JobScript) -> Iterator[Hit]:
     """Find a single process on several devices."""
     devices = job.devices_per_node * job.num_nodes
     if devices < 2 or any(job.started(*LAUNCHERS, "echelon")):
@@ -186,14 +186,14 @@ def one_process(job: Job) -> Iterator[Hit]:
         return
 
 
-def _is_wrapped(start: Start) -> bool:
+def _is_wrapped(start: StartedProgram) -> bool:
     """Say whether another script or an unknown program starts this one, perhaps several times."""
     argv = start.command.argv
     before = argv[: next(index for index, word in enumerate(argv) if word is start.word)]
     return any(word.text.endswith((".sh", ".bash")) or word.text.startswith(("./", "$")) for word in before)
 
 
-def tasks_of_ranks(job: Job) -> Iterator[Hit]:
+def tasks_of_ranks(job: JobScript) -> Iterator[Hit]:
     """Find an srun whose number of tasks differs from the number of devices."""
     are_ranks = any(variable.name in MEETING for variable in job.variables)  # of one program: its tasks meet
     if job.devices_per_node < (1 if are_ranks else 2):
@@ -207,7 +207,7 @@ def tasks_of_ranks(job: Job) -> Iterator[Hit]:
             yield hit(start.word, message, f"--ntasks-per-node={job.devices_per_node}")
 
 
-def two_launchers(job: Job) -> Iterator[Hit]:
+def two_launchers(job: JobScript) -> Iterator[Hit]:
     for start in job.started("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
         around = [outer for outer in start.outer if outer.name in ("mpirun", "mpiexec", "horovodrun")]
         if start.name in ("mpirun", "mpiexec", "horovodrun"):
@@ -218,7 +218,7 @@ def two_launchers(job: Job) -> Iterator[Hit]:
             yield judged(mistake, is_certain=count > 1)
 
 
-def _copies(job: Job, start: Start) -> int:
+def _copies(job: JobScript, start: StartedProgram) -> int:
     """Return how many programs a launcher starts on each node; 0 if unknown."""
     if start.name == "srun":
         return job.step_tasks_per_node(start)
@@ -230,7 +230,7 @@ def _copies(job: Job, start: Start) -> int:
     return -(-count // job.num_nodes) if count and not start.has_unknown else 0
 
 
-def gpu_variable(job: Job) -> Iterator[Hit]:
+def gpu_variable(job: JobScript) -> Iterator[Hit]:
     """Find Slurm's variable for devices used as a number, where it is unset or contains a type."""
     name = words()["slurm"]["variable"] + "GPUS_PER_NODE"
     option = job.option("gpus-per-node")
@@ -245,7 +245,7 @@ def gpu_variable(job: Job) -> Iterator[Hit]:
                 yield hit(word, f"{name} {is_value}", repair, becomes=repair)
 
 
-def processes_of_accelerate(job: Job) -> Iterator[Hit]:
+def processes_of_accelerate(job: JobScript) -> Iterator[Hit]:
     """Find an accelerate whose --num_processes does not count the ranks of all nodes."""
     for start in job.started("accelerate"):
         option = start.option("num-processes")
@@ -260,7 +260,7 @@ def processes_of_accelerate(job: Job) -> Iterator[Hit]:
             yield judged(hit(word, message, repair), is_certain=is_certain)
 
 
-def trainer(job: Job) -> Iterator[Hit]:
+def trainer(job: JobScript) -> Iterator[Hit]:
     """Find a Lightning Trainer whose devices and num_nodes differ from the job's."""
     for program in job.programs:
         if not {"lightning", "pytorch_lightning"} & program.uses or not job.devices_per_node or not job.is_batch:
@@ -269,7 +269,7 @@ def trainer(job: Job) -> Iterator[Hit]:
             yield from _numbers_of_trainer(job, program, call)
 
 
-def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[Hit]:
+def _numbers_of_trainer(job: JobScript, program: Program, call: ast.Call) -> Iterator[Hit]:
     place = next((start.word for start in job.starts if _runs(start, program)), None)
     for name, there in (("num_nodes", job.num_nodes), ("devices", job.devices_per_node)):
         value = constant(keyword(call, name))
@@ -286,7 +286,7 @@ def _numbers_of_trainer(job: Job, program: Program, call: ast.Call) -> Iterator[
             yield judged(mistake, is_certain=job.has_known_nodes and (name != "devices" or value > there))
 
 
-def horovod(job: Job) -> Iterator[Hit]:
+def horovod(job: JobScript) -> Iterator[Hit]:
     """Find Horovod, whose last version is of 2023."""
     for start in job.started("horovodrun"):
         yield hit(
@@ -294,12 +294,12 @@ def horovod(job: Job) -> Iterator[Hit]:
         )
 
 
-def _program(job: Job, name: str) -> Program | None:
+def _program(job: JobScript, name: str) -> Program | None:
     base = os.path.basename(name)
     return next((program for program in job.programs if os.path.basename(program.path) == base), None)
 
 
-def _runs(start: Start, program: Program) -> bool:
+def _runs(start: StartedProgram, program: Program) -> bool:
     script = start.script
     return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
 
@@ -308,7 +308,7 @@ def _spawns(program: Program) -> bool:
     return "spawn" in program.words or "start_processes" in program.words or bool(SELF_STARTING & program.uses)
 
 
-def unset_address(job: Job) -> Iterator[Hit]:
+def unset_address(job: JobScript) -> Iterator[Hit]:
     """Find an address in a variable that nothing in the script sets."""
     for start in job.started("torchrun"):
         option, nodes = start.option("rdzv-endpoint", "master-addr"), start.option("nnodes")
@@ -322,7 +322,7 @@ def unset_address(job: Job) -> Iterator[Hit]:
             yield judged(hit(option[0], message, first), is_certain=False)
 
 
-def _is_set(job: Job, name: str) -> bool:
+def _is_set(job: JobScript, name: str) -> bool:
     """Say whether a script gives a variable a value that does not depend on the variable itself."""
     if name.startswith(words()["slurm"]["variable"]):
         return True

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from echelon import units
 from echelon.errors import UsageError
 from echelon.lint.finding import Hit, Rule, counted, hit, judged
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.plan.shape import usable_cores
 
 LEAST_SECONDS = 300
 """Of a limit that is meant as minutes and seconds."""
 
 if TYPE_CHECKING:
-    from echelon.lint.batch import Option
+    from echelon.lint.batch import BatchOption
     from echelon.machines.machine import Partition
 
 
-def unknown_partition(job: Job) -> Iterator[Hit]:
+def unknown_partition(job: JobScript) -> Iterator[Hit]:
     """Find a partition that the machine does not have."""
     option, machine = job.option("partition"), job.machine
     if option is None or machine is None or job.partition or not option.value.isascii():
@@ -39,7 +39,7 @@ def unknown_partition(job: Job) -> Iterator[Hit]:
     yield hit(option, message, f"--partition={near[0]}" if near else "")
 
 
-def retired_partition(job: Job) -> Iterator[Hit]:
+def retired_partition(job: JobScript) -> Iterator[Hit]:
     """Find a partition that was closed."""
     option, row = job.option("partition"), job.partition
     if option and row and row.retired_on and row.retired_on <= job.today and job.machine:
@@ -48,7 +48,7 @@ def retired_partition(job: Job) -> Iterator[Hit]:
         yield hit(option, message, f"--partition={others[0]}" if others else "")
 
 
-def retired_machine(job: Job) -> Iterator[Hit]:
+def retired_machine(job: JobScript) -> Iterator[Hit]:
     """Find a machine that was shut down."""
     machine = job.machine
     if machine is None or machine.retired_on is None or machine.retired_on > job.today or not job.is_batch:
@@ -59,7 +59,7 @@ def retired_machine(job: Job) -> Iterator[Hit]:
     yield hit(option, f"{machine.title} was shut down on {machine.retired_on}{after}", repair)
 
 
-def seconds(job: Job) -> Iterator[Hit]:
+def seconds(job: JobScript) -> Iterator[Hit]:
     """Find a time limit that Slurm reads as minutes and seconds, where hours and minutes are likely."""
     option = job.option("time")
     match = re.fullmatch(r"(\d{1,2}):(\d{2})", option.value) if option is not None else None
@@ -71,7 +71,7 @@ def seconds(job: Job) -> Iterator[Hit]:
     yield hit(option, message, f"--time={option.value}:00")
 
 
-def too_long(job: Job) -> Iterator[Hit]:
+def too_long(job: JobScript) -> Iterator[Hit]:
     """Find more time than the partition allows."""
     option, row = job.option("time"), job.partition
     row = row or _most(job, "max_minutes")
@@ -87,11 +87,11 @@ def too_long(job: Job) -> Iterator[Hit]:
         yield judged(hit(option, message, f"--time={most}"), is_certain=bool(job.partition) or _has_all(job))
 
 
-def _has_all(job: Job) -> bool:
+def _has_all(job: JobScript) -> bool:
     return job.machine is not None and job.machine.complete
 
 
-def _most(job: Job, limit: str) -> Partition | None:
+def _most(job: JobScript, limit: str) -> Partition | None:
     """Return the partition with the highest limit if the job names none; None if a limit is unpublished."""
     rows = [row for row in (job.machine.partitions if job.machine else ()) if row.retired_on is None]
     limits = [getattr(row, limit) for row in rows]
@@ -100,7 +100,7 @@ def _most(job: Job, limit: str) -> Partition | None:
     return max(rows, key=lambda row: getattr(row, limit) or 0)
 
 
-def too_many_nodes(job: Job) -> Iterator[Hit]:
+def too_many_nodes(job: JobScript) -> Iterator[Hit]:
     """Find more or fewer nodes than the partition allows for one job."""
     row = job.partition
     option = job.option("nodes") or job.option("partition")
@@ -114,11 +114,11 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
         yield judged(hit(option, message, f"--nodes={row.min_nodes}"), is_certain=job.has_known_nodes)
 
 
-def _nodes(job: Job) -> str:
+def _nodes(job: JobScript) -> str:
     return counted(job.num_nodes, "node")
 
 
-def devices(job: Job) -> Iterator[Hit]:
+def devices(job: JobScript) -> Iterator[Hit]:
     """Find more devices than a node or the partition has, or too few for the partition."""
     row, kind = job.partition, job.kind
     option = next(
@@ -144,7 +144,7 @@ def devices(job: Job) -> Iterator[Hit]:
         yield hit(option, f"the job asks for {asked}, but {row.name} needs at least {row.min_devices}")
 
 
-def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
+def _devices_of_no_node(job: JobScript, option: BatchOption) -> Iterator[Hit]:
     counts = [kind.num_devices for kind in (job.machine.node_types if job.machine else ())]
     most = max((count for count in counts if count), default=0)
     if most and None not in counts and job.devices_per_node > most and job.machine is not None:
@@ -154,7 +154,7 @@ def _devices_of_no_node(job: Job, option: Option) -> Iterator[Hit]:
         yield judged(mistake, is_certain=_has_all(job) and job.has_known_nodes)
 
 
-def cores(job: Job) -> Iterator[Hit]:
+def cores(job: JobScript) -> Iterator[Hit]:
     """Find more cores than jobs can get of a node."""
     option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
     there = usable_cores(job.kind) if job.kind else None
@@ -173,7 +173,7 @@ def cores(job: Job) -> Iterator[Hit]:
         yield judged(mistake, is_certain=job.has_known_nodes or job.asked("ntasks") < 2)
 
 
-def memory(job: Job) -> Iterator[Hit]:
+def memory(job: JobScript) -> Iterator[Hit]:
     """Find more memory than jobs can get of a node."""
     option, there = job.memory_option, job.kind.memory_bytes if job.kind else None
     if option and there and job.memory_bytes_per_node > there:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 
-from echelon.lint.command import SHELLS, Command, Word
+from echelon.lint.command import SHELLS, SimpleCommand, Word
 from echelon.lint.finding import Edit, Hit, Rule, hit, judged
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.program import Program, constant, keyword
-from echelon.lint.starts import Start
+from echelon.lint.starts import StartedProgram
 from echelon.lint.toml import words
-from echelon.lint.values import Variable
+from echelon.lint.values import VariableAssignment
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")
 NODES = re.compile(r"^(?!.*\bhead\b).*(show\s+hostnames?|nodeset|NODELIST)", re.DOTALL)
@@ -37,7 +37,7 @@ def _port() -> str:
     return f"export MASTER_PORT=$((20000 + {_slurm('JOB_ID')} % 10000))"
 
 
-def fixed_port(job: Job) -> Iterator[Hit]:
+def fixed_port(job: JobScript) -> Iterator[Hit]:
     """Find a port that is equal in every job."""
     if not job.is_batch or job.takes_all_devices:
         return
@@ -54,7 +54,7 @@ def fixed_port(job: Job) -> Iterator[Hit]:
             yield hit(word, message, f"{_port()}   and here $MASTER_PORT")
 
 
-def wrong_host(job: Job) -> Iterator[Hit]:
+def wrong_host(job: JobScript) -> Iterator[Hit]:
     """Find a master address that each node evaluates to itself."""
     for variable in job.variables:
         if variable.name not in MEETING or _is_of_one_node(job, variable):
@@ -80,7 +80,7 @@ def wrong_host(job: Job) -> Iterator[Hit]:
             yield hit(option[0], f"{option[1]} means each node itself, but the job has {nodes} nodes", _first_node())
 
 
-def _is_of_one_node(job: Job, variable: Variable) -> bool:
+def _is_of_one_node(job: JobScript, variable: VariableAssignment) -> bool:
     """Say whether an address is only for one node: in a branch, overwritten, or with steps of one node alone."""
     if any(block.kind in ("if", "case", "loop") for block in variable.command.blocks):
         return True
@@ -88,7 +88,7 @@ def _is_of_one_node(job: Job, variable: Variable) -> bool:
     return job.last(variable.name) is not variable or (bool(steps) and all(job.step_nodes(each) == 1 for each in steps))
 
 
-def host_in_script(job: Job) -> Iterator[Hit]:
+def host_in_script(job: JobScript) -> Iterator[Hit]:
     """Find localhost as the address in a script whose ranks are on several nodes."""
     for start in job.starts:
         program = next((each for each in job.programs if job.runs(start, each)), None)
@@ -125,19 +125,19 @@ def _is_over_nodes(program: Program, call: ast.Call) -> bool:
     return not is_of_node and re.search(r"NODES|NODEID|NTASKS|NPROCS|WORLD_SIZE", " ".join(program.texts)) is not None
 
 
-def _in_task(command: Command) -> bool:
+def _in_task(command: SimpleCommand) -> bool:
     """Say whether each task runs the command, as inside of `srun bash -c`."""
     outer = command.outer
     return outer is not None and (any(word.text == "srun" for word in outer.argv) or _in_task(outer))
 
 
-def _is_wrapper(job: Job) -> bool:
+def _is_wrapper(job: JobScript) -> bool:
     """Say whether srun starts this script, which has no Slurm options: it reads a task's own variables."""
     mine = [_slurm(name) for name in words()["slurm"]["of_each_task"]]
     return any(name in word.live for name in mine for command in job.commands for word in command.words)
 
 
-def last_node(job: Job) -> Iterator[Hit]:
+def last_node(job: JobScript) -> Iterator[Hit]:
     """Find the address of the last node, where rank 0, which the others look for, is on the first."""
     if job.num_nodes < 2 or any(start.option("rdzv-backend", "rdzv-endpoint") for start in job.started("torchrun")):
         return
@@ -147,7 +147,7 @@ def last_node(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, message, _first_node())
 
 
-def several_addresses(job: Job) -> Iterator[Hit]:
+def several_addresses(job: JobScript) -> Iterator[Hit]:
     """Find `hostname -i`, which prints several addresses on some nodes."""
     for command in (each for each in job.commands if each.program not in ("echo", "printf", "logger")):
         for word in command.words:
@@ -158,7 +158,7 @@ def several_addresses(job: Job) -> Iterator[Hit]:
                 yield hit(word, f"hostname {match[1]} prints one word for each address of the node", _first_node())
 
 
-def tool_in_container(job: Job) -> Iterator[Hit]:
+def tool_in_container(job: JobScript) -> Iterator[Hit]:
     """Find Slurm's programs inside of an image, which lacks them."""
     for command in job.commands:
         outer = _container_around(job, command)
@@ -175,7 +175,7 @@ def tool_in_container(job: Job) -> Iterator[Hit]:
                 yield hit(word, message, f"{_first_node()}   before {outer.name}")
 
 
-def _container_around(job: Job, command: Command) -> Start | None:
+def _container_around(job: JobScript, command: SimpleCommand) -> StartedProgram | None:
     if command.outer is None:
         return None
     return next(
@@ -188,7 +188,7 @@ def _container_around(job: Job, command: Command) -> Start | None:
     )
 
 
-def not_exported(job: Job) -> Iterator[Hit]:
+def not_exported(job: JobScript) -> Iterator[Hit]:
     """Find a variable for ranks that is not exported."""
     table = words()["variables"]
     if not any(job.started("srun", "torchrun", "accelerate", "python", "python3", "mpirun", "deepspeed")):
@@ -208,7 +208,7 @@ def not_exported(job: Job) -> Iterator[Hit]:
         yield judged(mistake, is_certain=is_needed and not sets_it)
 
 
-def _meets_by_variables(job: Job) -> bool:
+def _meets_by_variables(job: JobScript) -> bool:
     """Say whether ranks are started that find each other only by variables."""
     if any(job.started("torchrun", "accelerate", "deepspeed", "horovodrun", "echelon")):
         return False
@@ -216,7 +216,7 @@ def _meets_by_variables(job: Job) -> bool:
     return any(job.step_tasks_per_node(start) * job.step_nodes(start) > 1 for start in steps)
 
 
-def _exported(variable: Variable) -> tuple[Edit, ...]:
+def _exported(variable: VariableAssignment) -> tuple[Edit, ...]:
     """Return the edit that exports the variables of a command of assignments alone."""
     if variable.command.argv:
         return ()
@@ -224,7 +224,7 @@ def _exported(variable: Variable) -> tuple[Edit, ...]:
     return (Edit(line=first.line, column=first.column, old=first.raw, new=f"export {first.raw}"),)
 
 
-def _is_expanded(job: Job, name: str) -> bool:
+def _is_expanded(job: JobScript, name: str) -> bool:
     pattern = re.compile(rf"\$\{{?{name}\b")
     written = (*job.commands, *job.script.commands)
     if any(pattern.search(word.live) for command in written for word in command.words):
@@ -232,7 +232,7 @@ def _is_expanded(job: Job, name: str) -> bool:
     return any(not document.is_quoted and pattern.search(document.text) for document in job.script.documents)
 
 
-def read_too_early(job: Job) -> Iterator[Hit]:
+def read_too_early(job: JobScript) -> Iterator[Hit]:
     """Find a task's own variable in the batch script, where it has the value of the first task."""
     if not job.is_batch:
         return
@@ -262,13 +262,13 @@ def read_too_early(job: Job) -> Iterator[Hit]:
             yield Hit(line=line, column=column, width=len(match.group()), message=message, repair=f"\\${match[1]}")
 
 
-def _meets_by_itself(job: Job) -> bool:
+def _meets_by_itself(job: JobScript) -> bool:
     """Say whether every launcher of the job numbers its nodes itself, so that a node rank is not read."""
     backends = [start.option("rdzv-backend") for start in job.started("torchrun", "accelerate")]
     return bool(backends) and all(given is not None and given[1] != "static" for given in backends)
 
 
-def _is_needed(job: Job, command: Command, word: Word) -> bool:
+def _is_needed(job: JobScript, command: SimpleCommand, word: Word) -> bool:
     """Say whether ranks cannot find each other if a number is 0 for all: RANK, or a launcher's own."""
     if assigned := re.match(r"((?:LOCAL_)?RANK)=", word.text):
         again = any(each.name == assigned[1] and _in_task(each.command) for each in job.variables)
@@ -291,7 +291,7 @@ def _matters(word: Word) -> bool:
     return "/tmp" not in word.live and not re.search(r"DIR=|PATH=|CACHE|FILE=|^/", word.text)
 
 
-def differing_id(job: Job) -> Iterator[Hit]:
+def differing_id(job: JobScript) -> Iterator[Hit]:
     """Find a rendezvous id that each node generates for itself."""
     for start in job.started("torchrun"):
         option, live = start.option("rdzv-id"), start.live("rdzv-id")
@@ -301,7 +301,7 @@ def differing_id(job: Job) -> Iterator[Hit]:
             yield hit(option[0], message, f'--rdzv-id="${_slurm("JOB_ID")}"', becomes=becomes)
 
 
-def no_local_rank(job: Job) -> Iterator[Hit]:
+def no_local_rank(job: JobScript) -> Iterator[Hit]:
     """Find RANK and WORLD_SIZE set by hand without LOCAL_RANK."""
     assigned = {variable.name for variable in job.variables}
     first = next((variable for variable in job.variables if variable.name == "RANK"), None)

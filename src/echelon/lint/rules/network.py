@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from echelon.lint.command import SHELLS
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged, line_before
-from echelon.lint.job import Job
-from echelon.lint.starts import CONTAINERS, LAUNCHERS, Start
+from echelon.lint.job import JobScript
+from echelon.lint.starts import CONTAINERS, LAUNCHERS, StartedProgram
 from echelon.lint.toml import words
-from echelon.lint.values import Variable
+from echelon.lint.values import VariableAssignment
 from echelon.script.nearest import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
@@ -19,7 +19,7 @@ STEPS = ("srun", "mpirun", "mpiexec")
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
-def _first(job: Job) -> Start | None:
+def _first(job: JobScript) -> StartedProgram | None:
     """Return the first program that starts ranks; None if echelon starts them."""
     is_without = job.partition is None and not job.wants_devices  # a partition of cores alone
     if any(job.started("echelon")) or is_without:
@@ -27,7 +27,7 @@ def _first(job: Job) -> Start | None:
     return next((start for start in job.starts if start.name in ("srun", *LAUNCHERS) and _may_train(job, start)), None)
 
 
-def _may_train(job: Job, start: Start) -> bool:
+def _may_train(job: JobScript, start: StartedProgram) -> bool:
     """Say whether Python may run in the ranks: a compiled program, such as a solver, uses neither RCCL nor MIOpen."""
     if start.name not in STEPS or any(start in inner.outer for inner in job.starts):
         return True
@@ -37,7 +37,7 @@ def _may_train(job: Job, start: Start) -> bool:
     return bool(scripts) or not targets or (is_step and "$" in targets[0])
 
 
-def _provides(job: Job) -> bool:
+def _provides(job: JobScript) -> bool:
     """Say whether a module sets up the network."""
     return any(
         PROVIDING.search(word.text)
@@ -47,13 +47,13 @@ def _provides(job: Job) -> bool:
     )
 
 
-def _meant_names(job: Job, name: str) -> set[str]:
+def _meant_names(job: JobScript, name: str) -> set[str]:
     """Return the assigned names, and this name if an assigned one is a misspelling of it."""
     assigned = {variable.name for variable in job.variables}
     return assigned | {name for each in assigned if meant(each, [name])}
 
 
-def no_interface(job: Job) -> Iterator[Hit]:
+def no_interface(job: JobScript) -> Iterator[Hit]:
     """Find a job on several nodes that names no network interface for the ranks."""
     settings = {row.name: row for row in job.machine.settings} if job.machine else {}
     row, start = settings.get("NCCL_SOCKET_IFNAME"), _first(job)
@@ -65,7 +65,7 @@ def no_interface(job: Job) -> Iterator[Hit]:
         yield hit(start.word, message, repair, edits=line_before(job.lines, start.command, repair))
 
 
-def wrong_interface(job: Job) -> Iterator[Hit]:
+def wrong_interface(job: JobScript) -> Iterator[Hit]:
     """Find a network interface that the machine's nodes do not have, or the slow one."""
     variable = job.last("NCCL_SOCKET_IFNAME")
     known = [name for network in job.machine.networks for name in network.interfaces] if job.machine else []
@@ -83,7 +83,7 @@ def wrong_interface(job: Job) -> Iterator[Hit]:
         yield judged(mistake, is_certain=is_certain)
 
 
-def too_many_nodes(job: Job) -> Iterator[Hit]:
+def too_many_nodes(job: JobScript) -> Iterator[Hit]:
     """Find a setting that is known to fail in jobs of this size."""
     for row in job.machine.settings if job.machine else ():
         variable = job.last(row.name)
@@ -93,7 +93,7 @@ def too_many_nodes(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, message, f"unset {row.name}")
 
 
-def cache(job: Job) -> Iterator[Hit]:
+def cache(job: JobScript) -> Iterator[Hit]:
     """Find a cache of compiled code on a file system that all nodes share."""
     for variable in job.variables:
         if variable.name in CACHES and re.match(
@@ -114,7 +114,7 @@ def cache(job: Job) -> Iterator[Hit]:
             )
 
 
-def no_cache(job: Job) -> Iterator[Hit]:
+def no_cache(job: JobScript) -> Iterator[Hit]:
     """Find a job of many ranks that leaves AMD's MIOpen cache in the home folder."""
     names = {row.name for row in job.machine.settings if row.kind == "folder"} if job.machine else set()
     start, row = _first(job), "MIOPEN_USER_DB_PATH"
@@ -134,7 +134,7 @@ def no_cache(job: Job) -> Iterator[Hit]:
         yield hit(start.word, message, repair, edits=line_before(job.lines, start.command, repair))
 
 
-def unset(job: Job) -> Iterator[Hit]:
+def unset(job: JobScript) -> Iterator[Hit]:
     """Find a number of threads that comes from a variable of Slurm which this job does not have."""
     name = f"{words()['slurm']['variable']}CPUS_PER_TASK"
     if (
@@ -156,7 +156,7 @@ def unset(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, message, f"export {variable.name}=${{{name}:-1}}")
 
 
-def of_no_job(job: Job) -> Iterator[Hit]:
+def of_no_job(job: JobScript) -> Iterator[Hit]:
     """Find a variable with Slurm's beginning that Slurm never sets."""
     table = words()["slurm"]
     prefix, known, mistaken = table["variable"], frozenset(table["set"]), table["mistaken"]
@@ -174,7 +174,7 @@ def of_no_job(job: Job) -> Iterator[Hit]:
                     yield hit(word, f"Slurm does not set {prefix}{name}, so the value is {value}", repair)
 
 
-def misspelt(job: Job) -> Iterator[Hit]:
+def misspelt(job: JobScript) -> Iterator[Hit]:
     """Find a variable that nothing reads, with a name like a known one."""
     table = words()["variables"]
     known, prefixes = set(table["known"]), tuple({f"{name.partition('_')[0]}_" for name in table["known"]})
@@ -193,7 +193,7 @@ def misspelt(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, f"nothing reads {name}; programs read {near[0]}", repair, edits=edits)
 
 
-def renamed(job: Job) -> Iterator[Hit]:
+def renamed(job: JobScript) -> Iterator[Hit]:
     """Find a variable that only older versions read."""
     table = words()["variables"]["renamed"]
     for variable in _once(job):
@@ -204,7 +204,7 @@ def renamed(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, f"{variable.name} is called {new}", repair, edits=edits)
 
 
-def _called(job: Job, name: str, new: str) -> tuple[Edit, ...]:
+def _called(job: JobScript, name: str, new: str) -> tuple[Edit, ...]:
     """Return the edits that rename a variable; none if the script expands it, or sets both names."""
     if re.search(rf"\$\{{?{name}\b", job.text) or job.last(new):
         return ()
@@ -213,7 +213,7 @@ def _called(job: Job, name: str, new: str) -> tuple[Edit, ...]:
     return tuple(Edit(line=word.line, column=word.column, old=name, new=new) for word in named)
 
 
-def slow(job: Job) -> Iterator[Hit]:
+def slow(job: JobScript) -> Iterator[Hit]:
     """Find a debugging switch that costs speed."""
     table = words()["variables"]["slow"]
     for variable in _once(job):
@@ -222,14 +222,14 @@ def slow(job: Job) -> Iterator[Hit]:
             yield hit(variable.word, message, f"unset {variable.name}")
 
 
-def _once(job: Job) -> list[Variable]:
-    variables: dict[str, Variable] = {}
+def _once(job: JobScript) -> list[VariableAssignment]:
+    variables: dict[str, VariableAssignment] = {}
     for variable in job.variables:
         variables.setdefault(variable.name, variable)
     return list(variables.values())
 
 
-def binds(job: Job) -> Iterator[Hit]:
+def binds(job: JobScript) -> Iterator[Hit]:
     """Find an image without the binds that it needs."""
     if job.machine is None or _provides(job):
         return
@@ -249,7 +249,7 @@ def binds(job: Job) -> Iterator[Hit]:
         yield hit(start.word, message, f"{start.name} exec -B {','.join(row.binds)} …")
 
 
-def _is_for(images: str, job: Job, start: Start) -> bool:
+def _is_for(images: str, job: JobScript, start: StartedProgram) -> bool:
     """Say whether an image, perhaps given by a variable, is one of these."""
     stem = images.rstrip("*")
     names = [word.text for word in start.words]
@@ -261,7 +261,7 @@ def _is_for(images: str, job: Job, start: Start) -> bool:
     return not stem or any(stem in name for name in names) or not any(name.endswith(".sif") for name in names)
 
 
-def conda(job: Job) -> Iterator[Hit]:
+def conda(job: JobScript) -> Iterator[Hit]:
     """Find $WITH_CONDA expanded outside of the image that defines it."""
     for command in job.commands:
         for word in command.words:
@@ -273,7 +273,7 @@ def conda(job: Job) -> Iterator[Hit]:
                 yield hit(word, message, repair, becomes=repair if is_alone else "")
 
 
-def image_without_gpu(job: Job) -> Iterator[Hit]:
+def image_without_gpu(job: JobScript) -> Iterator[Hit]:
     """Find an image that lacks NVIDIA's driver."""
     if job.chip[1] != "nvidia" or not job.devices_per_node:
         return
@@ -292,14 +292,14 @@ def image_without_gpu(job: Job) -> Iterator[Hit]:
             yield judged(mistake, is_certain=not start.has_unknown and _is_training(job, start))
 
 
-def _is_training(job: Job, start: Start) -> bool:
+def _is_training(job: JobScript, start: StartedProgram) -> bool:
     """Say whether an image needs a device for sure: a launcher of ranks, or a script that fails without one."""
     inner = [each for each in job.starts if start in each.outer]
     programs = [program for each in inner for program in job.programs if job.runs(each, program)]
     return any(each.name in LAUNCHERS for each in inner) or any(each.needs_device for each in programs)
 
 
-def one_profile(job: Job) -> Iterator[Hit]:
+def one_profile(job: JobScript) -> Iterator[Hit]:
     """Find a profiler that runs in every rank and writes a single file."""
     for start in job.started("rocprof", "rocprofv2", "rocprofv3", "nsys"):
         tasks = job.step_tasks_per_node(start) * job.step_nodes(start) if start.step else 1

@@ -10,9 +10,9 @@ from dataclasses import replace
 from echelon import units
 from echelon.environment import digits
 from echelon.errors import UsageError
-from echelon.lint.batch import Option, names, read
+from echelon.lint.batch import BatchOption, names, read
 from echelon.lint.finding import Edit, Hit, Rule, hit, judged
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.toml import words
 
 PLACEHOLDER = re.compile(
@@ -27,7 +27,7 @@ FILES, LABELS = ("output", "error", "input"), ("job-name", "comment", "mail-user
 PERSONAL = re.compile(r"(?<![\w$}./])/(?:home|users|u)/[A-Za-z]\w+")
 
 
-def unknown_option(job: Job) -> Iterator[Hit]:
+def unknown_option(job: JobScript) -> Iterator[Hit]:
     """Find an option that Slurm does not have, or with one dash too few."""
     known = names()
     for option in job.header.options:
@@ -51,7 +51,7 @@ def unknown_option(job: Job) -> Iterator[Hit]:
                 yield hit(word, message, f"-{word.text}", becomes=f"-{word.raw}")
 
 
-def _of_nobody(option: Option, known: frozenset[str]) -> Iterator[Hit]:
+def _of_nobody(option: BatchOption, known: frozenset[str]) -> Iterator[Hit]:
     """Find an option that Slurm does not have: a site's option, an option of srun alone, or a slip."""
     table = words()["slurm"]
     if option.name in table["sites"]["options"]:
@@ -81,7 +81,7 @@ def _is_slip(written: str, name: str) -> bool:
     return shorter[at + (len(shorter) == len(longer)) :] == longer[at + 1 :]
 
 
-def not_read(job: Job) -> Iterator[Hit]:
+def not_read(job: JobScript) -> Iterator[Hit]:
     """Find options that come too late, or that look like a comment."""
     before = None
     is_habit = _comments_so(job)
@@ -104,7 +104,7 @@ def not_read(job: Job) -> Iterator[Hit]:
             )  # fmt: skip
 
 
-def _comments_so(job: Job) -> bool:
+def _comments_so(job: JobScript) -> bool:
     """Say whether the author comments options out with `# SBATCH`: another line gives such an option."""
     names = {option.name for option in job.header.options}
     directive = words()["slurm"]["directive"]
@@ -113,7 +113,7 @@ def _comments_so(job: Job) -> bool:
     return any(option.name in names for option in read(lines).options)
 
 
-def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
+def _moved_up(job: JobScript, first: int) -> tuple[Edit, ...]:
     """Return the edits that move a block of late options up; none if they contradict options there."""
     numbers = {late.line for late in job.header.late if "begin" not in late.why}
     last = next(number for number in range(first, len(job.lines) + 2) if number not in numbers)
@@ -126,7 +126,7 @@ def _moved_up(job: Job, first: int) -> tuple[Edit, ...]:
     return (moved, *(Edit(line=first + i, column=1, old=f"{line}\n", new="") for i, line in enumerate(block)))
 
 
-def unreadable_value(job: Job) -> Iterator[Hit]:
+def unreadable_value(job: JobScript) -> Iterator[Hit]:
     """Find an invalid time, size or number."""
     for option in job.header.options:
         if not option.value or PLACEHOLDER.search(option.value) or EXPANDED.search(option.written):
@@ -138,7 +138,7 @@ def unreadable_value(job: Job) -> Iterator[Hit]:
             yield hit(option, message, repair, becomes=repair if is_sure else "")
 
 
-def _unreadable(option: Option) -> str:
+def _unreadable(option: BatchOption) -> str:
     if option.name in ("time", "time-min") and option.value.upper() not in ("UNLIMITED", "INFINITE"):
         try:
             units.minutes(option.value, option="--time")
@@ -154,7 +154,7 @@ def _unreadable(option: Option) -> str:
     return ""
 
 
-def _meant(option: Option) -> tuple[str, bool]:
+def _meant(option: BatchOption) -> tuple[str, bool]:
     """Return a valid option, and whether it has the intended value."""
     if option.name in ("time", "time-min"):
         try:
@@ -165,7 +165,7 @@ def _meant(option: Option) -> tuple[str, bool]:
     return f"--{option.name}={'60G' if option.name.startswith('mem') else example}", False
 
 
-def placeholder(job: Job) -> Iterator[Hit]:
+def placeholder(job: JobScript) -> Iterator[Hit]:
     """Find a placeholder that a person was to replace."""
     for option in job.header.options:
         match = PLACEHOLDER.search(option.written)
@@ -187,7 +187,7 @@ def placeholder(job: Job) -> Iterator[Hit]:
             yield Hit(line=number, column=at, width=len(text), message=message)
 
 
-def unexpanded(job: Job) -> Iterator[Hit]:
+def unexpanded(job: JobScript) -> Iterator[Hit]:
     """Find a shell variable in an option: Slurm does not expand it."""
     for option in job.header.options:
         match = EXPANDED.search(option.written)
@@ -199,7 +199,7 @@ def unexpanded(job: Job) -> Iterator[Hit]:
         yield judged(hit(option, message, repair, becomes=becomes), is_certain=option.name not in LABELS)
 
 
-def _with_patterns(option: Option) -> str:
+def _with_patterns(option: BatchOption) -> str:
     """Return the option with Slurm's file name patterns in place of variables; empty if a variable has none."""
     if option.name not in FILES:
         return ""
@@ -208,7 +208,7 @@ def _with_patterns(option: Option) -> str:
     return "" if EXPANDED.search(text) else text
 
 
-def no_first_line(job: Job) -> Iterator[Hit]:
+def no_first_line(job: JobScript) -> Iterator[Hit]:
     """Find a batch script without a first line that names its shell."""
     if job.is_batch and not job.text.startswith("#!"):
         first = job.lines[0] if job.lines else ""
@@ -226,14 +226,14 @@ def _first_line(lines: list[str]) -> tuple[Edit, ...]:
     return (Edit(line=1, column=1, old="", new="#!/bin/bash\n"),)
 
 
-def no_account(job: Job) -> Iterator[Hit]:
+def no_account(job: JobScript) -> Iterator[Hit]:
     """Find a missing account on a machine that requires one."""
     if job.machine and job.machine.account == "required" and job.is_batch and not job.option("account"):
         message = f"the script names no account, but {job.machine.title} bills every job to an account"
         yield hit(job.option("partition") or job.header.options[0], message, "--account=project_…")
 
 
-def personal_path(job: Job) -> Iterator[Hit]:
+def personal_path(job: JobScript) -> Iterator[Hit]:
     """Find a path in one person's home."""
     for command in job.script.commands:
         for word in command.words:
@@ -244,7 +244,7 @@ def personal_path(job: Job) -> Iterator[Hit]:
                     yield hit(word, f"{path} is the folder of one person: nobody else can run this script", repair)
 
 
-def total_tasks(job: Job) -> Iterator[Hit]:
+def total_tasks(job: JobScript) -> Iterator[Hit]:
     """Find a total number of tasks, with which Slurm may fill one node and leave another nearly empty."""
     total, per_node = job.option("ntasks"), job.option("ntasks-per-node")
     if total is None or per_node is not None or job.num_nodes < 2 or not job.number(total.value):

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterator
 
-from echelon.lint.command import Command, Word
+from echelon.lint.command import SimpleCommand, Word
 from echelon.lint.finding import Hit, Rule, counted, hit
-from echelon.lint.job import DEVICE_OPTIONS, Job
+from echelon.lint.job import DEVICE_OPTIONS, JobScript
 from echelon.lint.starts import LAUNCHERS
 from echelon.lint.toml import words
 
@@ -20,7 +20,7 @@ HAS_DEVICES = re.compile(
 WANTS_DEVICE = re.compile(r"(?:^|=)(?:cuda(?::\d+)?|gpu)$")
 
 
-def folder_of_output(job: Job) -> Iterator[Hit]:
+def folder_of_output(job: JobScript) -> Iterator[Hit]:
     """Find a log in a folder that the job itself creates: Slurm opens the log before."""
     for name in ("output", "error"):
         option = job.option(name)
@@ -36,20 +36,20 @@ def folder_of_output(job: Job) -> Iterator[Hit]:
             return
 
 
-def _makes(command: Command, path: str) -> bool:
+def _makes(command: SimpleCommand, path: str) -> bool:
     made = [word.text.rstrip("/").removeprefix("./") for word in command.argv[1:]]
     is_below = any(each.startswith(f"{path}/") for each in made)
     return command.program == "mkdir" and (path in made or (is_below and "-p" in made))
 
 
-def _submits_too(job: Job, command: Command) -> bool:
+def _submits_too(job: JobScript, command: SimpleCommand) -> bool:
     """Say whether the branch or the function of a command also submits: then it runs before the job."""
     own = next((block for block in reversed(command.blocks) if block.kind in ("if", "case", "function", "group")), None)
     beside = (each for each in job.script.commands if own in each.blocks) if own else iter(())
     return any(word.text == words()["slurm"]["submit"] for each in beside for word in each.words)
 
 
-def one_core_each(job: Job) -> Iterator[Hit]:
+def one_core_each(job: JobScript) -> Iterator[Hit]:
     """Find several ranks on a node with one core each."""
     names = ("cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "ntasks-per-core", "hint")
     option = job.option("ntasks-per-node") or job.option("ntasks")
@@ -69,7 +69,7 @@ def _other_tasks(start: object) -> bool:
     return step is not None and step.option("cpus-per-task", "c", "exclusive") is not None
 
 
-def contradicting_tasks(job: Job) -> Iterator[Hit]:
+def contradicting_tasks(job: JobScript) -> Iterator[Hit]:
     """Find --ntasks that differs from the product of --nodes and --ntasks-per-node."""
     total, per_node, nodes = (job.option(name) for name in ("ntasks", "ntasks-per-node", "nodes"))
     count = job.asked("ntasks")
@@ -86,7 +86,7 @@ def contradicting_tasks(job: Job) -> Iterator[Hit]:
         yield hit(total, message, f"--ntasks={num_nodes}")
 
 
-def two_memories(job: Job) -> Iterator[Hit]:
+def two_memories(job: JobScript) -> Iterator[Hit]:
     """Find several options for memory; Slurm accepts a single option."""
     options = [option for name in MEMORY if (option := job.option(name))]
     if len(options) > 1:
@@ -96,7 +96,7 @@ def two_memories(job: Job) -> Iterator[Hit]:
         yield hit(last, message, f"keep one of them: {other.written}")
 
 
-def signal(job: Job) -> Iterator[Hit]:
+def signal(job: JobScript) -> Iterator[Hit]:
     """Find a signal that nothing catches, or that the shell cannot catch in time."""
     option = job.option("signal")
     match = re.fullmatch(r"(?:([BR]+):)?(?:SIG)?(\w+)(?:@\d+)?", option.value.upper()) if option else None
@@ -121,18 +121,18 @@ def signal(job: Job) -> Iterator[Hit]:
         yield hit(step.word, message, f"{step.name} … &\nwait")
 
 
-def _catches(command: Command, name: str) -> bool:
+def _catches(command: SimpleCommand, name: str) -> bool:
     return any(word.text.upper().removeprefix("SIG") == name for word in command.argv[1:])
 
 
-def _is_behind(job: Job, command: Command) -> bool:
+def _is_behind(job: JobScript, command: SimpleCommand) -> bool:
     """Say whether a command runs in the background, by itself or within a block."""
     if command.ending == "&":
         return True
     return any(each.ending == "&" and each.words[0].raw in ("done", "}", "fi") for each in job.script.commands)
 
 
-def overwritten(job: Job) -> Iterator[Hit]:
+def overwritten(job: JobScript) -> Iterator[Hit]:
     """Find --requeue with a log that the second start truncates."""
     option = job.option("requeue")
     is_kept = job.value("open-mode").startswith("a")
@@ -141,7 +141,7 @@ def overwritten(job: Job) -> Iterator[Hit]:
         yield hit(option, message, "--open-mode=append")
 
 
-def empty_environment(job: Job) -> Iterator[Hit]:
+def empty_environment(job: JobScript) -> Iterator[Hit]:
     """Find --export=NONE, which steps inherit."""
     option = job.option("export")
     if option is None or option.value.upper() not in ("NONE", "NIL"):
@@ -158,7 +158,7 @@ def empty_environment(job: Job) -> Iterator[Hit]:
             return
 
 
-def no_device_asked(job: Job) -> Iterator[Hit]:
+def no_device_asked(job: JobScript) -> Iterator[Hit]:
     """Find a request without devices for a script that needs one."""
     places = ("partition", "constraint", "qos", "reservation", "nodelist", "account", "licenses", "tres-per-task")
     if not job.is_batch or job.kind is not None or any(job.option(name) for name in DEVICE_OPTIONS):
@@ -187,7 +187,7 @@ def _wants(argv: tuple[Word, ...], word: Word) -> bool:
     return is_about and WANTS_DEVICE.search(word.text) is not None
 
 
-def _signs(job: Job) -> Iterator[Word]:
+def _signs(job: JobScript) -> Iterator[Word]:
     """Yield other words in a script that only make sense with a device."""
     for command in job.commands:
         if command.program in ("module", "ml") and not any(word.text == "unload" for word in command.argv):

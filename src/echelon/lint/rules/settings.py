@@ -11,17 +11,17 @@ from functools import cached_property
 from typing import Any
 
 from echelon.lint.finding import Edit, Hit, Rule, counted, judged, lines_of
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.toml import words
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SettingsFile:
     """A file of settings, with the jobs that were given beside it."""
 
     path: str
     text: str
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobScript, ...] = ()
 
     @cached_property
     def lines(self) -> list[str]:
@@ -37,7 +37,7 @@ class Settings:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def is_named_in(self, job: Job) -> bool:
+    def is_named_in(self, job: JobScript) -> bool:
         return os.path.basename(self.path) in job.text
 
     def hit(self, key: str, message: str, repair: str = "") -> Hit:
@@ -53,7 +53,7 @@ class Settings:
         return Hit(line=1, message=message, repair=repair)
 
 
-def not_json(settings: Settings) -> Iterator[Hit]:
+def not_json(settings: SettingsFile) -> Iterator[Hit]:
     """Find a file with the name .json that is not JSON."""
     if not settings.path.endswith(".json"):
         return
@@ -88,7 +88,7 @@ def _comma(text: str, at: int) -> Edit | None:
     return Edit(line=text.count("\n", 0, at) + 1, column=at - text.rfind("\n", 0, at), old=",", new="")
 
 
-def batch_sizes(settings: Settings) -> Iterator[Hit]:
+def batch_sizes(settings: SettingsFile) -> Iterator[Hit]:
     """Find DeepSpeed sizes that violate train_batch_size = micro batch × accumulation × ranks."""
     values = settings.values
     total, micro = values.get("train_batch_size"), values.get("train_micro_batch_size_per_gpu")
@@ -111,7 +111,7 @@ def batch_sizes(settings: Settings) -> Iterator[Hit]:
         yield judged(mistake, is_certain=job is not None and settings.is_named_in(job))
 
 
-def two_precisions(settings: Settings) -> Iterator[Hit]:
+def two_precisions(settings: SettingsFile) -> Iterator[Hit]:
     """Find DeepSpeed settings with both fp16 and bf16."""
     on = [name for name in ("fp16", "bf16") if _is_on(settings.values.get(name))]
     if len(on) == 2:
@@ -126,7 +126,7 @@ def _is_on(value: object) -> bool:
     return isinstance(value, dict) and value.get("enabled") is True
 
 
-def bf16(settings: Settings) -> Iterator[Hit]:
+def bf16(settings: SettingsFile) -> Iterator[Hit]:
     """Find bf16 on a chip without it."""
     chips = [job.kind.chip for job in settings.jobs if job.kind and job.kind.chip in words()["chips"]["without_bf16"]]
     is_on = _is_on(settings.values.get("bf16")) or re.search(
@@ -141,7 +141,7 @@ def bf16(settings: Settings) -> Iterator[Hit]:
         )
 
 
-def processes(settings: Settings) -> Iterator[Hit]:
+def processes(settings: SettingsFile) -> Iterator[Hit]:
     """Find Accelerate's numbers that differ from the job's."""
     job = next((job for job in settings.jobs if job.devices_per_node), None)
     if job is None or settings.path.endswith(".json"):

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.finding import Hit, Rule, hit
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.program import constant, keyword
-from echelon.lint.starts import LAUNCHERS, Start
+from echelon.lint.starts import LAUNCHERS, StartedProgram
 from echelon.lint.toml import words
 
 
-def no_machine_rank(job: Job) -> Iterator[Hit]:
+def no_machine_rank(job: JobScript) -> Iterator[Hit]:
     """Find accelerate on several nodes without a machine rank: each node would take itself for the first."""
     for start in job.started("accelerate"):
         machines = start.option("num-machines")
@@ -26,7 +26,7 @@ def no_machine_rank(job: Job) -> Iterator[Hit]:
         yield hit(machines[0], message, f"srun … bash -c 'accelerate launch --machine_rank {rank} …'")
 
 
-def lightning_tasks(job: Job) -> Iterator[Hit]:
+def lightning_tasks(job: JobScript) -> Iterator[Hit]:
     """Find Lightning with several devices and one task on each node."""
     if not job.is_batch or job.is_heterogeneous or any(job.started(*LAUNCHERS, "echelon")):
         return
@@ -47,7 +47,7 @@ def lightning_tasks(job: Job) -> Iterator[Hit]:
                 yield hit(start.word, message, f"--ntasks-per-node={devices}   and srun before python")
 
 
-def _devices(job: Job, start: Start, call: ast.Call) -> int:
+def _devices(job: JobScript, start: StartedProgram, call: ast.Call) -> int:
     """Return the number of devices that a Trainer takes; 0 if unknown."""
     option = next((start.option(name) for name in ("devices", "trainer.devices") if start.option(name)), None)
     node = keyword(call, "devices") or keyword(call, "gpus")
@@ -63,7 +63,7 @@ def _devices(job: Job, start: Start, call: ast.Call) -> int:
     return job.number(option[1]) if option else 0
 
 
-def keeps_waiting(job: Job) -> Iterator[Hit]:
+def keeps_waiting(job: JobScript) -> Iterator[Hit]:
     """Find --kill-on-bad-exit=0: after one rank fails, the others wait for it."""
     variable = job.last(f"{words()['slurm']['variable']}KILL_BAD_EXIT")
     inner = [each for each in job.starts if each.name in ("python", "python3", *LAUNCHERS)]
@@ -80,7 +80,7 @@ def keeps_waiting(job: Job) -> Iterator[Hit]:
             return
 
 
-def no_slots(job: Job) -> Iterator[Hit]:
+def no_slots(job: JobScript) -> Iterator[Hit]:
     """Find a hostfile for DeepSpeed without the number of devices of each host."""
     for start in job.started("deepspeed"):
         hostfile = start.option("hostfile", "H")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from echelon import units
-from echelon.lint.batch import Option
+from echelon.lint.batch import BatchOption
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 
 STARVED = 0.5
 """LUMI's slides and CSC's guide give the whole share of cores; below half of it, loaders wait for cores."""
@@ -17,7 +17,7 @@ SHORT = 0.7
 """The least share of memory: CSC's guide raised a value of 0.69 (64G for 2 of Puhti's GPUs) in 584afdadd."""
 
 
-def no_devices(job: Job) -> Iterator[Hit]:
+def no_devices(job: JobScript) -> Iterator[Hit]:
     """Find a request without devices in a partition of devices."""
     kind, option = job.kind, job.option("partition")
     asked = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task")
@@ -32,7 +32,7 @@ def no_devices(job: Job) -> Iterator[Hit]:
     )
 
 
-def few_cores(job: Job) -> Iterator[Hit]:
+def few_cores(job: JobScript) -> Iterator[Hit]:
     """Find far fewer cores than the share of the devices."""
     option = job.option("cpus-per-task") or job.option("cpus-per-gpu")
     share = job.kind.cores_per_device if job.kind else None
@@ -50,12 +50,12 @@ def few_cores(job: Job) -> Iterator[Hit]:
             yield hit(place, message, repair)
 
 
-def _are_steps_bound(job: Job) -> bool:
+def _are_steps_bound(job: JobScript) -> bool:
     """Say whether srun gives tasks a number of cores; otherwise they have all cores of a whole node."""
     return any(start.option("cpus-per-task", "c") is not None for start in job.started("srun"))
 
 
-def over_share(job: Job) -> Iterator[Hit]:
+def over_share(job: JobScript) -> Iterator[Hit]:
     """Find more cores or memory than the share of the devices: it is billed, or taken from others' devices."""
     kind = job.kind
     if kind is None or not job.devices_per_node or job.takes_all_devices or not kind.num_devices:
@@ -74,16 +74,16 @@ def over_share(job: Job) -> Iterator[Hit]:
         yield hit(memory, message, f"--mem={units.slurm_size(fair_bytes)}")
 
 
-def _devices(job: Job) -> str:
+def _devices(job: JobScript) -> str:
     return counted(job.devices_per_node, "device")
 
 
-def _part(job: Job) -> str:
+def _part(job: JobScript) -> str:
     there = job.kind.num_devices if job.kind else None
     return f"{job.devices_per_node} of {counted(there, 'device')}" if there else _devices(job)
 
 
-def little_memory(job: Job) -> Iterator[Hit]:
+def little_memory(job: JobScript) -> Iterator[Hit]:
     """Find much less memory than the share of the devices."""
     option, share_bytes = job.memory_option, job.kind.memory_bytes_per_device if job.kind else None
     if option is None or not share_bytes or job.devices_per_node < 2 or not job.memory_bytes_per_node:
@@ -95,7 +95,7 @@ def little_memory(job: Job) -> Iterator[Hit]:
         yield hit(option, message, f"--mem={units.slurm_size(fair)}")
 
 
-def all_memory(job: Job) -> Iterator[Hit]:
+def all_memory(job: JobScript) -> Iterator[Hit]:
     """Find --mem=0, the memory of the whole node, on a shared node."""
     option = job.option("mem")
     if option is None or option.value.rstrip("KMGTkmgt") != "0" or job.takes_all_devices:
@@ -107,7 +107,7 @@ def all_memory(job: Job) -> Iterator[Hit]:
     yield hit(option, "--mem=0 asks for all memory of the node, but jobs share the node", repair)
 
 
-def given_memory(job: Job) -> Iterator[Hit]:
+def given_memory(job: JobScript) -> Iterator[Hit]:
     """Find a request for memory where Slurm gives memory with the devices."""
     option = job.memory_option
     if option and job.kind and job.kind.memory_follows_devices and job.machine and job.kind.memory_bytes_per_device:
@@ -116,7 +116,7 @@ def given_memory(job: Job) -> Iterator[Hit]:
         yield hit(option, message, f"remove {option.written}", edits=_without(job, option))
 
 
-def _without(job: Job, option: Option) -> tuple[Edit, ...]:
+def _without(job: JobScript, option: BatchOption) -> tuple[Edit, ...]:
     """Return the edit that removes an option, with its line if nothing else is on it."""
     line = job.lines[option.line - 1]
     if line.split(None, 1)[1].strip() == option.written:
@@ -124,7 +124,7 @@ def _without(job: Job, option: Option) -> tuple[Edit, ...]:
     return (Edit(line=option.line, column=option.column - 1, old=f" {option.written}", new=""),)
 
 
-def exclusive_without_memory(job: Job) -> Iterator[Hit]:
+def exclusive_without_memory(job: JobScript) -> Iterator[Hit]:
     """Find exclusive nodes without their whole memory."""
     option, kind = job.option("exclusive"), job.kind
     if option is None or job.memory_option or kind is None or not kind.memory_bytes or kind.memory_follows_devices:
@@ -134,7 +134,7 @@ def exclusive_without_memory(job: Job) -> Iterator[Hit]:
         yield hit(option, message, f"--mem={units.slurm_size(kind.memory_bytes)}")
 
 
-def unused_part(job: Job) -> Iterator[Hit]:
+def unused_part(job: JobScript) -> Iterator[Hit]:
     """Find whole nodes that are billed, with devices that are not requested."""
     kind, row, option = job.kind, job.partition, job.option("partition")
     if kind is None or row is None or option is None or not kind.num_devices or not job.has_whole_nodes:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from echelon.lint.command import ASSIGNMENT, Command, Word
+from echelon.lint.command import ASSIGNMENT, SimpleCommand, Word
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.toml import words
 from echelon.lint.values import EXPORTS
 
@@ -38,7 +38,7 @@ SWAPPED = ")'\""
 BUILT_IN = frozenset({"PWD", "HOSTNAME", "RANDOM", "SECONDS", "LINENO", "PATH", "HOME", "USER"})
 
 
-def substitution(job: Job) -> Iterator[Hit]:
+def substitution(job: JobScript) -> Iterator[Hit]:
     """Find $(NAME), which runs a command called NAME."""
     functions = {block.name for command in job.script.commands for block in command.blocks}
     expanded = {name for word in _all_words(job) for name in CAPITALS.findall(word.live)} - functions
@@ -61,13 +61,13 @@ def substitution(job: Job) -> Iterator[Hit]:
             )
 
 
-def _all_words(job: Job) -> Iterator[Word]:
+def _all_words(job: JobScript) -> Iterator[Word]:
     for command in job.script.commands:
         yield from command.words
         yield from (redirection.target for redirection in command.redirections)
 
 
-def unclosed(job: Job) -> Iterator[Hit]:
+def unclosed(job: JobScript) -> Iterator[Hit]:
     """Find a quote or bracket without an end."""
     for problem in job.script.problems[:1]:
         message = f"{problem.what}: the shell reads on to the end of the file"
@@ -79,7 +79,7 @@ def unclosed(job: Job) -> Iterator[Hit]:
         yield Hit(line=problem.line, column=problem.column, message=message, repair=repair, edits=edits)
 
 
-def no_semicolon(job: Job) -> Iterator[Hit]:
+def no_semicolon(job: JobScript) -> Iterator[Hit]:
     """Find `if [ … ] then` in one line."""
     wanted = {"if": "then", "elif": "then", "while": "do", "until": "do"}
     for command in job.script.commands:
@@ -97,7 +97,7 @@ def no_semicolon(job: Job) -> Iterator[Hit]:
             yield hit(loop, message, "; do", edits=_semicolon(job, loop))
 
 
-def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
+def _semicolon(job: JobScript, word: Word) -> tuple[Edit, ...]:
     before = job.lines[word.line - 1][: word.column - 1]
     kept = before.rstrip()
     if not kept:
@@ -106,7 +106,7 @@ def _semicolon(job: Job, word: Word) -> tuple[Edit, ...]:
     return (Edit(line=word.line, column=len(kept) + 1, old=old, new=f"; {word.raw}"),)
 
 
-def space_after_backslash(job: Job) -> Iterator[Hit]:
+def space_after_backslash(job: JobScript) -> Iterator[Hit]:
     """Find a backslash that continues nothing, because a space follows."""
     for number, line in enumerate(job.lines, 1):
         match = re.search(r"\\([ \t]+)$", line)
@@ -127,7 +127,7 @@ def space_after_backslash(job: Job) -> Iterator[Hit]:
             )  # fmt: skip
 
 
-def no_continuation(job: Job) -> Iterator[Hit]:
+def no_continuation(job: JobScript) -> Iterator[Hit]:
     """Find a line that begins with an option: the line before should continue."""
     for before, command in pairwise(job.script.commands):
         word = command.words[0]
@@ -148,13 +148,13 @@ def no_continuation(job: Job) -> Iterator[Hit]:
         yield hit(word, f"the shell runs {word.raw} as a command: {why}", repair, edits=_continued(job, last, word))
 
 
-def _is_pattern(job: Job, word: Word) -> bool:
+def _is_pattern(job: JobScript, word: Word) -> bool:
     """Say whether a word is a pattern of a case: -h | --help)."""
     rest = job.lines[word.line - 1][word.column - 1 :]
     return re.match(r"[^\s()|;]+(?:\s*\|\s*[^\s()|;]+)*\s*(?:\)|\|\s*\\?$)", rest) is not None
 
 
-def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
+def _continued(job: JobScript, last: Word, word: Word) -> tuple[Edit, ...]:
     """Return the edit that continues a line; none if other text stands between the two words."""
     line = job.lines[last.line - 1]
     kept = line.rstrip()
@@ -163,7 +163,7 @@ def _continued(job: Job, last: Word, word: Word) -> tuple[Edit, ...]:
     return (Edit(line=last.line, column=len(kept) + 1, old=line[len(kept) :], new=" \\"),)
 
 
-def first_of_array(job: Job) -> Iterator[Hit]:
+def first_of_array(job: JobScript) -> Iterator[Hit]:
     """Find $NAME of an array, which is only its first element."""
     arrays: dict[str, Word] = {}
     for command in job.script.commands:
@@ -179,7 +179,7 @@ def first_of_array(job: Job) -> Iterator[Hit]:
         _follow_arrays(command, arrays)
 
 
-def _follow_arrays(command: Command, arrays: dict[str, Word]) -> None:
+def _follow_arrays(command: SimpleCommand, arrays: dict[str, Word]) -> None:
     """Note the arrays that a command makes; another value replaces the first element, so that it is meant alone."""
     for word in (
         *command.assignments,
@@ -194,7 +194,7 @@ def _follow_arrays(command: Command, arrays: dict[str, Word]) -> None:
             arrays.pop(word.text, None)
 
 
-def removal(job: Job) -> Iterator[Hit]:
+def removal(job: JobScript) -> Iterator[Hit]:
     """Find rm -rf of a path that begins with a variable which may be empty."""
     stops = any(
         command.program == "set" and any(re.match(r"-\w*u|nounset", word.text) for word in command.argv)
@@ -216,7 +216,7 @@ def removal(job: Job) -> Iterator[Hit]:
                 yield hit(word, f"if ${name} is not set, this removes {rest}", becomes, becomes=becomes)
 
 
-def open_listener(job: Job) -> Iterator[Hit]:
+def open_listener(job: JobScript) -> Iterator[Hit]:
     """Find a server that listens on every interface."""
     for command in job.script.commands:
         if command.program not in SERVERS:
@@ -232,7 +232,7 @@ def open_listener(job: Job) -> Iterator[Hit]:
             yield judged(hit(word, message, repair), is_certain=is_certain)
 
 
-def stray_words(job: Job) -> Iterator[Hit]:
+def stray_words(job: JobScript) -> Iterator[Hit]:
     """Find words after an assignment that are no names."""
     for command in job.script.commands:
         if command.program != "export" or len(command.argv) < 3 or not ASSIGNMENT.match(command.argv[1].raw):
@@ -248,7 +248,7 @@ def stray_words(job: Job) -> Iterator[Hit]:
             yield hit(strays[0], message, repair, becomes=f"# {strays[0].raw}" if ends else "")
 
 
-def windows_lines(job: Job) -> Iterator[Hit]:
+def windows_lines(job: JobScript) -> Iterator[Hit]:
     """Find lines that end with \\r\\n."""
     if "\r\n" in job.text:
         count = job.text.count("\r\n")
@@ -261,7 +261,7 @@ def windows_lines(job: Job) -> Iterator[Hit]:
         yield Hit(line=1, width=max(1, len(job.lines[0])), message=message, repair=repair, edits=edits)
 
 
-def typographic(job: Job) -> Iterator[Hit]:
+def typographic(job: JobScript) -> Iterator[Hit]:
     """Find quotes, dashes and spaces of a slide or a word processor."""
     for number, line in enumerate(job.lines, 1):
         if line.lstrip().startswith("#") and not job.is_batch:
@@ -304,7 +304,7 @@ def _matters(line: str, at: int) -> bool:
     return not inside and (line[at] not in "–—−" or is_option)
 
 
-def spaces_around_equals(job: Job) -> Iterator[Hit]:
+def spaces_around_equals(job: JobScript) -> Iterator[Hit]:
     """Find NAME = value, which runs NAME."""
     for command in job.script.commands:
         argv = command.argv

@@ -8,8 +8,8 @@ from dataclasses import replace
 from echelon.lint.command import SHELLS
 from echelon.lint.executed_commands import INERT
 from echelon.lint.finding import Hit, Rule, counted, hit
-from echelon.lint.job import Job
-from echelon.lint.starts import LAUNCHERS, Start, is_inert
+from echelon.lint.job import JobScript
+from echelon.lint.starts import LAUNCHERS, StartedProgram, is_inert
 
 SMALL = frozenset(
     {
@@ -20,7 +20,7 @@ SMALL = frozenset(
 """Programs for which one core is enough."""
 
 
-def cores_not_inherited(job: Job) -> Iterator[Hit]:
+def cores_not_inherited(job: JobScript) -> Iterator[Hit]:
     """Find an srun without --cpus-per-task: since Slurm 22.05 it does not inherit the job's."""
     option = job.option("cpus-per-task")
     hands_on = any(name.startswith("SRUN_CPUS") for name in job.exported_names)
@@ -40,7 +40,7 @@ def cores_not_inherited(job: Job) -> Iterator[Hit]:
             yield replace(mistake, severity="note") if job.machine else mistake
 
 
-def _only_prepares(job: Job, start: Start) -> bool:
+def _only_prepares(job: JobScript, start: StartedProgram) -> bool:
     """Say whether a step runs only a shell with small programs."""
     if not any(word.text.rpartition("/")[2] in SHELLS for word in start.words):
         return False
@@ -49,13 +49,13 @@ def _only_prepares(job: Job, start: Start) -> bool:
     return bool(inner) and all(command.program in light for command in inner)
 
 
-def _is_handed_on(job: Job) -> bool:
+def _is_handed_on(job: JobScript) -> bool:
     """Say whether the site's facts state that steps inherit the option."""
     quirks = job.machine.quirks if job.machine else ()
     return any("cpus-per-task" in quirk.text and "handed on" in quirk.text for quirk in quirks)
 
 
-def tasks_overridden(job: Job) -> Iterator[Hit]:
+def tasks_overridden(job: JobScript) -> Iterator[Hit]:
     """Find srun's --ntasks-per-node overridden by the job's number of tasks."""
     option = job.option("ntasks") or job.option("ntasks-per-node")
     if option is None:
@@ -70,7 +70,7 @@ def tasks_overridden(job: Job) -> Iterator[Hit]:
             yield hit(step_option[0], message, f"--ntasks={total} --ntasks-per-node={wanted}")
 
 
-def threads(job: Job) -> Iterator[Hit]:
+def threads(job: JobScript) -> Iterator[Hit]:
     """Find more threads than cores, over all ranks."""
     variable = job.last("OMP_NUM_THREADS")
     ranks, cores = ranks_per_node(job), job.cores_per_node
@@ -81,7 +81,7 @@ def threads(job: Job) -> Iterator[Hit]:
         yield hit(variable.word, message, f"export OMP_NUM_THREADS={max(1, cores // ranks)}")
 
 
-def workers(job: Job) -> Iterator[Hit]:
+def workers(job: JobScript) -> Iterator[Hit]:
     """Find more data loader workers than cores, over all ranks."""
     ranks, cores = ranks_per_node(job), job.cores_per_node
     if not ranks or not cores:
@@ -99,7 +99,7 @@ def workers(job: Job) -> Iterator[Hit]:
                 yield hit(word, message, f"{name}{equals or ' '}{max(1, cores // ranks - 1)}")
 
 
-def ranks_per_node(job: Job) -> int:
+def ranks_per_node(job: JobScript) -> int:
     """Return the number of ranks on each node; 0 if unknown."""
     for start in job.started(*LAUNCHERS):
         option = start.option("nproc-per-node", "num-gpus")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule, counted, hit, line_before
-from echelon.lint.job import Job
+from echelon.lint.job import JobScript
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
-from echelon.lint.starts import Start
+from echelon.lint.starts import StartedProgram
 from echelon.lint.toml import words
 
 BF16 = re.compile(
@@ -19,12 +19,12 @@ BF16 = re.compile(
 )
 
 
-def _place(job: Job) -> Word | None:
-    start: Start | None = next(iter(job.starts), None)
+def _place(job: JobScript) -> Word | None:
+    start: StartedProgram | None = next(iter(job.starts), None)
     return start.word if start else None
 
 
-def bf16(job: Job) -> Iterator[Hit]:
+def bf16(job: JobScript) -> Iterator[Hit]:
     """Find bf16 on a chip without it."""
     chip = job.chip[0]
     if chip not in words()["chips"]["without_bf16"]:
@@ -62,7 +62,7 @@ def _line_of_bf16(program: Program) -> int:
     return 0
 
 
-def fork(job: Job) -> Iterator[Hit]:
+def fork(job: JobScript) -> Iterator[Hit]:
     """Find forked data loader workers beside a network that does not survive a fork."""
     needed = next((row for row in job.machine.settings if row.name == "CXI_FORK_SAFE"), None) if job.machine else None
     place = _place(job)
@@ -84,7 +84,7 @@ def fork(job: Job) -> Iterator[Hit]:
             return
 
 
-def workers_of_script(job: Job) -> Iterator[Hit]:
+def workers_of_script(job: JobScript) -> Iterator[Hit]:
     """Find a script whose num_workers, times the ranks of a node, exceeds the cores."""
     ranks, cores, place = ranks_per_node(job), job.cores_per_node, _place(job)
     if not ranks or not cores or place is None:
@@ -101,7 +101,7 @@ def workers_of_script(job: Job) -> Iterator[Hit]:
                 break
 
 
-def batch(job: Job) -> Iterator[Hit]:
+def batch(job: JobScript) -> Iterator[Hit]:
     """Find a global batch that the ranks cannot divide equally."""
     ranks, place = job.devices_per_node * job.num_nodes, _place(job)
     if ranks < 2 or place is None:

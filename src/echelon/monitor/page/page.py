@@ -34,7 +34,7 @@ DOUBT = " More ranks do not explain this: another program slowed the run with fe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunStory:
     """A run with all that the page says of it."""
 
     name: str
@@ -44,7 +44,7 @@ class Told:
     advice: list[str]
 
 
-def page(runs: Sequence[Told]) -> str:
+def page(runs: Sequence[RunStory]) -> str:
     """Return the HTML of one run, or of two with their curves in the same plots."""
     title = " and ".join(run.name for run in runs)
     parts = [f"<h1>{escape(title)}</h1>"]
@@ -64,7 +64,7 @@ def page(runs: Sequence[Told]) -> str:
     )
 
 
-def _compared(runs: Sequence[Told]) -> str:
+def _compared(runs: Sequence[RunStory]) -> str:
     """Say how much faster the run with more ranks was, and what part of its ranks that is."""
     few, many = sorted(runs, key=lambda run: run.account.num_ranks)
     rates = [_rate(few.account), _rate(many.account)]
@@ -78,7 +78,7 @@ def _compared(runs: Sequence[Told]) -> str:
     )
 
 
-def _ranks(run: Told) -> str:
+def _ranks(run: RunStory) -> str:
     number = run.account.num_ranks
     return f"{escape(run.name)} with {number} rank{'s' if number != 1 else ''}"
 
@@ -89,7 +89,7 @@ def _rate(account: Account) -> float:
     return account.steps.per_second if account.steps is not None else 0.0
 
 
-def _plots(runs: Sequence[Told]) -> list[tuple[str, str]]:
+def _plots(runs: Sequence[RunStory]) -> list[tuple[str, str]]:
     samples = [[line for line in run.recorded.samples if "steps" in line] for run in runs]
     names = [run.name for run in runs]
     losses = [[(_step(line), float(line["loss"])) for line in lines if "loss" in line] for lines in samples]
@@ -131,21 +131,21 @@ def _side_by_side(heading: str, parts: list[str]) -> str:
     return f'<h2>{escape(heading)}</h2><div class="runs">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
-def _phases(run: Told) -> str:
+def _phases(run: RunStory) -> str:
     shown = [(phase.name, phase.seconds) for phase in run.account.phases]
     return plots.bar(shown, names=attempts.ORDER, label=f"phases of {run.name}")
 
 
-def _parts(run: Told) -> str:
+def _parts(run: RunStory) -> str:
     training = run.account.training
     if training is None:
         return ""
     return plots.bar(list(training.parts.items()), names=(*PARTS, REST), label=f"parts of a step of {run.name}")
 
 
-def _text(run: Told) -> str:
+def _text(run: RunStory) -> str:
     return f"<pre>{escape(report.text(run.name, run.state, run.recorded, run.account, run.advice))}</pre>"
 
 
-def _paragraph(run: Told) -> str:
+def _paragraph(run: RunStory) -> str:
     return f"<p>{escape(report.paragraph_of_run(run.recorded, run.account))}</p>"

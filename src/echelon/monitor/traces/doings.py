@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from echelon.monitor.traces import kinds
-from echelon.monitor.traces.reading import NO_LINK, Device, Host
+from echelon.monitor.traces.reading import NO_LINK, DeviceTimeline, HostTimeline
 
 Stack = list[tuple[float, int]]
 
@@ -14,7 +14,7 @@ Stack = list[tuple[float, int]]
 class Doings:
     """The times of each kind on each thread: at each time the innermost event counts."""
 
-    def __init__(self, host: Host, num_threads: int) -> None:
+    def __init__(self, host: HostTimeline, num_threads: int) -> None:
         self.times = [[Intervals() for _ in range(kinds.INPUT + 1)] for _ in range(num_threads)]
         """Of each thread, the times of each kind."""
         self.kinds = array("b", bytes(len(host)))
@@ -28,7 +28,7 @@ class Doings:
             order.sort(key=host.begins.__getitem__)
             self._sweep(host, order, self.times[thread])
 
-    def _sweep(self, host: Host, order: Sequence[int], times: list[Intervals]) -> None:
+    def _sweep(self, host: HostTimeline, order: Sequence[int], times: list[Intervals]) -> None:
         stack: Stack = []
         at = 0.0
         for index in order:
@@ -62,7 +62,7 @@ def _leave(stack: Stack, at: float, until: float, times: list[Intervals]) -> flo
 class Launches:
     """For each event of a device, what launched it: the call with its correlation, else the operation with its id."""
 
-    def __init__(self, host: Host, device: Device, doings: Doings) -> None:
+    def __init__(self, host: HostTimeline, device: DeviceTimeline, doings: Doings) -> None:
         self.kinds = array("b", bytes(len(device)))
         """OUTSIDE where nothing says what launched it."""
         self.times = array("d", device.begins)
@@ -85,7 +85,7 @@ class Launches:
             if is_collective and self.kinds[index] == kinds.OUTSIDE:
                 self.kinds[index] = kinds.COLLECTIVE
 
-    def _take(self, index: int, found: dict[int, int], links: array[int], host: Host, doings: Doings) -> bool:
+    def _take(self, index: int, found: dict[int, int], links: array[int], host: HostTimeline, doings: Doings) -> bool:
         launch = found.get(links[index])
         if launch is None:
             return False

@@ -41,7 +41,7 @@ class NotWhole(Exception):
     """The text ends within a value."""
 
 
-class Trace:
+class TraceFile:
     """The events of one file; iterate over it once, and ask for the rest afterwards."""
 
     def __init__(self, path: str, *, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -213,7 +213,7 @@ MOST_KNOWN = 100_000
 """The most names whose kind is kept: each step, or each request, may have a name of its own."""
 
 
-class Host:
+class HostTimeline:
     """What threads of the CPU did."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class Host:
         return len(self.begins)
 
 
-class Device:
+class DeviceTimeline:
     """What devices did."""
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class Table:
     """The events of one trace."""
 
     def __init__(self) -> None:
-        self.host, self.device = Host(), Device()
+        self.host, self.device = HostTimeline(), DeviceTimeline()
         self.steps: list[tuple[int, float, float]] = []
         """The number, begin and end of each `ProfilerStep#N`."""
         self.optimizer_ends: list[float] = []

@@ -19,7 +19,7 @@ from echelon.monitor.traces.verdict import (
     LAUNCH,
     OPTIMIZER,
     WHOLE,
-    Verdict,
+    TraceVerdict,
 )
 from echelon.units import step_time
 
@@ -40,7 +40,7 @@ HELPS = {
 """What shortens each kind."""
 
 
-def text(verdicts: Sequence[Verdict]) -> str:
+def text(verdicts: Sequence[TraceVerdict]) -> str:
     """Return the lines of one verdict or of several, and the rank that makes the others wait."""
     lines: list[str] = []
     waiting = who_is_waited_for(verdicts)
@@ -57,7 +57,7 @@ def text(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_plain(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def as_plain(verdicts: Sequence[TraceVerdict]) -> dict[str, Any]:
     """Return verdicts as JSON has them."""
     waiting = who_is_waited_for(verdicts)
     waited = None
@@ -70,7 +70,7 @@ def as_plain(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {"format": 1, "traces": [_plain(verdict) for verdict in verdicts], "waited_for": waited}
 
 
-def _plain(verdict: Verdict) -> dict[str, Any]:
+def _plain(verdict: TraceVerdict) -> dict[str, Any]:
     return {
         "path": verdict.path, "rank": verdict.rank, "world_size": verdict.world_size, "device": verdict.device,
         "bound": verdict.bound, "shares": {kind: round(share, 4) for kind, share in verdict.shares.items()},
@@ -82,7 +82,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_one(verdict: Verdict) -> list[str]:
+def _of_one(verdict: TraceVerdict) -> list[str]:
     lines = [_line("trace", _about(verdict))]
     if verdict.damage:
         lines.append(
@@ -109,11 +109,11 @@ def _of_one(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _is_shown(verdict: Verdict, kind: str) -> bool:
+def _is_shown(verdict: TraceVerdict, kind: str) -> bool:
     return verdict.shares[kind] >= LEAST_SHOWN
 
 
-def _about(verdict: Verdict) -> str:
+def _about(verdict: TraceVerdict) -> str:
     words = [os.path.basename(verdict.path)]
     if verdict.rank >= 0:
         words.append(f"rank {verdict.rank}" + (f" of {verdict.world_size}" if verdict.world_size > 1 else ""))
@@ -128,13 +128,13 @@ def _about(verdict: Verdict) -> str:
     return " · ".join(words)
 
 
-def _waiting(waiting: Waiting) -> str:
+def _waiting(waiting: AwaitedRank) -> str:
     shares = f"communication takes {waiting.share:.0%} of their time and {waiting.own_share:.0%} of its own"
     longer = f"{waiting.kind} takes it {step_time(waiting.more_seconds)} a step longer than them"
     return f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"
 
 
-def _name(verdict: Verdict) -> str:
+def _name(verdict: TraceVerdict) -> str:
     return f"rank {verdict.rank}" if verdict.rank >= 0 else os.path.basename(verdict.path)
 
 
@@ -151,10 +151,10 @@ LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class AwaitedRank:
     """The rank for which others wait."""
 
-    verdict: Verdict
+    verdict: TraceVerdict
     own_share: float
     """The share of its time in communication."""
     share: float
@@ -165,7 +165,7 @@ class Waiting:
     """How much longer, in seconds a step."""
 
 
-def who_is_waited_for(verdicts: Sequence[Verdict]) -> Waiting | None:
+def who_is_waited_for(verdicts: Sequence[TraceVerdict]) -> AwaitedRank | None:
     """Return the rank that makes others wait: in collectives it waits least, because it comes last.
 
     None: there is one trace, or all ranks wait about equally.
@@ -184,7 +184,7 @@ def who_is_waited_for(verdicts: Sequence[Verdict]) -> Waiting | None:
         if kind != COMMUNICATION
     }
     kind = max(more, key=more.__getitem__)
-    return Waiting(
+    return AwaitedRank(
         verdict=last,
         own_share=last.shares[COMMUNICATION],
         share=median(one.shares[COMMUNICATION] for one in others),
@@ -193,5 +193,5 @@ def who_is_waited_for(verdicts: Sequence[Verdict]) -> Waiting | None:
     )
 
 
-def _per_step(verdict: Verdict, kind: str) -> float:
+def _per_step(verdict: TraceVerdict, kind: str) -> float:
     return verdict.shares[kind] * verdict.seconds_per_step

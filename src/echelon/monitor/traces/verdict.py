@@ -13,7 +13,7 @@ from itertools import pairwise
 from echelon.errors import UsageError
 from echelon.monitor.traces import kinds
 from echelon.monitor.traces.doings import Doings, Intervals, Launches, bridged, common, union, without
-from echelon.monitor.traces.reading import MAKE_ONE, Table, Trace
+from echelon.monitor.traces.reading import MAKE_ONE, Table, TraceFile
 
 INPUT, COMPUTE, OPTIMIZER, COMMUNICATION = "input", "compute", "optimizer", "communication"
 COPIES, LAUNCH, IDLE = "copies", "launch overhead", "idle"
@@ -27,7 +27,7 @@ BY_STEPS, BY_OPTIMIZER, WHOLE = "ProfilerStep", "optimizer", "whole trace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TraceVerdict:
     """What a trace says of one rank."""
 
     path: str
@@ -77,9 +77,9 @@ class Window:
     steps: tuple[float, ...]
 
 
-def of(path: str) -> Verdict:
+def of(path: str) -> TraceVerdict:
     """Read a trace and judge it; raise UsageError if it has nothing to judge."""
-    trace, table = Trace(path), Table()
+    trace, table = TraceFile(path), Table()
     table.fill(trace)
     if not len(table):
         why = f"; it {trace.damage}" if trace.damage else ""
@@ -100,7 +100,7 @@ def of(path: str) -> Verdict:
     if not total:
         raise UsageError(f"{path} has only events without a duration", hint=MAKE_ONE)
     rank, world_size = _place(trace)
-    return Verdict(
+    return TraceVerdict(
         path=path, rank=rank, world_size=world_size,
         device=("hip" if table.is_hip else "cuda") if len(table.device) else "cpu",
         num_devices=len(table.devices), counted_by=window.counted_by, num_steps=len(window.steps),
@@ -110,7 +110,7 @@ def of(path: str) -> Verdict:
     )  # fmt: skip
 
 
-def _place(trace: Trace) -> tuple[int, int]:
+def _place(trace: TraceFile) -> tuple[int, int]:
     """Return rank and world size, from the trace or from the name of its file."""
     told = trace.fields.get("distributedInfo")
     told = told if isinstance(told, dict) else {}

@@ -10,20 +10,20 @@ from ...topology import files
 from ...topology.devices import distance, nearest_nic
 from ...topology.node import Device as Found
 from ...topology.node import Node
-from .nouns import Device, Devices, Health, Healths
+from .nouns import Health, Healths, SurveyedDevice, SurveyedDevices
 
 
-def read(node: Node, environ: Mapping[str, str]) -> Devices:
+def read(node: Node, environ: Mapping[str, str]) -> SurveyedDevices:
     """Return the devices of a node as a process with this environment sees them."""
     seen = [device.number for device in topology_devices.visible(node, environ)]
     claimed = 0 if node.devices else len(devices.visible(environ))  # a container may hide the files
     rows = tuple(_device(node, device, device.number in seen) for device in node.devices)
-    return Devices(devices=rows, visible=tuple(seen), num_claimed=claimed)
+    return SurveyedDevices(devices=rows, visible=tuple(seen), num_claimed=claimed)
 
 
-def _device(node: Node, device: Found, is_visible: bool) -> Device:
+def _device(node: Node, device: Found, is_visible: bool) -> SurveyedDevice:
     nic = nearest_nic(node, device)
-    return Device(
+    return SurveyedDevice(
         number=device.number,
         vendor=device.vendor,
         model=device.model,

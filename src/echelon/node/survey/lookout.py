@@ -20,7 +20,7 @@ TELL_SHARE = 1 / 200
 def main(run_directory: str, node: str, environ: Mapping[str, str]) -> int:
     """Send the survey of the node once, if it is asked for, then what is sampled of it, until the agent is gone."""
     os.nice(NICENESS)
-    asked = take.Asked(**(agent_spec.read_fields(run_directory)["looks"] or {}))._replace(node=node)
+    asked = take.SurveyRequest(**(agent_spec.read_fields(run_directory)["looks"] or {}))._replace(node=node)
     try:
         survey = take.survey(asked, environ)
         if asked.is_told:

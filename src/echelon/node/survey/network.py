@@ -8,7 +8,7 @@ from typing import List, Mapping
 
 from ...topology import files
 from ...topology.node import Node
-from .nouns import Interface, Network
+from .nouns import Interface, NodeNetwork
 
 # libnccl-net.so, librccl-net.so, libnccl-net-ofi.so, librccl-net.so.1
 _PLUGIN = re.compile(rb"lib[nr]ccl-net[\w.-]*\.so[\w.]*")
@@ -17,12 +17,12 @@ _MODULES = ("nvidia_peermem", "nv_peer_mem", "gdrdrv", "ib_core", "amdgpu", "cxi
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
-def read(root: str, node: Node, environ: Mapping[str, str]) -> Network:
+def read(root: str, node: Node, environ: Mapping[str, str]) -> NodeNetwork:
     """Return the network; a name that does not resolve has no addresses."""
     is_this_node = os.path.realpath(root) == "/"
     name = socket.gethostname() if is_this_node else ""
     loaded = {line.split()[0] for line in files.text(os.path.join(root, "proc/modules")).splitlines() if line.split()}
-    return Network(
+    return NodeNetwork(
         interfaces=tuple(_interfaces(root, node, is_this_node)),
         hostname=name,
         addresses=tuple(addresses(name)) if is_this_node else (),

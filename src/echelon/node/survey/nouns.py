@@ -5,7 +5,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple, get_type_hints
 NOTHING: Mapping[str, str] = {}
 
 
-class Settings(NamedTuple):
+class EnvironmentSettings(NamedTuple):
     """The environment variables that affect a run; no secrets."""
 
     variables: Mapping[str, str] = NOTHING
@@ -28,7 +28,7 @@ class Cores(NamedTuple):
     load: float = 0.0  # average number of runnable processes over the last minute
 
 
-class Device(NamedTuple):
+class SurveyedDevice(NamedTuple):
     """A device: whether the visibility filters show it, and the distance of the allowed cores."""
 
     number: int
@@ -45,10 +45,10 @@ class Device(NamedTuple):
     nic: str
 
 
-class Devices(NamedTuple):
+class SurveyedDevices(NamedTuple):
     """The devices, in the driver's order."""
 
-    devices: Tuple[Device, ...] = ()
+    devices: Tuple[SurveyedDevice, ...] = ()
     visible: Tuple[int, ...] = ()  # device numbers, in the order in which a framework counts them
     num_claimed: int = 0  # the number that filter variables name, if no device is visible
 
@@ -84,7 +84,7 @@ class Interface(NamedTuple):
     address: str
 
 
-class Network(NamedTuple):
+class NodeNetwork(NamedTuple):
     """The interfaces, the addresses of the node's name, and libraries of the fast network."""
 
     interfaces: Tuple[Interface, ...] = ()
@@ -95,7 +95,7 @@ class Network(NamedTuple):
     boot_id: str = ""
 
 
-class Limits(NamedTuple):
+class KernelLimits(NamedTuple):
     """The kernel's limits for this process; -1: no limit."""
 
     locked_bytes: int = 0
@@ -171,12 +171,12 @@ class Survey(NamedTuple):
     time: float = 0.0  # by the node's clock
     answered: Tuple[str, ...] = ()  # names of parts
     silent: Mapping[str, str] = NOTHING  # parts without an answer, each with the reason
-    settings: Settings = Settings()
+    settings: EnvironmentSettings = EnvironmentSettings()
     cores: Cores = Cores()
-    devices: Devices = Devices()
+    devices: SurveyedDevices = SurveyedDevices()
     healths: Healths = Healths()
-    network: Network = Network()
-    limits: Limits = Limits()
+    network: NodeNetwork = NodeNetwork()
+    limits: KernelLimits = KernelLimits()
     software: Software = Software()
     folders: Folders = Folders()
     quotas: Quotas = Quotas()

@@ -8,7 +8,7 @@ from ...environment import threads
 from ...topology import files
 from ...topology.cpu_lists import cpu_list, parse_cpu_list
 from ...topology.node import Node
-from .nouns import Cores, Limits, Settings
+from .nouns import Cores, EnvironmentSettings, KernelLimits
 
 _NO_LIMIT = 1 << 60  # without a limit, cgroup v1 shows a number near 2^63
 
@@ -92,7 +92,7 @@ def _load(root: str) -> float:
 SHARED = "dev/shm"
 
 
-def read_limits(root: str) -> Limits:
+def read_limits(root: str) -> KernelLimits:
     """Return the limits of this process, and the size of shared memory (/dev/shm)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     size = free = 0
@@ -102,7 +102,7 @@ def read_limits(root: str) -> Limits:
         size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     except OSError:
         pass  # /dev/shm does not exist
-    return Limits(
+    return KernelLimits(
         locked_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         open_files=soft,
         open_files_most=hard,
@@ -126,9 +126,9 @@ SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE")
 MOST_BYTES = 4096
 
 
-def read_settings(environ: Mapping[str, str]) -> Settings:
+def read_settings(environ: Mapping[str, str]) -> EnvironmentSettings:
     """Return the variables that affect a run; variables that may hold a secret are never read."""
-    return Settings(
+    return EnvironmentSettings(
         {
             name: value[:MOST_BYTES]
             for name, value in sorted(environ.items())

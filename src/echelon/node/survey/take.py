@@ -18,7 +18,7 @@ TOPOLOGY = "topology"
 _CHUNK = 1 << 16
 
 
-class Asked(NamedTuple):
+class SurveyRequest(NamedTuple):
     """The request of a survey."""
 
     root: str = "/"
@@ -39,7 +39,7 @@ class Part(NamedTuple):
     needs: str = ""
 
 
-def survey(asked: Asked, environ: Mapping[str, str]) -> Survey:
+def survey(asked: SurveyRequest, environ: Mapping[str, str]) -> Survey:
     """Return all parts of this node's survey that answered in time."""
     began = time.monotonic()
     values, silent = gather(parts(asked, environ), seconds=asked.part_seconds)
@@ -60,7 +60,7 @@ def _hostname(root: str) -> str:
         return ""
 
 
-def parts(asked: Asked, environ: Mapping[str, str]) -> List[Part]:
+def parts(asked: SurveyRequest, environ: Mapping[str, str]) -> List[Part]:
     """Return the parts with their functions; those that cannot block come first."""
     seen: Dict[str, Node] = {}
 

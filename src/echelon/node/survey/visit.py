@@ -20,7 +20,7 @@ CONNECT_SECONDS = 3.0
 _GREETING_BYTES = 16
 
 
-class Door:
+class NodePort:
     """A port of this node that sends the run's word to each visitor, which thereby recognises the node."""
 
     def __init__(self, word: str, address: str = "") -> None:
@@ -52,7 +52,7 @@ def partners(index: int, count: int) -> List[int]:
     return [other for other in dict.fromkeys(both) if other != index]
 
 
-def visit(doors: Mapping[str, Tuple[str, int]], word: str, *, own: Door, seconds: float) -> Dict[str, str]:
+def visit(doors: Mapping[str, Tuple[str, int]], word: str, *, own: NodePort, seconds: float) -> Dict[str, str]:
     """Connect to all doors at once, with our own door open; return the nodes that were not reached, with reasons."""
     unreached: Dict[str, str] = {}
     selector = selectors.DefaultSelector()
@@ -125,7 +125,7 @@ ORDER = "survey.json"
 PATIENCE_SECONDS = 120.0
 
 
-class AgentSpec(NamedTuple):
+class SurveySpec(NamedTuple):
     """The content of survey.json."""
 
     addresses: List[Tuple[str, int]]  # addresses of the receiver
@@ -134,26 +134,26 @@ class AgentSpec(NamedTuple):
     word: str  # the greeting of all doors
 
 
-def write(directory: str, spec: AgentSpec, secret: bytes) -> None:
+def write(directory: str, spec: SurveySpec, secret: bytes) -> None:
     """Write the order and the secret, readable only by the user."""
     private.write(os.path.join(directory, ORDER), json.dumps(spec._asdict()).encode())
     private.write_secret(directory, secret)
 
 
-def read(directory: str) -> Tuple[AgentSpec, bytes]:
+def read(directory: str) -> Tuple[SurveySpec, bytes]:
     """Read the order and the secret."""
     with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
         fields = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]
-    return AgentSpec(**fields), private.read_secret(directory)
+    return SurveySpec(**fields), private.read_secret(directory)
 
 
 def main(directory: str, environ: Mapping[str, str]) -> int:
     """Survey this node and answer until the receiver closes the connection."""
     spec, secret = read(directory)
     task = agent_task(environ)
-    asked = take.Asked(**spec.asked)._replace(node=task.node if task else "")
-    door = Door(spec.word)
+    asked = take.SurveyRequest(**spec.asked)._replace(node=task.node if task else "")
+    door = NodePort(spec.word)
     index = task.agent_index if task else 0
     survey = take.survey(asked, environ)
     hello = facts(index, survey.node)
@@ -185,7 +185,7 @@ def facts(index: int, node: str) -> Dict[str, Any]:
     }
 
 
-def _serve(channel: Channel, door: Door, word: str) -> None:
+def _serve(channel: Channel, door: NodePort, word: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         channel.flush()
@@ -199,7 +199,7 @@ def _serve(channel: Channel, door: Door, word: str) -> None:
             _obey(channel, door, word, message)
 
 
-def _obey(channel: Channel, door: Door, word: str, message: Message) -> None:
+def _obey(channel: Channel, door: NodePort, word: str, message: Message) -> None:
     if message["kind"] == "visit":
         doors = {node: (host, port) for node, (host, port) in message["doors"].items()}
         unreached = visit(doors, word, own=door, seconds=message["seconds"])

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
 from echelon.scheduler.here import Here, hint_for_mpi, refusal, refuse_tasks
-from echelon.scheduler.protocol import Allocation, End, Place, Scheduler, Shape, Start, Verdict, not_started
+from echelon.scheduler.protocol import (
+    AgentStart,
+    Allocation,
+    End,
+    EndReason,
+    RunNodes,
+    RunShape,
+    Scheduler,
+    not_started,
+)
 from echelon.scheduler.slurm.step import on_one_node, step_command, step_environment
 from echelon.spec import ALL_NODES, Job, Plan
 
@@ -21,14 +30,14 @@ class Slurm(Scheduler):
     end_seconds = 20.0  # srun waits for the epilogues of its nodes
     lost_agent = rf"{Scheduler.lost_agent}|error: \S+: tasks? [\d,-]+: Exited"
 
-    def place(self, job: Job, allocation: Allocation | None, node: str) -> Place:
+    def place(self, job: Job, allocation: Allocation | None, node: str) -> RunNodes:
         if allocation is None:
             return Here().place(job, allocation, node)
         if allocation.is_task:
             return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
         return _in_allocation(job, allocation)
 
-    def step(self, job: Job, shape: Shape) -> tuple[str, ...]:
+    def step(self, job: Job, shape: RunShape) -> tuple[str, ...]:
         return step_command(
             num_nodes=shape.num_nodes,
             tasks_per_node=shape.ranks_per_node if job.launch == "tasks" else 1,
@@ -37,19 +46,19 @@ class Slurm(Scheduler):
             outlives_nodes=shape.outlives_nodes,
         )
 
-    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[Start, ...]:
+    def starts(self, plan: Plan, agent: Sequence[str], environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
         is_srun = not (plan.launcher is not None and plan.launcher.is_step)
         return (
-            Start(
+            AgentStart(
                 name=os.path.basename(plan.step[0]),
                 words=(*plan.step, *agent),
                 environ=step_environment(environ) if is_srun else environ,
             ),
         )
 
-    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> Start:
+    def start_on(self, node: str, plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> AgentStart:
         step = on_one_node(plan.step, node)
-        return Start(name="srun", words=(*step, *command), environ=step_environment(environ))
+        return AgentStart(name="srun", words=(*step, *command), environ=step_environment(environ))
 
     def cannot_start(self, plan: Plan, end: End) -> UsageError | RunError:
         nodes = sorted(set(re.findall(r"error: ([\w.-]+): task", end.said))) or plan.nodes
@@ -72,7 +81,7 @@ class Slurm(Scheduler):
 
         return {node: f"Slurm reports that {text}" for node, text in nodes_down(nodes, said, host).items()}
 
-    def why_ended(self, said: str, host: Host) -> Verdict | None:
+    def why_ended(self, said: str, host: Host) -> EndReason | None:
         from echelon.scheduler.slurm.verdict import why_ended
 
         return why_ended(said, host)
@@ -81,7 +90,7 @@ class Slurm(Scheduler):
         return f"{super().without_lost_nodes(plan)}, in a job made with --no-kill"
 
 
-def _in_allocation(job: Job, allocation: Allocation) -> Place:
+def _in_allocation(job: Job, allocation: Allocation) -> RunNodes:
     there = len(allocation.nodes)
     least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
     if least > there:
@@ -90,13 +99,13 @@ def _in_allocation(job: Job, allocation: Allocation) -> Place:
             hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
         )
     if job.num_nodes == ALL_NODES:
-        return Place(where="slurm", nodes=allocation.nodes, why=f"all nodes of job {allocation.job_id}")
+        return RunNodes(where="slurm", nodes=allocation.nodes, why=f"all nodes of job {allocation.job_id}")
     chosen = min(job.num_nodes, there)
     why = f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
-    return Place(where="slurm", nodes=allocation.nodes[:chosen], why=why)
+    return RunNodes(where="slurm", nodes=allocation.nodes[:chosen], why=why)
 
 
-def _in_own_step(job: Job, allocation: Allocation) -> Place:
+def _in_own_step(job: Job, allocation: Allocation) -> RunNodes:
     """Stay on the node of this step's only task, with its devices and cores: other steps have the rest."""
     if job.num_nodes > 1 and job.min_nodes > 1:
         raise UsageError(
@@ -105,10 +114,10 @@ def _in_own_step(job: Job, allocation: Allocation) -> Place:
             f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
         )
     refuse_tasks(job)
-    return Place(where="here", nodes=allocation.step_nodes, why="this is the only task of its Slurm step")
+    return RunNodes(where="here", nodes=allocation.step_nodes, why="this is the only task of its Slurm step")
 
 
-def _meet_in_step(job: Job, allocation: Allocation) -> Place:
+def _meet_in_step(job: Job, allocation: Allocation) -> RunNodes:
     """Meet the other tasks of this process's step, as `srun torchrun …` does."""
     there = len(allocation.step_nodes)
     if allocation.num_tasks != there:
@@ -122,4 +131,4 @@ def _meet_in_step(job: Job, allocation: Allocation) -> Place:
             f"you asked for {job.num_nodes} nodes, but this Slurm step has {there}: {', '.join(allocation.step_nodes)}",
             hint=f"srun --nodes={job.num_nodes} --ntasks-per-node=1 echelon run …",
         )
-    return Place(where="meet", nodes=allocation.step_nodes, why="one task of this Slurm step runs on each node")
+    return RunNodes(where="meet", nodes=allocation.step_nodes, why="one task of this Slurm step runs on each node")

@@ -45,7 +45,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class JobState:
     """A job's state in Slurm's word, and its exit code as in a shell."""
 
     name: str
@@ -86,7 +86,7 @@ class UnknownJob(EchelonError):
     """Slurm has no job of that number, or has forgotten it."""
 
 
-def state(host: Host, number: str) -> State:
+def state(host: Host, number: str) -> JobState:
     """Return a job's state; raise UnknownJob if Slurm has forgotten it, and EchelonError if Slurm does not answer."""
     answer = host.ask(("scontrol", "show", "job", "--oneliner", number), timeout_seconds=ASK_SECONDS)
     if answer.exit_code != 0:
@@ -98,7 +98,7 @@ def state(host: Host, number: str) -> State:
 
 def refuse_bad_predecessor(host: Host, number: str) -> None:
     """Raise UsageError for a predecessor that does not exist or has failed."""
-    predecessor: State | None
+    predecessor: JobState | None
     try:
         predecessor = state(host, number)
     except UnknownJob:
@@ -112,7 +112,7 @@ def refuse_bad_predecessor(host: Host, number: str) -> None:
         )
 
 
-def _from_accounting(host: Host, number: str) -> State | None:
+def _from_accounting(host: Host, number: str) -> JobState | None:
     """Look up a job in Slurm's accounting after the controller has forgotten it; None if it is unknown there."""
     command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode", f"--jobs={number}")
     try:
@@ -124,7 +124,7 @@ def _from_accounting(host: Host, number: str) -> State | None:
     return read(f"JobState={name.split()[0]} ExitCode={code}") if answer.exit_code == 0 and name.strip() else None
 
 
-def read(text: str) -> State:
+def read(text: str) -> JobState:
     """Read one line of `scontrol show job`: JobState=FAILED … ExitCode=3:0, or 0:15 for a signal."""
     code = re.search(r"\bExitCode=(\d+):(\d+)", text)
     name = _field(text, "JobState") or "UNKNOWN"
@@ -132,7 +132,7 @@ def read(text: str) -> State:
     if number:
         exit_code = 128 + number
     is_waiting = name == "PENDING"
-    return State(
+    return JobState(
         name=name,
         exit_code=exit_code or (1 if name in _OVER - {"COMPLETED"} else 0),
         reason=_field(text, "Reason").partition(",")[0] if is_waiting else "",  # "ReqNodeNotAvail, Reserved…"

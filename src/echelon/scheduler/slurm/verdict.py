@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from echelon.environment import hostlist
 from echelon.errors import EchelonError
 from echelon.host import Host, ToolSlow
-from echelon.scheduler.protocol import Verdict
+from echelon.scheduler.protocol import EndReason
 
 ASK_SECONDS = 5.0
 NUM_TURNS = 3  # a slurmctld that takes nodes down is busy, and some turns are lost on it
@@ -17,11 +17,11 @@ PAUSE_SECONDS = 1.0
 _ASK_NODES = ("sinfo", "--noheader", "--format=%N %T", "--states=down,fail,no_respond")
 
 
-def why_ended(said: str, host: Host) -> Verdict | None:
+def why_ended(said: str, host: Host) -> EndReason | None:
     """Return Slurm's reason, from srun's output or from the job's state; None if there is none."""
     verdict = from_srun(said)
     if verdict == CANCELLED and _is_running(host):
-        return Verdict(text="the step was cancelled, but the job continues", is_node_failure=False)
+        return EndReason(text="the step was cancelled, but the job continues", is_node_failure=False)
     return verdict or _from_state(host)
 
 
@@ -35,21 +35,21 @@ _DUE_TO = {
 }
 
 
-CANCELLED = Verdict(text=_DUE_TO[""], is_node_failure=False)
+CANCELLED = EndReason(text=_DUE_TO[""], is_node_failure=False)
 """srun's message is the same for a cancelled job and a cancelled step."""
 
 
-def from_srun(said: str) -> Verdict | None:
+def from_srun(said: str) -> EndReason | None:
     """Parse srun's own messages for the reason."""
     lost = list(dict.fromkeys(re.findall(r"error: Node failure on (\S+)", said)))
     if lost:
-        return Verdict(text=", ".join(f"Slurm reports that {node} is down" for node in lost), is_node_failure=True)
+        return EndReason(text=", ".join(f"Slurm reports that {node} is down" for node in lost), is_node_failure=True)
     match = re.search(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*", said)
     if not match:
         return None
     reason = match.group(1) or ""
     text = _DUE_TO.get(reason, f"the job was cancelled due to {reason.lower()}")
-    return Verdict(text=text, is_node_failure=reason == "NODE FAILURE")
+    return EndReason(text=text, is_node_failure=reason == "NODE FAILURE")
 
 
 def nodes_down(nodes: Sequence[str], said: str, host: Host) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _is_running(host: Host) -> bool:
         return False
 
 
-def _from_state(host: Host) -> Verdict | None:
+def _from_state(host: Host) -> EndReason | None:
     job_id = host.environ.get("SLURM_JOB_ID", "")
     try:
         shown = _ask(host, ("scontrol", "--oneliner", "show", "job", job_id))
@@ -112,7 +112,7 @@ _STATES = {
 }
 
 
-def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
+def read(job_line: str, down_lines: str, node_text: str) -> EndReason | None:
     """Parse `scontrol --oneliner show job` and a list of nodes that are down."""
     match = re.search(r"\bJobState=(\w+)", job_line)
     state = match.group(1) if match else ""
@@ -120,7 +120,7 @@ def read(job_line: str, down_lines: str, node_text: str) -> Verdict | None:
     lost = [f"{name} is {node_state}" for name, node_state in _states(down_lines) if name in ours]
     text = _STATES.get(state, "")
     if lost:
-        return Verdict(text=", ".join(dict.fromkeys(lost)), is_node_failure=True)
+        return EndReason(text=", ".join(dict.fromkeys(lost)), is_node_failure=True)
     if text:
-        return Verdict(text=text, is_node_failure=state == "NODE_FAIL")
+        return EndReason(text=text, is_node_failure=state == "NODE_FAIL")
     return None

@@ -33,28 +33,28 @@ NEAR = OF_STEPS.single
 """What proves a cause: a tensor is another one, or a multiple of it, up to this share of its norm."""
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """A difference: the name of the tensor, and the size of the difference."""
 
     what: str
     how: str
 
 
-def difference_of(ours: object, theirs: object) -> Difference | None:
+def difference_of(ours: object, theirs: object) -> TensorDifference | None:
     """Return the first output that differs from that of the whole batch; None if all are equal up to rounding."""
     both = list(_leaves(ours, "output")), list(_leaves(theirs, "output"))
     if len(both[0]) != len(both[1]):
-        return Difference(f"they are {len(both[0])}", f"and not {len(both[1])}")
+        return TensorDifference(f"they are {len(both[0])}", f"and not {len(both[1])}")
     for (name, own), (_, expected) in zip(*both, strict=False):
         how = _how_tensors(own, expected) if isinstance(own, torch.Tensor) else _how_numbers(own, expected)
         if how:
-            return Difference(name, how)
+            return TensorDifference(name, how)
     return None
 
 
 def difference_of_gradients(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], names: Sequence[str]
-) -> Difference | None:
+) -> TensorDifference | None:
     """Return the weight whose gradient differs most; None if rounding of the whole gradient explains the difference.
 
     A gradient that is zero but for rounding, such as that of a bias before BatchNorm, is compared with all others.
@@ -66,7 +66,7 @@ def difference_of_gradients(
     if not total > tolerance * scale + NEGLIGIBLE:
         return None
     place = squares.index(max(squares))
-    return Difference(
+    return TensorDifference(
         names[place],
         f"differ from those of the whole batch by {total / scale if scale else 1.0:.2g} of the norm of the "
         "whole gradient",

@@ -23,7 +23,7 @@ LATER = 10.0
 """The factor of the bounds after another optimizer has stepped: Adam turns rounding into whole steps."""
 
 
-class Bound(NamedTuple):
+class Tolerance(NamedTuple):
     """How much a gradient may differ from that of one device."""
 
     relative: float
@@ -39,7 +39,7 @@ def norm_of(gradients: Iterable[torch.Tensor | None]) -> float:
     return math.sqrt(sum(float(_finite(gradient).norm()) ** 2 for gradient in gradients if gradient is not None))
 
 
-def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Bound:
+def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool, slack: float = 1.0) -> Tolerance:
     """Return the bound for a gradient: far less than one sample's share, and more than rounding.
 
     A gradient may be a small difference of large numbers, as in a discriminator at its start. Rounding is then a
@@ -49,10 +49,12 @@ def bound_of(dtype: torch.dtype, num_samples: int, norm: float, *, is_half: bool
     smallest = min(MOST, SHARE / num_samples) if num_samples and dtype == torch.float32 else 0.0
     relative = max(relative * slack, smallest)
     epsilon = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
-    return Bound(relative, min(NUM_ROUNDINGS * epsilon, relative / 100) * norm, norm)
+    return Tolerance(relative, min(NUM_ROUNDINGS * epsilon, relative / 100) * norm, norm)
 
 
-def difference(parameter: nn.Parameter, ours: torch.Tensor | None, theirs: torch.Tensor | None, bound: Bound) -> float:
+def difference(
+    parameter: nn.Parameter, ours: torch.Tensor | None, theirs: torch.Tensor | None, bound: Tolerance
+) -> float:
     """Return the relative difference of a gradient; raise ScalingError where it is more than rounding."""
     if ours is None or theirs is None:
         if (ours is None) != (theirs is None) and not _is_zero(ours) and not _is_zero(theirs):
@@ -77,7 +79,7 @@ def difference(parameter: nn.Parameter, ours: torch.Tensor | None, theirs: torch
 Buffers = dict[str, tuple[str, torch.Tensor]]
 
 
-class Known:
+class KnownModules:
     """The modules that existed when the oracle was forked: each module has the same id in both processes."""
 
     def __init__(self, living: Iterable[nn.Module] = ()) -> None:
@@ -88,7 +90,7 @@ class Known:
         return known is not None and known() is module
 
 
-def buffers(parameters: Sequence[nn.Parameter], known: Known) -> Buffers:
+def buffers(parameters: Sequence[nn.Parameter], known: KnownModules) -> Buffers:
     """Return the buffers of models, with their names, under keys that are equal in this process and in the oracle.
 
     The key of a module that was created after the fork is its place in a model with trained weights. BatchNorm has

@@ -51,7 +51,7 @@ class FirstStep:
         self._reports: dict[int, Any] = {}
         self._is_sent = False
         self._why_not = ""
-        self._known = compare.Known()
+        self._known = compare.KnownModules()
         self._switch_on: Callable[[], None] = lambda: None
         self._num_workers = 0
         self._num_steps = 0
@@ -128,7 +128,7 @@ class FirstStep:
         if not self._is_sent:
             self._is_sent = True
             self._why_not = self._reason_against(before_device=before_device)
-            self._known = compare.Known(modules.living())
+            self._known = compare.KnownModules(modules.living())
             if not self._why_not and self._oracle.fork():
                 return True
         while before_device and self._oracle.is_out:

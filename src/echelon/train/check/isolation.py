@@ -32,7 +32,7 @@ class Copies:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model copies for the duration of a block, and then undo every change that it made to itself."""
-        kept = Kept(self._modules)
+        kept = ScriptSnapshot(self._modules)
         self.weights = {}
         self._put_copies()
         try:
@@ -174,7 +174,7 @@ _CONTAINERS = (list, OrderedDict, dict, set, deque)
 """The classes whose own methods copy and fill; an OrderedDict has an order beside that of dict."""
 
 
-class Kept:
+class ScriptSnapshot:
     """The attributes of models, the global names of the script's files with their classes, and what these hold.
 
     These hold lists, dicts, sets, and instances of the script's classes, also within each other. The numbers of tensors

@@ -20,7 +20,7 @@ from ..wire import lines, messages
 from . import signature
 from .pace import Pace
 from .signature import Signature
-from .spots import Spots
+from .spots import SpotChecks
 
 if TYPE_CHECKING:
     from .spots import Compared
@@ -47,7 +47,7 @@ class Note(NamedTuple):
     signature: Signature
 
 
-class Exchange(NamedTuple):
+class SignatureExchange(NamedTuple):
     """The signatures of a step whose exchange has begun."""
 
     step: int
@@ -64,7 +64,7 @@ class LaterSteps:
         self._run = run
         self._is_wanted = True
         self._notes: list[Note] = []
-        self._under_way: deque[Exchange] = deque()
+        self._under_way: deque[SignatureExchange] = deque()
         self._next = 1
         self._between = 1
         self._seconds = 0.0  # that this step's signatures have cost
@@ -72,7 +72,7 @@ class LaterSteps:
         self._last_step = 0
         self._read: deque[list[float]] = deque(maxlen=5)
         self._num_read = 0
-        self.spots = Spots(run, self._pace)
+        self.spots = SpotChecks(run, self._pace)
 
     def listen(self) -> None:
         """Compare steps from now on."""
@@ -198,7 +198,7 @@ class LaterSteps:
         costs = torch.tensor([self._seconds, -passed], dtype=torch.float64, device=device)
         numbers = torch.cat([signature.numbers(_total(self._notes), device), costs])
         work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True)
-        self._under_way.append(Exchange(step, self._notes, numbers, work))
+        self._under_way.append(SignatureExchange(step, self._notes, numbers, work))
 
     def _receive(self) -> None:
         """Read the oldest exchange, refuse a difference, and decide equally on all ranks which step is signed next."""

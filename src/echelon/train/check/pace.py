@@ -39,7 +39,7 @@ class Times:
         """Whether rank 0 alone computed the whole step; all ranks have the same value."""
 
 
-class Taken(NamedTuple):
+class StepSeconds(NamedTuple):
     """The seconds of a part of a step; with a device both numbers are about equal, because the rank waits for it."""
 
     passed: float
@@ -57,8 +57,8 @@ class Pace:
         self._is_open = not world.is_exact
         self._last = 0.0
         self._last_computed = 0.0
-        self._parts: dict[str, Taken] = {}
-        self._phases: list[dict[str, Taken]] = []
+        self._parts: dict[str, StepSeconds] = {}
+        self._phases: list[dict[str, StepSeconds]] = []
         self._steps: list[float] = []
         self._optimizer = 0
         self._step_began = (0.0, 0.0)
@@ -118,7 +118,7 @@ class Pace:
         if step == FIRST or was_spot:
             return
         if self._is_phased:
-            self._parts["all"] = Taken(passed, computed)
+            self._parts["all"] = StepSeconds(passed, computed)
             self._phases.append(self._parts)
             return
         self._steps.append(passed)
@@ -141,9 +141,9 @@ class Pace:
             f"about {_milliseconds(alone)}: {reason} (way out: {WAYS_OUT})"
         )
 
-    def _besides(self, parts: dict[str, Taken]) -> float:
+    def _besides(self, parts: dict[str, StepSeconds]) -> float:
         """Return an upper bound of one device's time outside of the model: one device has the rows of all ranks."""
-        nothing, num_ranks = Taken(0.0, 0.0), self._world.size
+        nothing, num_ranks = StepSeconds(0.0, 0.0), self._world.size
         model, optimizer = parts.get("model", nothing), parts.get("optimizer", nothing)
         passed = parts["all"].passed - model.passed - optimizer.passed
         computed = parts["all"].computed - model.computed - optimizer.computed
@@ -158,8 +158,8 @@ class Pace:
 
     def _add(self, name: str, began: tuple[float, float]) -> None:
         passed, computed = (one - other for one, other in zip(self._now(), began, strict=False))
-        before = self._parts.get(name, Taken(0.0, 0.0))
-        self._parts[name] = Taken(before.passed + passed, before.computed + computed)
+        before = self._parts.get(name, StepSeconds(0.0, 0.0))
+        self._parts[name] = StepSeconds(before.passed + passed, before.computed + computed)
 
 
 def _place() -> tuple[str, tuple[int, ...]]:

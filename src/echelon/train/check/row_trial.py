@@ -35,7 +35,7 @@ WAY_OUT = (
 )
 
 
-class Verdict(NamedTuple):
+class RowVerdict(NamedTuple):
     """What a trial has shown."""
 
     kind: str = ""
@@ -79,13 +79,13 @@ class RowTrials:
     def at_call(
         self, original: Callable[..., Any], module: nn.Module, value: tuple[Any, Any], lead: Sharded,
         first: torch.Tensor | None, doubt: arguments.Doubt | None,
-    ) -> Verdict:  # fmt: skip
+    ) -> RowVerdict:  # fmt: skip
         """Try a call that is about to be computed; raise ScalingError, on all ranks, if it mixes rows.
 
         A doubt is the reason and the way out of a refusal of rows that are no samples, if these rows are not.
         """
         if not self._is_due(module, value):
-            return Verdict()
+            return RowVerdict()
         mine = self._try(PartRuns(self._run, original, module), value, lead, first)
         is_alone = self._run.parallelism.trains_alone
         every = [mine] if is_alone else self._of_all(mine)
@@ -98,9 +98,11 @@ class RowTrials:
         unknown = next((one for one in every if one.kind == UNKNOWN), None)
         if unknown is None:
             self._verified.add(module)
-            return mine if len(every) == self._run.world.processes.size else Verdict()  # ranks alone agree on nothing
+            return (
+                mine if len(every) == self._run.world.processes.size else RowVerdict()
+            )  # ranks alone agree on nothing
         self._tell_unknown(module, unknown.reason, doubt)
-        return Verdict(UNKNOWN)
+        return RowVerdict(UNKNOWN)
 
     def _tell_unknown(self, module: nn.Module, reason: str, doubt: arguments.Doubt | None) -> None:
         """Refuse a model that no trial could verify, where there is a doubt; else say so if nothing else compares."""
@@ -111,9 +113,9 @@ class RowTrials:
         if not self._run.options.checks_first_step:
             self._run.say(_UNTRIED % (type(module).__name__, reason))
 
-    def _of_all(self, mine: Verdict) -> list[Verdict]:
+    def _of_all(self, mine: RowVerdict) -> list[RowVerdict]:
         told = messages.gather([mine.kind, mine.reason, mine.layer])
-        return [Verdict(kind, reason, layer=layer) for kind, reason, layer in told]
+        return [RowVerdict(kind, reason, layer=layer) for kind, reason, layer in told]
 
     def _is_due(self, module: nn.Module, value: tuple[Any, Any]) -> bool:
         counts = self._counts.setdefault(module, {})
@@ -122,34 +124,34 @@ class RowTrials:
         can = not torch.is_inference_mode_enabled() and not any(_is_elsewhere(one) for one in module.parameters())
         return counts[key] in DUE and can and self._now is None
 
-    def _try(self, runs: PartRuns, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> Verdict:
+    def _try(self, runs: PartRuns, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> RowVerdict:
         self._now = runs
         self._run.draws.num_otherwise = 0
         try:
             runs.take(value, lead, first)
             results = self._computed(runs)
-            return results if isinstance(results, Verdict) else self._judge(runs, results)
+            return results if isinstance(results, RowVerdict) else self._judge(runs, results)
         except TrainsItselfError:
-            return Verdict(TRAINS)
+            return RowVerdict(TRAINS)
         except ScalingError as refusal:
             refusal.withdraw()
-            return Verdict(UNKNOWN)
+            return RowVerdict(UNKNOWN)
         finally:
             self._now = None
 
-    def _computed(self, runs: PartRuns) -> Verdict | list[Computed]:
+    def _computed(self, runs: PartRuns) -> RowVerdict | list[Computed]:
         """Return the results for all rows and for two parts; a verdict where there are none."""
         sites = self._run.draws.sites
         heard: list[Any] = []
         results = self._results(runs, heard)
-        if isinstance(results, Verdict) or not any(heard):
+        if isinstance(results, RowVerdict) or not any(heard):
             return results
         unruly = sites.learn(heard, (runs.sizes.all_rows, *runs.sizes))
         if unruly is not None:
-            return Verdict(REFUSED, _DRAWS % str(unruly.line))
+            return RowVerdict(REFUSED, _DRAWS % str(unruly.line))
         return self._results(runs, [])
 
-    def _results(self, runs: PartRuns, heard: list[Any]) -> Verdict | list[Computed]:
+    def _results(self, runs: PartRuns, heard: list[Any]) -> RowVerdict | list[Computed]:
         """Compute all rows and both parts, and hear what they draw."""
         sites = self._run.draws.sites
         results: list[Computed] = []
@@ -159,26 +161,26 @@ class RowTrials:
                 results.append(runs.compute(place))
                 heard.append(sites.heard())
         except Exception as error:  # noqa: BLE001  (a model may raise anything; if all rows fail, its own call raises it)
-            return Verdict(UNKNOWN, str(error).partition("\n")[0] if results else "")
+            return RowVerdict(UNKNOWN, str(error).partition("\n")[0] if results else "")
         finally:
             sites.heard()
         return results
 
-    def _judge(self, runs: PartRuns, results: list[Computed]) -> Verdict:
+    def _judge(self, runs: PartRuns, results: list[Computed]) -> RowVerdict:
         """Compare the results of a call with those of its two parts."""
         if self._run.draws.num_otherwise:
-            return Verdict(UNKNOWN)  # each rank draws for itself, and a line says so
+            return RowVerdict(UNKNOWN)  # each rank draws for itself, and a line says so
         whole, first, rest = results
         if first.states != whole.states or rest.states != whole.states:
             if not self._run.draws.is_on:
-                return Verdict(UNKNOWN)
-            return Verdict(REFUSED, _DRAWS % drawn(runs))
+                return RowVerdict(UNKNOWN)
+            return RowVerdict(REFUSED, _DRAWS % drawn(runs))
         changed = _changed_buffer(results)
         if changed:
-            return Verdict(REFUSED, _BUFFER % changed)
+            return RowVerdict(REFUSED, _BUFFER % changed)
         every = [leaves_of(one.outputs) for one in results]
         if len(set(map(len, every))) > 1:
-            return Verdict(UNKNOWN)
+            return RowVerdict(UNKNOWN)
         numbers: dict[int, set[str]] = {}
         for place, three in enumerate(zip(*every, strict=False)):
             possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
@@ -186,17 +188,17 @@ class RowTrials:
                 return self._mixes(runs, whole)
             if possible is not None and ROWS not in possible and _is_single(three[0]):
                 numbers[place] = possible
-        return Verdict("", "", numbers)
+        return RowVerdict("", "", numbers)
 
-    def _mixes(self, runs: PartRuns, before: Computed) -> Verdict:
+    def _mixes(self, runs: PartRuns, before: Computed) -> RowVerdict:
         """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""
         again = runs.compute(0)
         both = zip(leaves_of(before.outputs), leaves_of(again.outputs), strict=False)
         tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
         if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
-            return Verdict(UNKNOWN, "it gives other numbers each time")
+            return RowVerdict(UNKNOWN, "it gives other numbers each time")
         mixing = first_of(runs)
-        return Verdict(REFUSED, mixing.what, layer=mixing.layer)
+        return RowVerdict(REFUSED, mixing.what, layer=mixing.layer)
 
 
 _UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself, for it fails with some of them: %s"
@@ -212,7 +214,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
 
 
-def _refusal(module: nn.Module, verdict: Verdict, tensors: list[torch.Tensor], num_rows: int) -> arguments.Doubt:
+def _refusal(module: nn.Module, verdict: RowVerdict, tensors: list[torch.Tensor], num_rows: int) -> arguments.Doubt:
     if verdict.layer and tensors:
         return arguments.of_layer(module, tuple(tensors[0].shape), num_rows, verdict.layer)
     graph = arguments.of_graph(module, tensors, num_rows) if tensors else None

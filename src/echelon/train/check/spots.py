@@ -26,7 +26,7 @@ from ..wire import exchange, lines, messages
 from ..wire import world as worlds
 from ..wire.world import alone
 from . import rule_spots
-from .closeness import Difference, difference_of, difference_of_gradients
+from .closeness import TensorDifference, difference_of, difference_of_gradients
 from .first_step import FirstStep
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
 from .pace import Pace, Times
@@ -47,7 +47,7 @@ class Compared(Checked, Protocol):
     first_step: FirstStep
 
 
-class Spots:
+class SpotChecks:
     """Decides which steps are spots, computes their comparisons, and refuses a difference."""
 
     def __init__(self, run: Compared, pace: Pace) -> None:
@@ -311,7 +311,7 @@ class _Call:
         devices.synchronize(self._run.world.device)
 
 
-def _of_outputs(difference: Difference, name: str) -> str:
+def _of_outputs(difference: TensorDifference, name: str) -> str:
     return (f"{name} gives other numbers for the whole batch than for the rows of each rank: {difference.what} "
     f"{difference.how}")  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...checkpoint import exchange
 from ...checkpoint import manifest as manifests
 from ...checkpoint.in_memory import memory_saver, recall
-from ...checkpoint.store import Checkpoint, Entry, Store, has_checkpoint
+from ...checkpoint.store import Checkpoint, CheckpointFolder, CheckpointStore, has_checkpoint
 from ...orders.checkpoint import ATTEMPT, MEMORY, is_restarted
 from ..scaling_error import ScalingError
 from ..wire import groups
@@ -42,10 +42,10 @@ class OnDisk(NamedTuple):
             )
 
 
-def newest_on_disk(store: Store, rank: int, num_ranks: int, any_rank: AnyRank) -> OnDisk:
+def newest_on_disk(store: CheckpointStore, rank: int, num_ranks: int, any_rank: AnyRank) -> OnDisk:
     """Find the newest whole checkpoint; ranks share its files, and read them with their checksums."""
     entries = store.newest_first()
-    findings: list[tuple[Entry, str]] = []
+    findings: list[tuple[CheckpointFolder, str]] = []
     place = 0
     while any_rank(f"is there a checkpoint {place}", is_so=place < len(entries)):
         entry = entries[place] if place < len(entries) else None
@@ -60,7 +60,7 @@ def newest_on_disk(store: Store, rank: int, num_ranks: int, any_rank: AnyRank) -
     return OnDisk(None, [text for _, text in findings], store.folder, place)
 
 
-def _altered(entry: Entry, rank: int, num_ranks: int) -> str:
+def _altered(entry: CheckpointFolder, rank: int, num_ranks: int) -> str:
     """Return what is wrong with the content of this rank's part of the files; empty if nothing is."""
     if entry.manifest is None or entry.finding:
         return ""

@@ -26,7 +26,7 @@ _PART, _PRIME = 1 << 22, 2654435761
 _PLAIN = OWN + "object/%s/rank-%d"
 
 
-class Objects:
+class NamedObjects:
     """What the script has named: modules, optimizers, strategies, and other objects with a state."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:

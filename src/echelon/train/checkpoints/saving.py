@@ -17,7 +17,7 @@ from ..rng.generators import Generators
 from ..scaling_error import ScalingError, tell_briefly
 from ..wire import plain_data
 from .newest import any_rank, new_saver, newest_in_memory, newest_on_disk, place_in_words, refuse_other_steps
-from .objects import Objects
+from .objects import NamedObjects
 from .position import Behind, Position, keeps_workers, loader_of
 from .random_numbers import OWN, RandomNumbers, Workers
 from .schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
@@ -47,7 +47,7 @@ class Checkpoints:
         """The number of steps that are done."""
         self._order = _ordered(every)
         self._rank, self._num_ranks = exchange.rank(), exchange.size()
-        self._objects = Objects(named)
+        self._objects = NamedObjects(named)
         self._position = Position()
         self._saver = saver.Saver(self._order.folder, self._rank, self._num_ranks, self._order.keep, say=self._say)
         self._memory = new_saver(self._rank, self._num_ranks, self._say)
@@ -146,7 +146,7 @@ class Checkpoints:
     def _note_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
 
-    def _state(self) -> saver.State:
+    def _state(self) -> saver.SavedState:
         if self._left_out is None:
             self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
         weights = {name: one for name, one in self._objects.weights().items() if name not in self._left_out}
@@ -157,7 +157,7 @@ class Checkpoints:
             "step": self.step_number, "position": self._position.facts(), "values": self.values,
             "settings": self._objects.settings(), "ranks": self._num_ranks,
         }  # fmt: skip
-        return saver.State(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
+        return saver.SavedState(tensors, {FACTS: self._encoded(facts)}, {"kind": KIND})
 
     def _encoded(self, facts: dict[str, Any]) -> bytes:
         for name, value in self.values.items():
@@ -185,7 +185,7 @@ class Checkpoints:
 
     def _find(self) -> store.Checkpoint | None:
         """Return the newest whole checkpoint; all ranks must find the same."""
-        disk = store.Store(self._order.folder, self._order.keep)
+        disk = store.CheckpointStore(self._order.folder, self._order.keep)
         on_disk = newest_on_disk(disk, self._rank, self._num_ranks, any_rank)
         for finding in on_disk.findings:
             self._say(f"note: {finding}")

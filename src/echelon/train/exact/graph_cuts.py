@@ -23,7 +23,7 @@ class _Cut(NamedTuple):
     step: int
 
 
-class _Join(NamedTuple):
+class _CutJoin(NamedTuple):
     whole: torch.Tensor
     parts: Sequence[torch.Tensor]
     """One part for each shard of this process."""
@@ -37,7 +37,7 @@ class GraphCuts:
 
     def __init__(self) -> None:
         self._cuts: dict[int, _Cut] = {}
-        self._joins: list[_Join] = []
+        self._joins: list[_CutJoin] = []
         self._made: dict[int, int] = {}
         self._step = 0
 
@@ -60,7 +60,7 @@ class GraphCuts:
     ) -> torch.Tensor:
         """Return a whole tensor whose gradient `backward` passes on to its parts."""
         leaf = value.requires_grad_()
-        self._joins.append(_Join(leaf, parts, gradient_of, self._step))
+        self._joins.append(_CutJoin(leaf, parts, gradient_of, self._step))
         return leaf.clone()  # a copy, which the script may change in place
 
     def at_step(self) -> None:
@@ -105,7 +105,7 @@ class GraphCuts:
         """Run one backward pass of each shard, sum the gradients along the tree, and pass on those of cut wholes."""
         cuts = dict(self._cuts)
         likes = [*weights.likes, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]
-        total = tree.Sum()
+        total = tree.TreeSum()
         weights.set_aside()
         for place in range(world.hosted):
             run(place)

@@ -125,7 +125,7 @@ class Batches(list[Any]):
     """The batches of several virtual shards, not the parts of one batch."""
 
 
-class Collate:
+class ShardedCollate:
     """Make a batch of each virtual shard."""
 
     def __init__(self, inner: Callable[[list[Any]], Any]) -> None:

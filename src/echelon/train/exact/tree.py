@@ -22,7 +22,7 @@ SMALL_BYTES = 1 << 17
 """Up to this size an exchange takes no longer than its latency."""
 
 
-class Sum:
+class TreeSum:
     """The sum of the shards' tensors, which arrive in order; it keeps one partial sum for each level of the tree."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class SumByPlace:
     """The sum of the shards' tensors, which arrive in any order; each shard waits for the shards before it."""
 
     def __init__(self) -> None:
-        self._sum = Sum()
+        self._sum = TreeSum()
         self._waiting: dict[int, Tensors] = {}
         self._next = 0
 
@@ -73,7 +73,7 @@ def _added(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Ten
 
 def total(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) -> list[torch.Tensor]:
     """Return the sums over all shards of all processes."""
-    tree_sum = Sum()
+    tree_sum = TreeSum()
     for tensors in tensors_of_shards:
         tree_sum.add([one.clone() for one in tensors])
     local = [one for one in tree_sum.local if one is not None]
@@ -162,10 +162,10 @@ def _swap(mine: torch.Tensor, theirs: torch.Tensor, partner: int) -> None:
     """Send a tensor to another process and receive one from it; either may be empty."""
     sends = [messages.To(mine, partner)] if mine.numel() else []
     receives = [messages.To(theirs, partner)] if theirs.numel() else []
-    messages.Exchange(sends, receives, tag=TAG).wait()
+    messages.TensorExchange(sends, receives, tag=TAG).wait()
 
 
-class Weights:
+class WeightGradients:
     """Take the gradients of one backward pass out of the parameters, and put their sums in."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], roots: Sequence[nn.Module] = ()) -> None:

@@ -21,19 +21,19 @@ _TIME = re.compile(r"(?<!\d)20\d\d|\d\d\D?\d\d\D\d\d|\d{9}")  # 2026…, 21_16-0
 Aliases = dict[str, str]
 
 
-class Place(NamedTuple):
+class ProcessName(NamedTuple):
     """The process id and the host name, which a process may put into a name."""
 
     pid: str
     host: str
 
 
-def here() -> Place:
+def here() -> ProcessName:
     """Return this process's place."""
-    return Place(str(os.getpid()), socket.gethostname())
+    return ProcessName(str(os.getpid()), socket.gethostname())
 
 
-def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bool:
+def are_alike(own: str, theirs: str, own_place: ProcessName, their_place: ProcessName) -> bool:
     """Say whether two paths may name the same file of a script that one rank runs a moment later than another."""
     if own == theirs:
         return True
@@ -44,7 +44,7 @@ def are_alike(own: str, theirs: str, own_place: Place, their_place: Place) -> bo
     )
 
 
-def _shape(name: str, place: Place) -> str:
+def _shape(name: str, place: ProcessName) -> str:
     """Return a name without the parts that depend on the process and the time."""
     name = name.replace(place.host, "<host>").replace(place.pid, "<pid>")
     name = _HEXADECIMAL.sub("<number>", name)
@@ -79,7 +79,7 @@ Look = tuple[tuple[int, ...], tuple[int, ...]] | None
 _PATIENCE_SECONDS = 5.0  # a network file system may show an old state for this time (NFS: acdirmin is 30 s at most)
 
 
-class Nodes:
+class SeparateFolders:
     """The folders that this node does not share with the node of rank 0."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -129,12 +129,12 @@ def _seen(path: str) -> tuple[int, ...]:
 _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank that dies is noticed by its connection
 
 
-class Told(NamedTuple):
+class ActResult(NamedTuple):
     """The result of one act of rank 0."""
 
     act: str
     path: str
-    place: Place
+    place: ProcessName
     value: Any
     error: BaseException | None
     look: Look
@@ -151,7 +151,7 @@ class Meeting:
     def __init__(self, world: worlds.World) -> None:
         self._world = world
         self._group: Any = None
-        self._nodes = Nodes(os.environ)
+        self._nodes = SeparateFolders(os.environ)
 
     def lead(self, act: str, path: str, do: Callable[[], Any], tells: Callable[[Any], Any] = _same) -> Any:
         """On rank 0, act when all ranks have come, and tell them the result."""
@@ -160,9 +160,9 @@ class Meeting:
         try:
             value = do()
         except (Exception, ScalingError) as error:
-            self._tell(Told(act, path, place, None, error, None))
+            self._tell(ActResult(act, path, place, None, error, None))
             raise
-        self._tell(Told(act, path, place, tells(value), None, self._nodes.look(path)))
+        self._tell(ActResult(act, path, place, tells(value), None, self._nodes.look(path)))
         return value
 
     def follow(self, act: str, path: str, do: Callable[[], Any]) -> tuple[Any, str]:
@@ -192,16 +192,16 @@ class Meeting:
             self._group = groups.new(backend="gloo", timeout=_PATIENCE)
         dist.reduce(torch.zeros(1, device="cpu"), 0, group=self._group)
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: ActResult) -> None:
         # a returned value that cannot travel, such as an open file, is left out
         messages.broadcast(tuple(told), 0, self._group, leaves_out=True)
 
-    def _hear(self) -> Told:
-        told = Told(*messages.broadcast(None, 0, self._group))
-        return told._replace(place=Place(*told.place))
+    def _hear(self) -> ActResult:
+        told = ActResult(*messages.broadcast(None, 0, self._group))
+        return told._replace(place=ProcessName(*told.place))
 
 
-def _parted(told: Told, act: str, path: str, rank: int) -> ScalingError:
+def _parted(told: ActResult, act: str, path: str, rank: int) -> ScalingError:
     return ScalingError(
         f"the ranks went different ways: rank 0 reaches {told.act} {told.path}, but rank {rank} reaches "
         f"{act} {path}; the script decides on "

@@ -136,7 +136,7 @@ class Raw(Announced, io.FileIO):
     """An unbuffered binary file."""
 
 
-class Writer(Announced, io.BufferedWriter):
+class BufferedWriter(Announced, io.BufferedWriter):
     """A buffered binary file for writing."""
 
 
@@ -342,7 +342,7 @@ def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> An
     raw = io.FileIO(file, plain, closefd, opener)
     size = buffering if buffering > 1 else getattr(raw, "_blksize", io.DEFAULT_BUFFER_SIZE)
     if "+" not in mode:
-        return Writer(raw, size)
+        return BufferedWriter(raw, size)
     return Reread(raw, size) if "w" in mode or "x" in mode else Random(raw, size)
 
 

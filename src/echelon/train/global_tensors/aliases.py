@@ -49,7 +49,7 @@ def whole_of(tensor: GlobalTensor) -> torch.Tensor:
     return tensor.whole()
 
 
-def settle() -> None:
+def copy_changes() -> None:
     """Copy changes of remembered wholes to their global tensors, and forget the wholes that nobody uses any more."""
     if not _known:
         return

@@ -64,7 +64,7 @@ class ModelCalls:
         self.unshared: Unshared | None = None
         """The last call whose arguments the ranks could not share."""
 
-    def become_alone(self) -> None:
+    def continue_as_one_device(self) -> None:
         """Go on in this process, which is a fork of the process that called models before."""
         self._pid = os.getpid()
 

@@ -54,8 +54,8 @@ def put_ragged(module: nn.Module, known: list[Any]) -> None:
 
 
 def leave(
-    module: nn.Module, outputs: list[Any], leads: list[list[Sharded]], call: returned_numbers.Call | None = None, *,
-    is_trained_alone: bool = False,
+    module: nn.Module, outputs: list[Any], leads: list[list[Sharded]],
+    call: returned_numbers.ModelCall | None = None, *, is_trained_alone: bool = False,
 ) -> Any:  # fmt: skip
     """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
 
@@ -114,7 +114,7 @@ def _shapes_of_all(
 
 
 def _try_parts(
-    earlier: _Earlier, tensors: list[torch.Tensor], every: list[_Shapes], call: returned_numbers.Call | None
+    earlier: _Earlier, tensors: list[torch.Tensor], every: list[_Shapes], call: returned_numbers.ModelCall | None
 ) -> None:
     """Find rows that a model selects, where all ranks have equally many by chance, by two parts of this rank's rows.
 

@@ -21,7 +21,7 @@ from ..wire import messages
 from .tensors import GlobalTensor, Partial, Sharded, map_entries
 
 
-class Call(NamedTuple):
+class ModelCall(NamedTuple):
     """A model that was called, and how a copy of it computes some of this rank's rows."""
 
     module: nn.Module
@@ -43,7 +43,7 @@ class Call(NamedTuple):
         return max(1, self.num_rows // 3)
 
 
-def of_two(call: Call) -> tuple[Any, Any] | None:
+def of_two(call: ModelCall) -> tuple[Any, Any] | None:
     """Return the outputs for two parts; None for less than two rows, or if the model can compute no part of a batch."""
     if call.num_rows < 2:
         return None
@@ -64,7 +64,7 @@ _SAME, _SUM, _MEAN = "same", "sum", "mean"
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKeyDictionary()
 
 
-def of_all(result: object, local: object, call: Call) -> Any:
+def of_all(result: object, local: object, call: ModelCall) -> Any:
     """Return a model's result with the numbers of one device; `local` is the result that this rank has computed."""
     leaves, own = leaves_of(result), leaves_of(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
@@ -111,7 +111,7 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
     return type(own)(round(float(total)) if isinstance(own, int) else float(total))
 
 
-def _kinds(own: dict[int, Any], means: set[int], call: Call) -> dict[int, str]:
+def _kinds(own: dict[int, Any], means: set[int], call: ModelCall) -> dict[int, str]:
     """Return the kind of each number (same, sum or mean), by its place among the outputs."""
     known = _known.setdefault(call.module, {})
     own = {place: one for place, one in own.items() if place not in known}
@@ -132,7 +132,7 @@ def _kinds(own: dict[int, Any], means: set[int], call: Call) -> dict[int, str]:
     return kinds
 
 
-def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
+def _unknown(place: int, call: ModelCall, *, is_mean: bool) -> str:
     reason = (
         f"{type(call.module).__name__} returns a number (output {place}); echelon cannot tell whether it "
         "is a sum over the samples, their "
@@ -147,7 +147,7 @@ def _unknown(place: int, call: Call, *, is_mean: bool) -> str:
     )
 
 
-def _fitting(numbers: dict[int, float], call: Call) -> dict[int, set[str]]:
+def _fitting(numbers: dict[int, float], call: ModelCall) -> dict[int, set[str]]:
     """Return the possible kinds of each number, by two parts of this rank's samples; all kinds for too few samples."""
     if call.fits:
         return {place: set(call.fits.get(place, ())) for place in numbers}
@@ -169,7 +169,9 @@ def _fitting(numbers: dict[int, float], call: Call) -> dict[int, set[str]]:
     return fitting
 
 
-def _agreed(fitting: dict[int, set[str]], numbers: dict[int, float], call: Call) -> dict[int, tuple[set[str], bool]]:
+def _agreed(
+    fitting: dict[int, set[str]], numbers: dict[int, float], call: ModelCall
+) -> dict[int, tuple[set[str], bool]]:
     """Return the kinds that fit the numbers of all ranks, and whether all these numbers are zero."""
     mine = [(sorted(fits), numbers[place]) for place, fits in fitting.items()]
     answers = messages.gather(mine)

@@ -25,7 +25,7 @@ Rule = Callable[[Any, Args, Kwargs], Any]
 def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Compute a function that has a global tensor among its arguments."""
     name = getattr(func, "__name__", "")
-    aliases.settle()
+    aliases.copy_changes()
     if GlobalTensor.inside_of is not None:
         return func(*map_tensors(args, _own_inside), **map_tensors(kwargs, _own_inside))
     if name in ("__get__", "__set__"):
@@ -136,7 +136,7 @@ def _without_changed(result: object, changed: list[_Whole]) -> Any:
 
 def compute_whole(func: object, args: Args) -> Any:
     """Compute a function with whole tensors in place of global tensors."""
-    aliases.settle()
+    aliases.copy_changes()
     return _with_whole(func, "", args, {})
 
 

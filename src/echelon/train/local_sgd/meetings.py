@@ -24,7 +24,7 @@ from ..wire import groups
 from ..wire.world import World
 
 
-class Rule(NamedTuple):
+class MeetingRule(NamedTuple):
     """The interval of the meetings, and the outer optimizer."""
 
     num_steps: int
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
 class _Place:
     """A weight, and its state of the meetings."""
 
-    def __init__(self, parameter: torch.Tensor, rule: Rule) -> None:
+    def __init__(self, parameter: torch.Tensor, rule: MeetingRule) -> None:
         self.parameter = parameter
         self.common = _copy(parameter) if not rule.is_average else parameter
         self.start = _copy(parameter) if rule.is_late else self.common
@@ -57,7 +57,7 @@ class _Place:
     def drift(self) -> torch.Tensor:
         return self.parameter.detach() - self.start
 
-    def advance(self, drift: torch.Tensor, rule: Rule) -> None:
+    def advance(self, drift: torch.Tensor, rule: MeetingRule) -> None:
         """Step along the mean drift of all ranks, as torch.optim.SGD(nesterov=True) does."""
         gradient = -drift
         if rule.momentum:
@@ -76,7 +76,7 @@ class _Flight(NamedTuple):
 class Meetings:
     """The meetings of one training."""
 
-    def __init__(self, world: World, rule: Rule) -> None:
+    def __init__(self, world: World, rule: MeetingRule) -> None:
         self._world = world
         self._rule = rule
         self._group: Any = None
@@ -134,7 +134,7 @@ class Meetings:
             self._is_held = False
         self.after_step(optimizer)
 
-    def settle(self) -> bool:
+    def meet_if_apart(self) -> bool:
         """Meet before the script reads weights, so that all ranks have the same; return whether they differed."""
         if not self.are_apart:
             return False

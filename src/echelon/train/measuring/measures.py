@@ -68,7 +68,7 @@ class Measures:
         """End a step: write what is known. A step that is captured in a graph is none."""
         if devices.is_capturing():
             return
-        self.spans.settle()
+        self.spans.collect_finished()
         self._has_begun = True
         now, waited = time.monotonic(), self._sums.get("communication_seconds", 0.0)
         if self._last is not None:

@@ -89,7 +89,7 @@ class Spans:
         if outer:
             self._add(outer, -seconds)
 
-    def settle(self) -> None:
+    def collect_finished(self) -> None:
         """Add the spans whose end the device has reached, and never wait for it; note whether a device is used now."""
         self._now = on_device if devices.is_used() else on_processor
         self._queue = devices.current_queue()

@@ -30,7 +30,7 @@ class SplitGradients(Protocol):
     def is_alone(self) -> bool:
         """Whether this process goes on as one device with whole models."""
 
-    def present(self, parameter: object) -> Any:
+    def current_parameter(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
 
     def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
@@ -49,7 +49,7 @@ def install_clipping(gradients: SplitGradients) -> None:
         foreach: object = None,
     ) -> torch.Tensor:
         weights = _listed(parameters)
-        tensors = [one.grad for one in map(gradients.present, weights) if one.grad is not None]
+        tensors = [one.grad for one in map(gradients.current_parameter, weights) if one.grad is not None]
         total = get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
         clip_grads_with_norm_(weights, max_norm, total, foreach)
         return total
@@ -66,13 +66,13 @@ def install_clipping(gradients: SplitGradients) -> None:
     def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: object = None) -> None:
         del foreach
         factor = torch.clamp(max_norm / (total_norm + EPSILON), max=1.0)
-        for parameter in map(gradients.present, _listed(parameters)):
+        for parameter in map(gradients.current_parameter, _listed(parameters)):
             if parameter.grad is not None:
                 own = local(parameter.grad.detach())
                 own.mul_(factor.to(own.device, own.dtype))
 
     def clip_grad_value_(parameters: Any, clip_value: float, foreach: Any = None) -> None:
-        by_value([gradients.present(one) for one in _listed(parameters)], clip_value, foreach)
+        by_value([gradients.current_parameter(one) for one in _listed(parameters)], clip_value, foreach)
 
     for function in (clip_grad_norm_, get_total_norm, clip_grads_with_norm_, clip_grad_value_):
         for owner in (nn.utils, nn.utils.clip_grad):

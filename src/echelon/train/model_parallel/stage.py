@@ -15,7 +15,7 @@ SHARED = -1
 """The stage number of a weight that several stages use."""
 
 
-class Layout(seen.Seen):
+class StageLayout(seen.ForwardRecord):
     """The record of one call of a model, and the blocks at which the model is cut into stages."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
@@ -73,7 +73,7 @@ class _Done(Exception):
 class Stage:
     """The stage of a model that one rank computes."""
 
-    def __init__(self, model: nn.Module, layout: Layout, number: int) -> None:
+    def __init__(self, model: nn.Module, layout: StageLayout, number: int) -> None:
         self._model = model
         self._layout = layout
         self._first, self._end = layout.bounds[number], layout.bounds[number + 1]

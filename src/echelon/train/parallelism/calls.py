@@ -55,7 +55,7 @@ class Calls(ModelCalls):
         if internals.is_transformed():  # for each sample by itself, or as a function: whole on every rank
             with self._inside(None):
                 return original(module, *args, **kwargs)
-        aliases.settle()
+        aliases.copy_changes()
         was_alone = self._run.world.size == 1
         global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
         if any(_has_rows(one) for one in global_tensors) and not tracing.is_counting():
@@ -165,7 +165,7 @@ class Calls(ModelCalls):
                 GlobalTensor.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        call = returned_numbers.Call(module, rows[0], compute, self._run.say, tried.fits)
+        call = returned_numbers.ModelCall(module, rows[0], compute, self._run.say, tried.fits)
         result = outputs.leave(module, results, leads, call, is_trained_alone=self._run.parallelism.trains_alone)
         return result if self._run.world.is_exact else returned_numbers.of_all(result, results[0], call)
 

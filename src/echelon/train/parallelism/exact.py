@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..exact.tree import Weights, clip_by_whole_norm
+from ..exact.tree import WeightGradients, clip_by_whole_norm
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor
@@ -46,7 +46,7 @@ class Exact(SharedBatches):
             )
 
     def _backward_of_shards(self, loss: object, run_backward: Callable[[torch.Tensor], None]) -> torch.Tensor:
-        weights = Weights(self._parameters, self._sharded_roots())
+        weights = WeightGradients(self._parameters, self._sharded_roots())
         value: torch.Tensor = self.world.graph_cuts.backward(loss, run_backward, weights, self.world)
         return value
 

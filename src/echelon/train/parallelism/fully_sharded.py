@@ -25,8 +25,8 @@ class FullySharded(SharedBatches):
         fsdp.install()
         optimizer_kinds.install()
 
-    def become_alone(self) -> None:
-        super().become_alone()
+    def continue_as_one_device(self) -> None:
+        super().continue_as_one_device()
         self._shards = None
 
     def apply(self) -> None:
@@ -49,5 +49,5 @@ class FullySharded(SharedBatches):
             self._shards.refuse_optimizer(optimizer)
         super().before_step(optimizer)
 
-    def present(self, parameter: object) -> Any:
-        return parameter if self._shards is None else self._shards.replaced.present(parameter)
+    def current_parameter(self, parameter: object) -> Any:
+        return parameter if self._shards is None else self._shards.replaced.current_parameter(parameter)

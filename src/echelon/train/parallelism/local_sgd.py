@@ -11,7 +11,7 @@ from torch import nn
 from ..fsdp import roots_of
 from ..global_tensors.tensors import Partial
 from ..local_sgd import hooks
-from ..local_sgd.meetings import Meetings, Rule
+from ..local_sgd.meetings import MeetingRule, Meetings
 from ..way import Setup, refuse_several_devices
 from .shared_batches import SharedBatches
 
@@ -26,7 +26,7 @@ class LocalSGD(SharedBatches):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         options = setup.options
-        rule = Rule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
+        rule = MeetingRule(options.steps_alone, options.outer_learning_rate, options.outer_momentum, options.is_late)
         self.meetings = Meetings(setup.world, rule)
 
     def headline(self) -> str:
@@ -83,12 +83,12 @@ class LocalSGD(SharedBatches):
     def reduce(self) -> None:
         """Leave gradients as they are: each rank clips and unscales its own."""
 
-    def settle(self, module: nn.Module | None = None) -> None:
+    def sync_weights(self, module: nn.Module | None = None) -> None:
         """Give all ranks the same weights and buffers, before a script reads those of a module."""
         if self.world.size == 1 or (module is not None and not self.meetings.knows(module.parameters())):
             return
         weights = self.meetings.weights() if self.meetings.are_apart else []
-        if self.meetings.settle():
+        if self.meetings.meet_if_apart():
             self._settle_buffers([buffer for root in roots_of(weights) for buffer in root.buffers()])
 
     def _settle_buffers(self, buffers: list[torch.Tensor]) -> None:

@@ -251,9 +251,9 @@ class ModelParallel(Parallelism):
             if not is_sharded(parameter) and is_sharded(parameter.grad):
                 parameter.grad = whole(parameter.grad)
 
-    def present(self, parameter: object) -> Any:
+    def current_parameter(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
-        return self._replaced.present(parameter)
+        return self._replaced.current_parameter(parameter)
 
     def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
         """Return for each gradient whether it is cut: other ranks then hold other parts of it."""

@@ -13,7 +13,7 @@ from .. import patches
 from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
-from ..model_parallel.stage import SHARED, Layout, Stage
+from ..model_parallel.stage import SHARED, Stage, StageLayout
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
@@ -90,7 +90,7 @@ class Pipeline(ModelParallel):
         model_blocks = blocks.find(root)
         buffers = _buffers(root)
         with self._generators.kept():
-            layout = Layout(root, model_blocks, *some)
+            layout = StageLayout(root, model_blocks, *some)
         _refuse_changed(root, buffers)
         layout.cut(stages.begins(root, model_blocks, self.strategy))
         rows = next((one.size(0) for one in tensors_of(*some) if one.dim()), 0)

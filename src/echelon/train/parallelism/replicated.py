@@ -82,8 +82,8 @@ class Replicated(SharedBatches):
         self.observers.are_there |= learnt["observers"]
         self._wrap(finds_unused=learnt["finds_unused"])
 
-    def become_alone(self) -> None:
-        super().become_alone()
+    def continue_as_one_device(self) -> None:
+        super().continue_as_one_device()
         self._ddp = None
 
     def _forget_parameters(self) -> None:

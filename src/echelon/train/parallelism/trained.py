@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..training import Training
 
 
-class Trained:
+class ParallelModel:
     """A model under a class of parallelism; `run.parallelize(model, CLASS)` returns it."""
 
     def __init__(self, run: "Training", model: nn.Module, loss: Callable[..., torch.Tensor] | None) -> None:

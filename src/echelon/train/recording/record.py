@@ -28,7 +28,7 @@ from .. import modules, patches
 from ..wire import device as devices
 from ..wire import world
 from . import names
-from .trained import Pairs, Trained, is_joined, trained, wholes
+from .trained import Pairs, TrainedParameter, is_joined, trained, wholes
 
 _save = torch.save  # before it is hooked, because each rank writes its own files
 _open = open
@@ -49,7 +49,7 @@ class Record:
         self._sources: dict[torch.optim.Optimizer, Any] = {}
         self.step = 0
         """The number of steps that have begun."""
-        self.trained: list[Trained] = []
+        self.trained: list[TrainedParameter] = []
         self.is_watched = False
         """Whether the script distributes itself, so that any rank may hold tensors that other ranks lack."""
         self.about: dict[str, Any] = {}
@@ -237,7 +237,7 @@ class Record:
             return  # a fork of the script's own
         try:
             self.write_facts()
-            world.leave_word(self._folder, self._rank, self.step)
+            world.mark_last_step(self._folder, self._rank, self.step)
         except FileNotFoundError:
             pass  # the command that asked for the record was interrupted, and has removed it
 

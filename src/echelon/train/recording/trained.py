@@ -88,7 +88,7 @@ Pairs = Iterable[tuple[str, torch.Tensor]]
 """Labels with their tensors, which may be sharded."""
 
 
-class Trained(NamedTuple):
+class TrainedParameter(NamedTuple):
     """An optimizer's parameter: a parameter of the script, or several that were flattened into one."""
 
     parameter: nn.Parameter
@@ -150,7 +150,7 @@ class Trained(NamedTuple):
             yield self.names[0], tensor
 
 
-def trained(parameters: list[nn.Parameter]) -> list[Trained]:
+def trained(parameters: list[nn.Parameter]) -> list[TrainedParameter]:
     """Return an optimizer's parameters under readable names."""
     flat_parameters = find(modules.living())
     result = []
@@ -159,7 +159,7 @@ def trained(parameters: list[nn.Parameter]) -> list[Trained]:
         known = [name]
         if flat is not None and name.endswith(distributed.FLAT_NAME):
             known = [name[: -len(distributed.FLAT_NAME)] + inner for inner in flat.names]
-        result.append(Trained(parameter, known, flat))
+        result.append(TrainedParameter(parameter, known, flat))
     return result
 
 

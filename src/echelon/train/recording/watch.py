@@ -31,10 +31,10 @@ _NOTED_STEPS = 3  # whose collectives are noted
 _MOST_NUMBERS = 1 << 20  # of a tensor that is held until the step
 
 
-def begin(record: Record) -> "Draws":
+def begin(record: Record) -> "DrawWatch":
     """Install all observers of acts; return the random draws, to which the loaders must report."""
     meetings = _Meetings(record)
-    draws = Draws(record)
+    draws = DrawWatch(record)
     _hook_files(record)
     activation_trace = ActivationTrace(record)
 
@@ -117,7 +117,7 @@ class _Meetings:
             self._fresh.append((tensor.detach(), dist.get_world_size(kwargs.get("group"))))
 
 
-class Draws:
+class DrawWatch:
     """Whether the script draws random numbers between a batch and its step."""
 
     def __init__(self, record: Record) -> None:

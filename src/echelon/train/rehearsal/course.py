@@ -34,7 +34,7 @@ class _Held(NamedTuple):
     state: Mapping[torch.Tensor, dict[str, Any]]
 
 
-class Course:
+class RehearsedRun:
     """What one rank does for a rehearsal; every call is for the process of the training alone."""
 
     def __init__(self, order: Rehearsal, rank: int, *, needs_checkpoint: bool) -> None:
@@ -161,10 +161,10 @@ def _has_happened(order: Rehearsal) -> bool:
     return is_restarted(os.environ)
 
 
-def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> Course | None:
+def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> RehearsedRun | None:
     """Return the course that the environment asks for; None where nothing is rehearsed."""
     order = rehearsal.read(environ)
-    return Course(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
+    return RehearsedRun(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
 def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -74,15 +74,15 @@ def _drop_node(_: str) -> None:
 
 
 def _fill_disk(checkpoints: str) -> None:
-    original = written.File.write
+    original = written.HashedFile.write
 
-    def write(file: written.File, content: object) -> None:
+    def write(file: written.HashedFile, content: object) -> None:
         if not file.path.startswith(os.path.join(os.path.abspath(checkpoints), "")):
             return original(file, content)
         with writing(file.path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patches.replace(written.File, "write", write, why="A rehearsal fills the disk of checkpoints.")
+    patches.replace(written.HashedFile, "write", write, why="A rehearsal fills the disk of checkpoints.")
 
 
 def _tear_checkpoint(checkpoints: str) -> None:
@@ -90,7 +90,7 @@ def _tear_checkpoint(checkpoints: str) -> None:
     deadline = time.monotonic() + _SAVE_SECONDS
     while any(".partial-" in name for name in os.listdir(checkpoints)) and time.monotonic() < deadline:
         time.sleep(0.01)  # else a newer one may be published just after
-    checkpoint, _ = store.Store(checkpoints).latest()
+    checkpoint, _ = store.CheckpointStore(checkpoints).latest()
     if checkpoint is not None:
         names = [os.path.join(checkpoint.path, name) for name in os.listdir(checkpoint.path)]
         largest = max(names, key=os.path.getsize)

@@ -19,7 +19,7 @@ from ..rng.states import is_generator, of_loader, put_state, state_of
 from ..rng.workers_draws import generators_of
 from ..scaling_error import ScalingError
 from ..wire.gather import is_dtensor, whole
-from .hollow import Hollow
+from .hollow import ShapeOnlyTensor
 from .tape import is_ours_frame
 
 _MOST_DEPTH = 6
@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 20
 _MOST_COUNTS = 2000
 
 
-class Carried:
+class ScriptVariables:
     """The tensors and counts in the script's variables."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Carried:
         """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
         kept = {}
         for path, tensor in _tensors():
-            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (Hollow, FormerWeight)):
+            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (ShapeOnlyTensor, FormerWeight)):
                 continue
             if isinstance(tensor, GlobalTensor):
                 if tensor.dim() == 0:
@@ -64,7 +64,7 @@ class Carried:
             found = here.get(path)
             if found is None:
                 continue
-            if isinstance(found.tensor, Hollow):
+            if isinstance(found.tensor, ShapeOnlyTensor):
                 found.tensor.value = value.to(found.tensor.device)  # for all who hold it
                 found.replace(found.tensor.value)
             elif is_dtensor(value):

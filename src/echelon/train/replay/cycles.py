@@ -17,7 +17,7 @@ from .. import batches, patches
 from ..global_tensors.tensors import map_tensors, plain, tensors_of
 from ..scaling_error import ScalingError
 from ..wire.world import World
-from .hollow import Hollow
+from .hollow import ShapeOnlyTensor
 
 PREFIX = "cycle/"
 _UNKNOWN = (-1, -1)
@@ -72,7 +72,7 @@ def put(saved: dict[str, torch.Tensor], world: World) -> None:
 def _filled(values: Iterator[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
     """Return the next value; give it to the tensor too, which a loop may have just taken from the cycle."""
     value = next(values).to(tensor.device)
-    if isinstance(tensor, Hollow):
+    if isinstance(tensor, ShapeOnlyTensor):
         tensor.value = value
     return value
 

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...pytorch import internals
 from ..rng import states as random_states
-from .tape import LIBRARIES, SIDE, TORCH, Tape
+from .tape import LIBRARIES, SIDE, TORCH, Journal
 
 _MOST_WORDS = 64
 """A state that differs in more words is kept whole."""
@@ -47,7 +47,7 @@ def is_draw(func: object) -> bool:
 class ScriptDraws:
     """Keeps the generator of the CPU as the script's own draws find it."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Journal) -> None:
         self._tape = tape
         self._known: torch.Tensor | None = None
         """The state that a repeated loop has before the next draw; None: not known."""
@@ -60,15 +60,15 @@ class ScriptDraws:
     def drawing(self) -> Iterator[None]:
         tape = self._tape
         if tape.is_playing:
-            tape.settle()
+            tape.restore_generators()
             yield
         elif tape.is_recording:
-            with tape.left_out():
+            with tape.paused():
                 entry = self._entry(_words())
             if entry is not None:
                 tape.keep(SIDE, [TORCH, *entry])
             yield
-            with tape.left_out():
+            with tape.paused():
                 self._known = _words()
         else:
             yield
@@ -108,7 +108,7 @@ _GET = torch.Tensor.__getitem__
 class Masks(TorchFunctionMode):
     """Ask the tape for selections by masks, and for the state of random numbers."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Journal) -> None:
         super().__init__()
         self._tape = tape
         self._is_on = False
@@ -151,7 +151,7 @@ def _has_mask(index: object) -> bool:
 class LeftDraws:
     """Watches what is left out for draws with Python's random and numpy."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Journal) -> None:
         self._tape = tape
         self._before: Any = None
         self._known: list[int] | None = None

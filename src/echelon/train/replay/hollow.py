@@ -15,7 +15,7 @@ from ..scaling_error import ScalingError
 _READ = internals.read_of_number()
 
 
-class Hollow(torch.Tensor):
+class ShapeOnlyTensor(torch.Tensor):
     """A tensor with a shape, a type and a device, and perhaps without a value."""
 
     form: torch.Tensor
@@ -23,9 +23,9 @@ class Hollow(torch.Tensor):
     value: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls: object, form: torch.Tensor, device: object) -> "Hollow":
+    def __new__(cls: object, form: torch.Tensor, device: object) -> "ShapeOnlyTensor":
         """Make a hollow tensor of the shape and type of `form`, which is on the meta device."""
-        made: Hollow = internals.wrapper_of(
+        made: ShapeOnlyTensor = internals.wrapper_of(
             cls, form.size(), strides=form.stride(), storage_offset=form.storage_offset(), dtype=form.dtype,
             layout=form.layout, device=device, requires_grad=False,
         )  # fmt: skip
@@ -42,7 +42,7 @@ class Hollow(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        hollows = [one for one in _flat(args, kwargs) if isinstance(one, Hollow)]
+        hollows = [one for one in _flat(args, kwargs) if isinstance(one, ShapeOnlyTensor)]
         if all(one.value is not None for one in hollows):
             return func(*internals.tree_map(_value, args), **internals.tree_map(_value, kwargs))
         if func is _READ:
@@ -55,17 +55,17 @@ class Hollow(torch.Tensor):
         return f"Hollow({tuple(self.shape)}, {self.dtype}, {self.device})"
 
 
-def hollow(tensor: torch.Tensor) -> Hollow:
-    return Hollow(_form(tensor), tensor.device)
+def hollow(tensor: torch.Tensor) -> ShapeOnlyTensor:
+    return ShapeOnlyTensor(_form(tensor), tensor.device)
 
 
 def is_hollow(tensor: object) -> bool:
     """Say whether a value is a tensor without values."""
-    return isinstance(tensor, Hollow) and tensor.value is None
+    return isinstance(tensor, ShapeOnlyTensor) and tensor.value is None
 
 
-def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: object) -> Hollow:
-    return Hollow(torch.empty(shape, dtype=dtype, device="meta"), device)
+def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: object) -> ShapeOnlyTensor:
+    return ShapeOnlyTensor(torch.empty(shape, dtype=dtype, device="meta"), device)
 
 
 def missing(tensor: torch.Tensor) -> ScalingError:
@@ -78,7 +78,7 @@ def missing(tensor: torch.Tensor) -> ScalingError:
     )
 
 
-def _of_shapes(func: Any, args: object, kwargs: dict[str, Any], hollows: list[Hollow]) -> Any:
+def _of_shapes(func: Any, args: object, kwargs: dict[str, Any], hollows: list[ShapeOnlyTensor]) -> Any:
     """Run an operation on the meta device, and return hollow results."""
     owners: dict[int, Any] = {}
 
@@ -104,13 +104,13 @@ def _of_shapes(func: Any, args: object, kwargs: dict[str, Any], hollows: list[Ho
     def wrap(result: object) -> Any:
         if not isinstance(result, torch.Tensor):
             return result
-        return owners[id(result)] if id(result) in owners else Hollow(result, device)
+        return owners[id(result)] if id(result) in owners else ShapeOnlyTensor(result, device)
 
     return internals.tree_map(wrap, results)
 
 
 def _form(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, Hollow):
+    if isinstance(tensor, ShapeOnlyTensor):
         return tensor.form
     if tensor.layout != torch.strided:
         return tensor.detach().to("meta")
@@ -118,7 +118,7 @@ def _form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _value(value: object) -> Any:
-    return value.value if isinstance(value, Hollow) else value
+    return value.value if isinstance(value, ShapeOnlyTensor) else value
 
 
 def _flat(args: object, kwargs: dict[str, Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from ..rng import states as own_generators
 from ..rng.workers_draws import WorkersDraws
 from ..scaling_error import ScalingError
 from . import cycles, same_script
-from .tape import BATCH, END, Tape
+from .tape import BATCH, END, Journal
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -27,7 +27,7 @@ _NO_STATE: list[Any] = []
 class Passes:
     """All passes over loaders, in the order in which they began."""
 
-    def __init__(self, tape: Tape, run: "Training", at_request: Callable[[], None]) -> None:
+    def __init__(self, tape: Journal, run: "Training", at_request: Callable[[], None]) -> None:
         self.tape = tape
         self.run = run
         self.at_request = at_request
@@ -133,7 +133,7 @@ class Pass:
             self._at_begin = generators.portable_state()
             self._own_at_begin = [own_generators.state_of(one) for one in own_generators.of_loader(loader)]
             passes.started.add(loader)
-            with passes.tape.left_out(), self._seed_of_workers_apart():
+            with passes.tape.paused(), self._seed_of_workers_apart():
                 self._inner = begin()
 
     @property
@@ -164,7 +164,7 @@ class Pass:
         if not self._at_first:
             self._at_first = generators.portable_state()
         try:
-            with tape.left_out():
+            with tape.paused():
                 batch = self._next_inner()
         except StopIteration:
             if tape.is_recording:
@@ -230,7 +230,7 @@ class Pass:
         self._own_at_begin = saved["own_at_begin"]
         run = self._passes.run
         self._passes.started.add(self._loader)
-        with self._passes.tape.left_out():
+        with self._passes.tape.paused():
             generators.put_portable_state(self._at_begin)
             for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin, strict=False):
                 own_generators.put_state(one, state)

@@ -16,7 +16,7 @@ import torch
 from .. import patches
 from ..files.sharing import Files, path_of
 from ..scaling_error import ScalingError
-from .tape import FILE, Tape
+from .tape import FILE, Journal
 
 _WHY = "What a script reads from tensors is kept with its checkpoints."
 _METHODS = (
@@ -31,7 +31,7 @@ _SHAPED = (
 _MOST_BYTES = 1 << 20
 
 
-def install(tape: Tape) -> None:
+def install(tape: Journal) -> None:
     """Let all functions that read a tensor's values ask the tape."""
     for kind in (torch.Tensor, *_sharded_kinds()):
         for name in _METHODS:
@@ -51,7 +51,7 @@ def _sharded_kinds() -> list[Any]:
     return [module.DTensor] if module is not None else []
 
 
-def _reading(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _reading(tape: Journal, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def read(*args: object, **kwargs: object) -> Any:
         value = tape.read(name, lambda: original(*args, **kwargs))
@@ -62,7 +62,7 @@ def _reading(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..
     return read
 
 
-def _shaping(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _shaping(tape: Journal, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Keep the shapes of the results, and give hollow tensors of these shapes."""
 
     @wraps(original)
@@ -73,7 +73,7 @@ def _shaping(tape: Tape, name: str, original: Callable[..., Any]) -> Callable[..
             return tape.forms.hollow(tape.play(name))
         if not tape.is_recording:
             return original(*args, **kwargs)
-        with tape.left_out():
+        with tape.paused():
             result = original(*args, **kwargs)
         tape.keep(name, tape.forms.note(result))
         return result
@@ -92,7 +92,7 @@ def _refuse(name: str, num_bytes: int) -> None:
 _WHY_LOADS = "What a script loads from its own files is kept with its checkpoints."
 
 
-def install_loads(tape: Tape, files: Files) -> None:
+def install_loads(tape: Journal, files: Files) -> None:
     """Let torch.load ask the journal for files that the script has written."""
     original = torch.load
 
@@ -102,7 +102,7 @@ def install_loads(tape: Tape, files: Files) -> None:
         is_own = path is not None and files.written is not None and path in files.written.before
         if is_own and tape.is_playing:
             return _played(tape, str(path))
-        with tape.left_out():
+        with tape.paused():
             value = original(f, *args, **kwargs)
         if is_own and tape.is_recording:
             tape.keep(FILE, _entry(tape, value))
@@ -111,7 +111,7 @@ def install_loads(tape: Tape, files: Files) -> None:
     patches.replace(torch, "load", load, why=_WHY_LOADS)
 
 
-def _entry(tape: Tape, value: object) -> Any:
+def _entry(tape: Journal, value: object) -> Any:
     """Return the form of a file's content; a text where it is no plain data, because the loop may never be repeated."""
     try:
         return tape.forms.note(value)
@@ -120,7 +120,7 @@ def _entry(tape: Tape, value: object) -> Any:
         return str(error).partition("\n")[0]
 
 
-def _played(tape: Tape, path: str) -> Any:
+def _played(tape: Journal, path: str) -> Any:
     entry = tape.play(FILE)
     if isinstance(entry, str):
         raise ScalingError(

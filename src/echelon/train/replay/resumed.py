@@ -46,7 +46,7 @@ def find(order: checkpoint.CheckpointOrder, world: worlds.World) -> Resumed | No
     """Return the newest whole checkpoint if this run continues one; tell about those that are left out."""
     if not order.resumes and not checkpoint.is_restarted(os.environ):
         return None
-    disk = store.Store(order.folder, order.keep)
+    disk = store.CheckpointStore(order.folder, order.keep)
     on_disk = newest_on_disk(disk, world.processes.rank, world.processes.size, groups.any_rank)
     for finding in on_disk.findings if world.processes.rank == 0 else ():
         sys.stderr.write(f"echelon: note: {finding}\n")

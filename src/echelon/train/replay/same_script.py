@@ -14,7 +14,7 @@ from ..scaling_error import ScalingError
 from ..wire.gather import is_dtensor
 from . import cycles
 from .carried import counts
-from .hollow import Hollow
+from .hollow import ShapeOnlyTensor
 from .pending import GRADIENT
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -56,7 +56,7 @@ def put(models: list[nn.Module], saved: dict[str, Any]) -> None:
         if module is None:
             continue
         present = module.__dict__.get(attribute)
-        if isinstance(present, Hollow):
+        if isinstance(present, ShapeOnlyTensor):
             present.value = value  # for all who hold it
         module.__dict__[attribute] = value
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from .. import patches
-from .tape import STEPPED, Tape
+from .tape import STEPPED, Journal
 
 _WHY = "A gradient scaler leaves out steps whose gradients overflow; a repeated loop leaves out the same steps."
 
 
-def install(tape: Tape, updated: Callable[[], None]) -> None:
+def install(tape: Journal, updated: Callable[[], None]) -> None:
     """Hook the gradient scaler; `updated` is called after each update."""
     kind: Any = torch.amp.GradScaler
     hooks = {
@@ -26,7 +26,7 @@ def install(tape: Tape, updated: Callable[[], None]) -> None:
         patches.replace(kind, name, new, why=_WHY)
 
 
-def _scaling(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+def _scaling(tape: Journal, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def scale(self: object, outputs: object) -> Any:
         return outputs if tape.is_playing else original(self, outputs)
@@ -34,7 +34,7 @@ def _scaling(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     return scale
 
 
-def _stepping(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+def _stepping(tape: Journal, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if not self.is_enabled():
@@ -50,10 +50,10 @@ def _stepping(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _take(tape: Tape, take: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Any:
+def _take(tape: Journal, take: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Any:
     """Take a step, unless a gradient overflowed, and keep which of the two."""
     taken: list[bool] = []
-    with tape.left_out():
+    with tape.paused():
         handle = optimizer.register_step_pre_hook(lambda *_: taken.append(True))
         try:
             result = take()
@@ -64,12 +64,12 @@ def _take(tape: Tape, take: Callable[[], Any], optimizer: torch.optim.Optimizer)
     return result
 
 
-def _left_out(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+def _left_out(tape: Journal, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def act(self: object, *args: object, **kwargs: object) -> Any:
         if tape.is_playing:
             return None
-        with tape.left_out():
+        with tape.paused():
             return original(self, *args, **kwargs)
 
     return act
@@ -85,7 +85,7 @@ def _ending(original: Callable[..., Any], updated: Callable[[], None]) -> Callab
     return act
 
 
-def _reading(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+def _reading(tape: Journal, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def get(self: object) -> Any:
         return tape.read("get_scale", lambda: original(self))

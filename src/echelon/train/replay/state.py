@@ -28,7 +28,7 @@ _WHY = "A checkpoint names models and optimizers by the order in which the scrip
 _SLOT = "optimizer-%d/%d/%s"
 
 
-class Objects:
+class ScriptObjects:
     """The modules, optimizers and scalers of a script, in the order of their creation."""
 
     def __init__(self) -> None:

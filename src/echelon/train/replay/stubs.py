@@ -16,7 +16,7 @@ from ..patches import Hooks
 from ..scaling_error import ScalingError
 from . import scalers
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Tape, is_ours
+from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Journal, is_ours
 
 _WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
 _muted: list["_Muted"] = []
@@ -25,7 +25,7 @@ _muted: list["_Muted"] = []
 class _Muted:
     """A stream that drops what is written while a loop is repeated."""
 
-    def __init__(self, stream: Any, tape: Tape) -> None:
+    def __init__(self, stream: Any, tape: Journal) -> None:
         self._stream = stream
         self._tape = tape
 
@@ -37,7 +37,7 @@ class _Muted:
         return getattr(self._stream, name)
 
 
-def mute_streams(tape: Tape) -> None:
+def mute_streams(tape: Journal) -> None:
     """Print nothing while a loop is repeated, except for an error."""
     for name in ("stdout", "stderr"):
         patches.replace(sys, name, _Muted(getattr(sys, name), tape), why=_WHY_OUTPUT)
@@ -50,7 +50,7 @@ def mute_streams(tape: Tape) -> None:
     patches.replace(sys, "excepthook", tell, why="An error in a repeated loop is told.")
 
 
-def mute_loggers(tape: Tape) -> None:
+def mute_loggers(tape: Journal) -> None:
     """Let TensorBoard, wandb and MLflow log nothing while a loop is repeated, nor add to the journal before."""
     hooks = Hooks()
 
@@ -70,7 +70,7 @@ def _adds(writer: object) -> list[str]:
     return [name for name in vars(writer) if name.startswith("add_")]
 
 
-def _mute(owner: Any, names: Any, tape: Tape) -> None:
+def _mute(owner: Any, names: Any, tape: Journal) -> None:
     for name in names:
         original = getattr(owner, name, None)
         if callable(original):
@@ -79,7 +79,7 @@ def _mute(owner: Any, names: Any, tape: Tape) -> None:
             def log(*args: Any, _original: Any = original, **kwargs: object) -> Any:
                 if tape.is_playing:
                     return None
-                with tape.left_out():
+                with tape.paused():
                     return _original(*args, **kwargs)
 
             patches.replace(owner, name, log, why=_WHY_OUTPUT)
@@ -98,7 +98,7 @@ _NAMES: tuple[tuple[Any, str], ...] = (
 class BackwardHooks:
     """The hooks of a script, in the order in which it registers them."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Journal) -> None:
         self._tape = tape
         self._calls: list[tuple[Any, Callable[..., Any]]] = []
 
@@ -131,7 +131,7 @@ class BackwardHooks:
             if tape.phase != RECORD or not tape.is_mine:
                 return hook(*args)
             words = [_IN_PLACE if word is owner else word for word in args]
-            with tape.taken_in():
+            with tape.resumed():
                 tape.keep(HOOK, [number, tape.forms.note(words)])
                 return hook(*args)
 
@@ -145,7 +145,7 @@ _during = ExitStack()
 OnStep = Callable[[torch.optim.Optimizer], None]
 
 
-class Steps(NamedTuple):
+class StepListener(NamedTuple):
     """Who is told about steps."""
 
     stepped: OnStep
@@ -157,7 +157,7 @@ class Steps(NamedTuple):
 
 
 def install(
-    tape: Tape, optimizers: Callable[[], list[torch.optim.Optimizer]], hooks: BackwardHooks, steps: Steps
+    tape: Journal, optimizers: Callable[[], list[torch.optim.Optimizer]], hooks: BackwardHooks, steps: StepListener
 ) -> None:
     """Replace what trains."""
     _hook_models(tape)
@@ -168,7 +168,7 @@ def install(
     events.made.listen("journal", lambda optimizer: _hook_step(type(optimizer), tape, steps.stepped), why=_WHY)
 
 
-def _hook_models(tape: Tape) -> None:
+def _hook_models(tape: Journal) -> None:
     """Keep the forms of what modules return, and return these forms; inside of a module nothing is computed or kept."""
     original = nn.Module.__call__
 
@@ -177,7 +177,7 @@ def _hook_models(tape: Tape) -> None:
             return original(self, *args, **kwargs)
         if tape.is_playing:
             return tape.forms.hollow(tape.play(CALL))
-        with tape.left_out():
+        with tape.paused():
             result = original(self, *args, **kwargs)
         tape.keep(CALL, form_of(tape, result, f"what {type(self).__name__} returns"))
         return result
@@ -185,7 +185,7 @@ def _hook_models(tape: Tape) -> None:
     patches.replace(nn.Module, "__call__", call, why=_WHY)
 
 
-def form_of(tape: Tape, value: object, what: str) -> Any:
+def form_of(tape: Journal, value: object, what: str) -> Any:
     """Return an entry for a value; refuse one whose form cannot be kept."""
     try:
         return tape.forms.note(value)
@@ -197,7 +197,7 @@ def form_of(tape: Tape, value: object, what: str) -> Any:
         ) from None
 
 
-def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
+def _hook_step(kind: Any, tape: Journal, stepped: OnStep) -> None:
     if getattr(kind.step, "is_of_replay", False):
         return
     original = kind.step
@@ -211,7 +211,7 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
                 loss = closure()
         else:
             words = (_taken_in(closure, tape), *args) if closure is not None or args else ()
-            with tape.left_out():
+            with tape.paused():
                 loss = original(self, *words, **kwargs)
         stepped(self)
         return loss
@@ -220,14 +220,14 @@ def _hook_step(kind: Any, tape: Tape, stepped: OnStep) -> None:
     patches.replace(kind, "step", step, why=_WHY)
 
 
-def _taken_in(closure: object, tape: Tape) -> Any:
+def _taken_in(closure: object, tape: Journal) -> Any:
     """Return a closure whose calls are kept: an optimizer may call it as often as it likes."""
     if not callable(closure) or not tape.is_recording:
         return closure
 
     @wraps(closure)
     def call() -> Any:
-        with tape.taken_in():
+        with tape.resumed():
             tape.keep(CLOSURE, None)
             return closure()
 
@@ -235,7 +235,7 @@ def _taken_in(closure: object, tape: Tape) -> Any:
 
 
 def _hook_backward(
-    tape: Tape,
+    tape: Journal,
     optimizers: Callable[[], list[torch.optim.Optimizer]],
     hooks: BackwardHooks,
     went_back: Callable[[], None],
@@ -248,7 +248,7 @@ def _hook_backward(
                 _give_to_leaves()
                 hooks.play()
                 return
-            with tape.left_out():
+            with tape.paused():
                 original(*args, **kwargs)
             went_back()
 
@@ -261,7 +261,7 @@ def _hook_backward(
         if tape.is_playing:
             hooks.play()
             return tuple(hollow(one) for one in tensors_of(inputs))
-        with tape.left_out():
+        with tape.paused():
             return differentiate(outputs, inputs, *args, **kwargs)
 
     patches.replace(torch.Tensor, "backward", wrapped(torch.Tensor.backward), why=_WHY)
@@ -298,21 +298,21 @@ def leave() -> None:
     _during.close()
 
 
-def _hook_clipping(tape: Tape) -> None:
+def _hook_clipping(tape: Journal) -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         original = getattr(nn.utils, name)
 
         def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: object) -> Any:
             if tape.is_playing:
                 return of_shape((), torch.float32, "cpu") if _name == "clip_grad_norm_" else None
-            with tape.left_out():
+            with tape.paused():
                 return _original(*args, **kwargs)
 
         for owner in (nn.utils, nn.utils.clip_grad):
             patches.replace(owner, name, wraps(original)(clip), why=_WHY)
 
 
-def hook_factories(tape: Tape) -> None:
+def hook_factories(tape: Journal) -> None:
     """Let torch.tensor and torch.as_tensor take hollow tensors: PyTorch would read their memory."""
     for name in ("tensor", "as_tensor"):
         original = getattr(torch, name)
@@ -329,7 +329,7 @@ def hook_factories(tape: Tape) -> None:
         patches.replace(torch, name, wraps(original)(make), why=_WHY)
 
 
-def _hook_compile(tape: Tape) -> None:
+def _hook_compile(tape: Journal) -> None:
     """Let compiled functions be left out as models are; a compiled module is a module."""
     original = torch.compile
 
@@ -340,14 +340,14 @@ def _hook_compile(tape: Tape) -> None:
     patches.replace(torch, "compile", wraps(original)(compile_), why=_WHY)
 
 
-def _left_out(compiled: Callable[..., Any], tape: Tape) -> Callable[..., Any]:
+def _left_out(compiled: Callable[..., Any], tape: Journal) -> Callable[..., Any]:
     @wraps(compiled)
     def call(*args: object, **kwargs: object) -> Any:
         if tape.phase == OFF or not tape.is_here:
             return compiled(*args, **kwargs)
         if tape.is_playing:
             return tape.forms.hollow(tape.play(CALL))
-        with tape.left_out():
+        with tape.paused():
             result = compiled(*args, **kwargs)
         tape.keep(CALL, form_of(tape, result, "what a compiled function returns"))
         return result

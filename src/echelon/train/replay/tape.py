@@ -28,7 +28,7 @@ _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank 
 _CHUNK = 4096
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """What the script got, and the line that asked."""
 
     kind: str
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     line: str
 
 
-class Tape:
+class Journal:
     """A journal that is recorded or played by the main thread of one process."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Tape:
         """Is called when the script asks for more than the journal has."""
         self.forms = Forms()
         self.on_leave: Callable[[bool], None] = _nothing
-        """Is called when `left_out` begins (True) and ends."""
+        """Is called when `paused` begins (True) and ends."""
         self.put_side: Callable[[Any], None] = _nothing
         """Takes the states of generators that the journal has beside other entries."""
         self.is_scaling = False
@@ -86,18 +86,18 @@ class Tape:
     @property
     def is_over(self) -> bool:
         """Whether the journal has no more entries."""
-        self.settle()
+        self.restore_generators()
         return self._place >= len(self._entries)
 
-    def settle(self) -> None:
+    def restore_generators(self) -> None:
         """Put the states of generators that come next; a draw that is left out now may have needed them."""
         while self._place < len(self._entries) and self._entries[self._place][0] == SIDE:
             self._place += 1
-            with self.left_out():
+            with self.paused():
                 self.put_side(self._entries[self._place - 1][1])
 
     @contextmanager
-    def left_out(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Keep nothing of what is read inside: when the loop is repeated, all of it is left out."""
         self._depth += 1
         if self._depth == 1:
@@ -110,8 +110,8 @@ class Tape:
                 self.on_leave(False)
 
     @contextmanager
-    def taken_in(self) -> Iterator[None]:
-        """Keep what is read inside, although `left_out` surrounds it, perhaps in a thread of PyTorch."""
+    def resumed(self) -> Iterator[None]:
+        """Keep what is read inside, although `paused` surrounds it, perhaps in a thread of PyTorch."""
         before = self._depth, self._thread
         is_at_home = before[0] > 0 and self._thread == threading.get_ident()
         self._depth, self._thread = 0, threading.get_ident()
@@ -130,7 +130,7 @@ class Tape:
             return read()
         if self.phase == PLAY:
             return self.play(kind)
-        with self.left_out():
+        with self.paused():
             value = read()
         self.keep(kind, value)
         return value
@@ -146,7 +146,7 @@ class Tape:
         if self.is_over:
             self.at_end()
             raise _left_the_way(f"asks for {kind} at {_line()}", "the journal ends")
-        entry = Entry(*self._entries[self._place])
+        entry = JournalEntry(*self._entries[self._place])
         line = "" if kind in _WITHOUT_LINE else _line()
         if (entry.kind, entry.line) != (kind, line):
             raise _left_the_way(f"asks for {kind} at {line}", "it asked for {} at {}".format(*entry[::2]))

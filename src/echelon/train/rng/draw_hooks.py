@@ -14,7 +14,7 @@ from .. import patches
 from ..scaling_error import ScalingError
 from ..wire import device as devices
 from ..wire import exchange
-from .draws import Draws, Place
+from .draws import Draws, RowsPlace
 
 Function = Callable[..., Any]
 BY_DEFAULT, ON_REQUEST, NEVER = "by default", "--same-random", "never"
@@ -51,7 +51,7 @@ def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
 
 
 def _noise(
-    draws: Draws, original: Function, like: torch.Tensor, place: Place, p: float, *, is_alpha: bool
+    draws: Draws, original: Function, like: torch.Tensor, place: RowsPlace, p: float, *, is_alpha: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the factor and the shift of each element, by the formulas of PyTorch's Dropout.cpp."""
     whole = draws.like_whole(like, place)
@@ -79,7 +79,7 @@ def _fill(draws: Draws, original: Function) -> Function:
     return draw
 
 
-def _with_whole_parameters(self: torch.Tensor, place: Place, args: Any, kwargs: Any) -> Any:
+def _with_whole_parameters(self: torch.Tensor, place: RowsPlace, args: Any, kwargs: Any) -> Any:
     """Return a distribution's parameters, which may have a value for each row, for the rows of all ranks."""
 
     def widen(value: object) -> Any:
@@ -206,7 +206,7 @@ def _gathered(draws: Draws, original: Function, *, finish: Function) -> Function
     return draw
 
 
-def _gather(own: torch.Tensor, like: torch.Tensor, place: Place) -> torch.Tensor:
+def _gather(own: torch.Tensor, like: torch.Tensor, place: RowsPlace) -> torch.Tensor:
     with torch.no_grad():
         return exchange.gather(own.detach().expand(like.shape).contiguous(), place.world, place.rows, place.dim)
 
@@ -243,7 +243,7 @@ def _attention(draws: Draws, original: Function) -> Function:
         is_random = bool(dropout_p) and draws.is_inside and type(query) is torch.Tensor
         if is_random and devices.is_accelerator(query.device):
             dropout_p = 0.0 if draws.is_compared else dropout_p
-            with draws.otherwise("dropout inside scaled_dot_product_attention on a GPU"):
+            with draws.own_stream("dropout inside scaled_dot_product_attention on a GPU"):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
         if not is_random or not draws.leads:
             return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -274,7 +274,7 @@ def _recurrent(draws: Draws, original: Function) -> Function:
             return original(*args, **kwargs)
         if draws.is_inside and draws.is_compared:
             return original(*args[:at], 0.0, *args[at + 1 :], **kwargs)
-        with draws.otherwise(f"dropout between the layers of {original.__name__}()"):
+        with draws.own_stream(f"dropout between the layers of {original.__name__}()"):
             return original(*args, **kwargs)
 
     return compute
@@ -289,13 +289,13 @@ def _left_to_ranks(draws: Draws, original: Function) -> Function:
     def draw(*args: object, **kwargs: object) -> Any:
         if not draws.is_inside or not _is_random(args[1:], kwargs, original):
             return original(*args, **kwargs)
-        with draws.otherwise(f"{original.__name__}(); use --same-random to draw as one device does"):
+        with draws.own_stream(f"{original.__name__}(); use --same-random to draw as one device does"):
             return original(*args, **kwargs)
 
     return draw
 
 
-class Row(NamedTuple):
+class DrawRow(NamedTuple):
     """Functions that share one way to draw."""
 
     module: str
@@ -307,21 +307,21 @@ class Row(NamedTuple):
 _DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 _DROPOUTS_OF_TORCH = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 _FILLS = ("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "geometric_", "log_normal_")
-TABLE: tuple[Row, ...] = (
-    *(Row("torch.nn.functional", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS),
-    *(Row("torch", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS_OF_TORCH),
-    Row("torch", ("rand_like", "randn_like", "randint_like"), BY_DEFAULT, _like),
-    Row("torch", ("rand", "randn", "randint"), BY_DEFAULT, _made),
-    Row("torch", tuple("Tensor." + name for name in _FILLS), BY_DEFAULT, _fill),
-    Row("torch", ("normal",), BY_DEFAULT, _normal),
-    Row("torch", ("bernoulli", "Tensor.bernoulli"), BY_DEFAULT, _bernoulli),
-    Row("torch", ("multinomial", "Tensor.multinomial"), BY_DEFAULT, _multinomial),
-    Row("torch", ("randperm",), BY_DEFAULT, _permuted),
-    Row("torch.nn.functional", ("scaled_dot_product_attention",), BY_DEFAULT, _attention),
-    Row("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, partial(_gathered, finish=_drawn)),
-    Row("torch", (internals.GAMMA,), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),
-    Row("torch", ("rrelu",), ON_REQUEST, partial(_gathered, finish=_sloped)),
-    Row(internals.RNN_FUNCTIONS, ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
+TABLE: tuple[DrawRow, ...] = (
+    *(DrawRow("torch.nn.functional", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS),
+    *(DrawRow("torch", (name,), BY_DEFAULT, partial(_dropout, name=name)) for name in _DROPOUTS_OF_TORCH),
+    DrawRow("torch", ("rand_like", "randn_like", "randint_like"), BY_DEFAULT, _like),
+    DrawRow("torch", ("rand", "randn", "randint"), BY_DEFAULT, _made),
+    DrawRow("torch", tuple("Tensor." + name for name in _FILLS), BY_DEFAULT, _fill),
+    DrawRow("torch", ("normal",), BY_DEFAULT, _normal),
+    DrawRow("torch", ("bernoulli", "Tensor.bernoulli"), BY_DEFAULT, _bernoulli),
+    DrawRow("torch", ("multinomial", "Tensor.multinomial"), BY_DEFAULT, _multinomial),
+    DrawRow("torch", ("randperm",), BY_DEFAULT, _permuted),
+    DrawRow("torch.nn.functional", ("scaled_dot_product_attention",), BY_DEFAULT, _attention),
+    DrawRow("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, partial(_gathered, finish=_drawn)),
+    DrawRow("torch", (internals.GAMMA,), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),
+    DrawRow("torch", ("rrelu",), ON_REQUEST, partial(_gathered, finish=_sloped)),
+    DrawRow(internals.RNN_FUNCTIONS, ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
 )  # fmt: skip
 """How each function draws the numbers of one device; docs/scale.md lists the costs."""
 _CHECKPOINT = "checkpoint"

@@ -26,7 +26,7 @@ from .generators import Generators
 Shape = tuple[int, ...]
 
 
-class Site(NamedTuple):
+class DrawLine(NamedTuple):
     """A line that draws, and the number of dims of what it draws."""
 
     line: lines.Line
@@ -44,8 +44,8 @@ class DrawSites:
     """What is known of the lines that draw."""
 
     def __init__(self) -> None:
-        self.known: dict[Site, Kind] = {}
-        self._heard: list[tuple[Site, Shape]] | None = None
+        self.known: dict[DrawLine, Kind] = {}
+        self._heard: list[tuple[DrawLine, Shape]] | None = None
 
     @property
     def is_listening(self) -> bool:
@@ -56,7 +56,7 @@ class DrawSites:
         """Begin to note each draw."""
         self._heard = []
 
-    def heard(self) -> list[tuple[Site, Shape]]:
+    def heard(self) -> list[tuple[DrawLine, Shape]]:
         """End the notes, and return them."""
         heard, self._heard = self._heard or [], None
         return heard
@@ -65,12 +65,12 @@ class DrawSites:
         """Return what is known of the line that draws now; note it, if someone listens."""
         if self._heard is None and not self.known:
             return None
-        site = Site(lines.of_script(), len(shape))
+        site = DrawLine(lines.of_script(), len(shape))
         if self._heard is not None:
             self._heard.append((site, tuple(shape)))
         return self.known.get(site)
 
-    def learn(self, every: Sequence[list[tuple[Site, Shape]]], sizes: Sequence[int]) -> "Site | None":
+    def learn(self, every: Sequence[list[tuple[DrawLine, Shape]]], sizes: Sequence[int]) -> "DrawLine | None":
         """Learn from the draws for batches of several sizes; return the first line that follows no rule."""
         for site in dict.fromkeys(site for heard in every for site, _ in heard):
             shapes = [[shape for one, shape in heard if one == site] for heard in every]
@@ -96,7 +96,7 @@ EVERY_STEP, EACH_OF = 16, 16  # ranks compare states in each of the first steps,
 _STOPPED = -1  # sent in place of a state by a rank that draws its own numbers
 
 
-class Place(NamedTuple):
+class RowsPlace(NamedTuple):
     """The place of this rank's rows in a whole tensor."""
 
     world: World
@@ -213,7 +213,7 @@ class Draws:
             is_on, is_compared, self._num_steps = progress
             self.is_on, self._is_compared = self.is_on and is_on, self._is_compared and is_compared
 
-    def become_alone(self) -> None:
+    def continue_as_one_device(self) -> None:
         """Go on as one device."""
         self._world = World(0, 1, self._world.device)
 
@@ -224,7 +224,7 @@ class Draws:
             self._say(f"random numbers: each rank draws its own for {purpose}")
 
     @contextmanager
-    def otherwise(self, purpose: str) -> Iterator[None]:
+    def own_stream(self, purpose: str) -> Iterator[None]:
         """Draw numbers that cannot be those of one device from this rank's own stream."""
         if not self.is_on or not self.is_inside:
             yield
@@ -236,7 +236,7 @@ class Draws:
         with self._generators.in_own():
             yield
 
-    def place(self, shape: Sequence[int], *, is_made: bool = False, is_sure: bool = False) -> Place | None:
+    def place(self, shape: Sequence[int], *, is_made: bool = False, is_sure: bool = False) -> RowsPlace | None:
         """Return the place of the rows in a shape.
 
         `is_made`: a new tensor has this shape, so it has no rows of tokens. `is_sure`: a computed tensor has it.
@@ -258,7 +258,7 @@ class Draws:
             return None
         return places[0] if places else None
 
-    def like_whole(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    def like_whole(self, tensor: torch.Tensor, place: RowsPlace) -> torch.Tensor:
         """Return an empty tensor for all rows with the rank's memory order, which is the order of the draws.
 
         The next call uses the same memory again, because an allocation takes longer than the draws.
@@ -289,32 +289,32 @@ class Draws:
             self._generators.follow(self._world)
 
 
-def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> list[Place]:
+def _places(lead: Any, shape: Sequence[int], *, is_made: bool) -> list[RowsPlace]:
     """Return possible places of the rows in a shape, the likeliest first; a first dim of that size leaves no doubt."""
     own = max(lead.rows[lead.world.rank], 1)
     if shape and shape[0] == own:
-        return [Place(lead.world, tuple(lead.rows))]
+        return [RowsPlace(lead.world, tuple(lead.rows))]
     if is_made or len(shape) < 2:
         return []
     places = []
     if shape[0] and shape[0] % own == 0:  # rows of tokens, or of heads
-        places.append(Place(lead.world, tuple(size * (shape[0] // own) for size in lead.rows)))
+        places.append(RowsPlace(lead.world, tuple(size * (shape[0] // own) for size in lead.rows)))
     dims = [dim for dim in range(1, len(shape)) if shape[dim] == own > 1]
     if dims:
         is_time_first = dims[0] == 1 and shape[0] in lead.local.shape[1:]
-        places.insert(0 if is_time_first else len(places), Place(lead.world, tuple(lead.rows), dims[0]))
+        places.insert(0 if is_time_first else len(places), RowsPlace(lead.world, tuple(lead.rows), dims[0]))
     return places
 
 
-def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> Place | None:
+def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> RowsPlace | None:
     """Return the place that a line's earlier draws have shown; None for a shape of another kind."""
     lead = leads[0]
     if shape[kind.dim] != max(lead.rows[lead.world.rank], 1) * kind.for_each:
         return None
-    return Place(lead.world, tuple(size * kind.for_each for size in lead.rows), kind.dim, kind.for_each)
+    return RowsPlace(lead.world, tuple(size * kind.for_each for size in lead.rows), kind.dim, kind.for_each)
 
 
-def _order(tensor: torch.Tensor, place: Place) -> list[int]:
+def _order(tensor: torch.Tensor, place: RowsPlace) -> list[int]:
     """Return the dims of a tensor from the outermost in memory to the innermost."""
     stride = tensor.stride()
     if 0 in stride:  # expanded: torch.empty_like() shows the memory order of a tensor that is made like it

@@ -51,7 +51,7 @@ class Generators:
         """Notice, as one device, a draw of another generator that would belong to a rank's own stream."""
         self.was_drawn = self.was_drawn or (self.is_watched and self._seen is not None)
 
-    def become_alone(self) -> None:
+    def continue_as_one_device(self) -> None:
         """Go on as one device, and notice the draws for which ranks would use their own streams."""
         self._is_keyed = False
         self.is_watched = True

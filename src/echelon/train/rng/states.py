@@ -20,7 +20,7 @@ _NUM_WORDS = 624
 _TRIED = 0.123456789
 
 
-class Kept(NamedTuple):
+class GeneratorStates(NamedTuple):
     """Both states, as bytes of memory or as the library returns them; numpy's is None if numpy is not imported."""
 
     python: Any
@@ -43,12 +43,12 @@ class _Place(NamedTuple):
             at += size
 
 
-def keep() -> Kept:
+def keep() -> GeneratorStates:
     """Return the states of both generators."""
-    return Kept(_keep_python(), _keep_numpy())
+    return GeneratorStates(_keep_python(), _keep_numpy())
 
 
-def put(kept: Kept) -> None:
+def put(kept: GeneratorStates) -> None:
     """Set states that `keep` returned in this process; a state of None leaves its generator alone."""
     words, normal = kept.python[0], kept.python[-1]
     if isinstance(words, bytes):
@@ -62,7 +62,7 @@ def put(kept: Kept) -> None:
         sys.modules["numpy"].random.set_state(kept.numpy)
 
 
-def is_same(first: Kept, second: Kept) -> bool:
+def is_same(first: GeneratorStates, second: GeneratorStates) -> bool:
     """Say whether two kept states are equal."""
     are_bytes = isinstance(first.numpy, bytes) and isinstance(second.numpy, bytes)
     is_numpy_same = first.numpy == second.numpy if are_bytes else str(first.numpy) == str(second.numpy)

@@ -23,7 +23,7 @@ _WHY_NAMES = "A name or a coin that the script draws is the same on all ranks."
 _CLASSES_OF_NUMPY = ("RandomState", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64", "SeedSequence")
 
 
-class Seeds:
+class SharedEntropy:
     """Numbers in place of the system's entropy; they are equal on all ranks if all ranks ask in the same order."""
 
     def __init__(self, seed: int, rank: int, generators: Generators) -> None:
@@ -48,7 +48,7 @@ class Seeds:
         return int.from_bytes(digest, "big") >> (len(digest) * 8 - num_bits)
 
 
-def install(seeds: Seeds) -> None:
+def install(seeds: SharedEntropy) -> None:
     """Hook the functions that draw a seed from the system when they get none."""
     hooks = Hooks()
     for module, name in (("random", "Random.seed"), ("random", "seed")):
@@ -66,7 +66,7 @@ def install(seeds: Seeds) -> None:
     hooks.apply()
 
 
-def _install_secrets(seeds: Seeds, hooks: Hooks) -> None:
+def _install_secrets(seeds: SharedEntropy, hooks: Hooks) -> None:
     """Make the names and coins that the script draws equal on all ranks; secrets of libraries stay secrets."""
 
     def drawn(num_bytes: Any = None) -> bytes:
@@ -102,7 +102,7 @@ def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
     return wrap
 
 
-def _seeded(seeds: Seeds, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
+def _seeded(seeds: SharedEntropy, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
     """Return a wrapper that passes a seed to a function where the script passes none."""
 
     def wrap(original: Any) -> Any:
@@ -147,7 +147,7 @@ def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any
     hooks.when_imported(module, act, why=_WHY, attribute=name)
 
 
-def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:
+def _seeded_class(seeds: SharedEntropy) -> Callable[[Any], Any]:
     def stand_in(original: Any) -> Any:
         def new(cls: object, *args: object, **kwargs: object) -> Any:
             values = (*args, *kwargs.values())
@@ -162,7 +162,7 @@ def _seeded_class(seeds: Seeds) -> Callable[[Any], Any]:
     return stand_in
 
 
-def _seed_torch(seeds: Seeds) -> Callable[[], int]:
+def _seed_torch(seeds: SharedEntropy) -> Callable[[], int]:
     def seed() -> int:
         number = seeds.next(63)
         torch.manual_seed(number)
@@ -171,7 +171,7 @@ def _seed_torch(seeds: Seeds) -> Callable[[], int]:
     return seed
 
 
-def _seeded_generator(seeds: Seeds) -> Callable[[Any], Any]:
+def _seeded_generator(seeds: SharedEntropy) -> Callable[[Any], Any]:
     def seed(self: Any) -> int:
         number = seeds.next(63)
         self.manual_seed(number)

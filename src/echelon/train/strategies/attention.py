@@ -191,14 +191,14 @@ def _scores(query: torch.Tensor, key: torch.Tensor, scale: float, *, is_own: boo
     return scores
 
 
-def _pass_on(tensors: list[torch.Tensor], group: Any) -> messages.Exchange:
+def _pass_on(tensors: list[torch.Tensor], group: Any) -> messages.TensorExchange:
     """Send tensors to the next rank of the ring, and receive tensors from the rank before."""
     place, number = dist.get_rank(group), dist.get_world_size(group)
     after = dist.get_global_rank(group, (place + 1) % number)
     before = dist.get_global_rank(group, (place - 1) % number)
     sends = [messages.To(tensor, after) for tensor in tensors]
     receives = [messages.To(torch.empty_like(tensor), before) for tensor in tensors]
-    return messages.Exchange(sends, receives, group=group)
+    return messages.TensorExchange(sends, receives, group=group)
 
 
 _ring: Any = _Ring.apply

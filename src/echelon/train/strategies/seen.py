@@ -19,7 +19,7 @@ EVERYWHERE = (
 )
 
 
-class Seen:
+class ForwardRecord:
     """The record of one forward(): the called modules in their order, and their outputs."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, named: Any) -> None:
@@ -123,7 +123,7 @@ class Sides(NamedTuple):
     """The modules whose weights are used without a separate call of the module, such as the model itself."""
 
 
-def sides(model: nn.Module, seen: Seen, order: list[str]) -> Sides:
+def sides(model: nn.Module, seen: ForwardRecord, order: list[str]) -> Sides:
     """Return which modules with weights are called before the blocks, and which after; refuse modules between them."""
     kind = type(model).__name__
     if [name for name in seen.calls if name in order] != order:
@@ -157,7 +157,7 @@ def sides(model: nn.Module, seen: Seen, order: list[str]) -> Sides:
     return modules
 
 
-def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> dict[str, int]:
+def users(model: nn.Module, seen: ForwardRecord, loose: Sequence[str]) -> dict[str, int]:
     """Return for each loose weight whether it is used before the blocks (-1) or after them (1); refuse other uses."""
     side_by_weight = {}
     for name, uses in seen.uses.items():
@@ -178,7 +178,7 @@ def users(model: nn.Module, seen: Seen, loose: Sequence[str]) -> dict[str, int]:
 
 def needed_later(
     model: nn.Module,
-    seen: Seen,
+    seen: ForwardRecord,
     before: Sequence[str],
     first: str,
     args: object,

@@ -14,13 +14,13 @@ from torch import nn
 
 from ...pytorch import internals
 from . import batches, blocks
-from .seen import EVERYWHERE, Seen, Sides, needed_later, no_numbers, sides, users
+from .seen import EVERYWHERE, ForwardRecord, Sides, needed_later, no_numbers, sides, users
 from .strategy import StrategyError
 
 PREFIX = blocks.STAGE
 
 
-class Stage(nn.Module):
+class StrategyStage(nn.Module):
     """One stage of a pipeline."""
 
     def __init__(self, model: nn.Module, ends: "_Ends", *, is_first: bool) -> None:
@@ -140,7 +140,7 @@ def split(
     """Return stages by number; the model must not be used afterwards."""
     device = next(model.parameters()).device
     args, named = batches.arguments_of(batches.each(lambda one: one.to(device), sample))
-    seen = Seen(model, model_blocks, args, named)
+    seen = ForwardRecord(model, model_blocks, args, named)
     order = list(model_blocks)
     outside = sides(model, seen, order)
     sides_of_weights = users(model, seen, outside.loose)
@@ -173,8 +173,13 @@ def _like(model: nn.Module) -> nn.Module:
 
 
 def _stage(
-    model: nn.Module, seen: Seen, order: list[str], bounds: tuple[int, int], outside: Sides, device: torch.device
-) -> Stage:
+    model: nn.Module,
+    seen: ForwardRecord,
+    order: list[str],
+    bounds: tuple[int, int],
+    outside: Sides,
+    device: torch.device,
+) -> StrategyStage:
     first, end = bounds
     ends = _Ends(order[end - 1] if end < len(order) else "")
     for place, name in enumerate(order):
@@ -189,4 +194,4 @@ def _stage(
         output = output[0] if isinstance(output, tuple) else output
         elsewhere = _Elsewhere(model.get_submodule(name), device, tuple(output.shape), output.dtype)
         blocks.replace(model, name, elsewhere)
-    return Stage(model, ends, is_first=first == 0)
+    return StrategyStage(model, ends, is_first=first == 0)

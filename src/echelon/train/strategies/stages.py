@@ -86,7 +86,7 @@ def split(
 
 def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Return the blocks that a stage has, by their names in it."""
-    prefix = blocks.STAGE if isinstance(part, stage_modules.Stage) else ""
+    prefix = blocks.STAGE if isinstance(part, stage_modules.StrategyStage) else ""
     own = {prefix + name: part.get_submodule(prefix + name) for name in model_blocks}
     return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
 
@@ -94,7 +94,7 @@ def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> dict[s
 def watch(parts: Iterable[nn.Module]) -> None:
     """Let stages keep the output of their last block, now that the blocks are final."""
     for part in parts:
-        if isinstance(part, stage_modules.Stage):
+        if isinstance(part, stage_modules.StrategyStage):
             part.watch()
 
 

@@ -19,7 +19,7 @@ from .strategy import StrategyError
 NUM_NAMED = 5
 
 
-class Entry(NamedTuple):
+class TensorOwner(NamedTuple):
     """One tensor of the whole model, and which rank of the pipeline has it."""
 
     stage_rank: int
@@ -74,7 +74,7 @@ def write(path: str, local: Mapping[str, Any], axes: Axes, order: Sequence[str])
         safetensors.write_stream(file, specs, wholes)
 
 
-def _wholes(local: Mapping[str, Any], entries: Mapping[str, Entry], axes: Axes) -> Iterator[torch.Tensor]:
+def _wholes(local: Mapping[str, Any], entries: Mapping[str, TensorOwner], axes: Axes) -> Iterator[torch.Tensor]:
     """Yield the whole tensors in the order of the entries on the main rank; elsewhere, take part."""
     mine = each_whole([local[name] for name in entries if name in local])
     for name, entry in entries.items():
@@ -83,8 +83,8 @@ def _wholes(local: Mapping[str, Any], entries: Mapping[str, Entry], axes: Axes) 
             yield value
 
 
-def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> dict[str, Entry]:
-    mine = {name: Entry(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
+def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> dict[str, TensorOwner]:
+    mine = {name: TensorOwner(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
         mine = {name: entry for part in reversed(every) for name, entry in part.items()}
@@ -92,7 +92,7 @@ def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> dict
     return dict(sorted(mine.items(), key=lambda item: (known.get(item[0], len(known)), item[0])))
 
 
-def _from_stage(value: Any, entry: Entry, axes: Axes) -> Any:
+def _from_stage(value: Any, entry: TensorOwner, axes: Axes) -> Any:
     """Bring a tensor to the main rank from the stage that has it."""
     source = axes.rank_at_stage(entry.stage_rank)
     if source == 0 or axes.world.rank not in (0, source):

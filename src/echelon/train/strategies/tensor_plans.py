@@ -34,7 +34,7 @@ OF_ATTENTION = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weigh
 """The weights of nn.MultiheadAttention that belong to no inner module."""
 
 
-class Cut(NamedTuple):
+class CutModule(NamedTuple):
     """A module with cut weights: its first layers are cut along their outputs, its last layers along their inputs."""
 
     first: tuple[str, ...]
@@ -166,13 +166,13 @@ def is_known(model: nn.Module) -> bool:
     return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(model_blocks[name], name) for name in model_blocks)
 
 
-def cuts_of(block: nn.Module, prefix: str) -> dict[str, Cut]:
+def cuts_of(block: nn.Module, prefix: str) -> dict[str, CutModule]:
     """Return the modules of a block that have known layers: the innermost that hold both layers of a pair."""
     cuts = {}
     for name, module in block.named_modules():
         path = f"{prefix}.{name}" if name else prefix
         if isinstance(module, nn.MultiheadAttention):
-            cuts[path] = Cut((), ("out_proj",))
+            cuts[path] = CutModule((), ("out_proj",))
             continue
         calls_nothing = isinstance(module, (nn.ModuleDict, nn.ModuleList))  # its owner calls the layers
         linears = [child for child, one in module.named_children() if isinstance(one, nn.Linear)]
@@ -180,9 +180,9 @@ def cuts_of(block: nn.Module, prefix: str) -> dict[str, Cut]:
             begins = tuple(one for one in linears if one in first)
             ends = tuple(one for one in linears if one in last and one not in begins)
             if begins and ends:
-                cuts[path] = Cut(begins, ends, calls_nothing)
+                cuts[path] = CutModule(begins, ends, calls_nothing)
         if isinstance(module, nn.Sequential) and len(linears) == 2 and path not in cuts:
-            cuts[path] = Cut((linears[0],), (linears[1],))
+            cuts[path] = CutModule((linears[0],), (linears[1],))
     return {
         path: cut._replace(by_layer=cut.by_layer or any(other.startswith(path + ".") for other in cuts))
         for path, cut in cuts.items()
@@ -224,7 +224,7 @@ def refuse_dropout(module: nn.Module, name: str, axes: Axes) -> None:
             )
 
 
-def _cut(module: nn.Module, cut: Cut, axes: Axes) -> None:
+def _cut(module: nn.Module, cut: CutModule, axes: Axes) -> None:
     """Place the weights of one attention or MLP; its own code computes with DTensors from then on."""
     from torch.distributed.tensor import Replicate, Shard
 
@@ -303,7 +303,7 @@ def _laid_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
 
 
-def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, Cut], model: nn.Module, axes: Axes) -> None:
+def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, CutModule], model: nn.Module, axes: Axes) -> None:
     """Cut sequences from the first block to the last: norms and sums between the cut layers compute their part."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module

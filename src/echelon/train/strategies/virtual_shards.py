@@ -16,7 +16,7 @@ from torch import nn
 
 from ...pytorch import internals
 from ..exact import tree
-from ..exact.tree import Weights, own_rows
+from ..exact.tree import WeightGradients, own_rows
 from ..rng.generators import Generators, seed_again
 from ..wire import gather, messages
 from ..wire.gather import is_dtensor, whole
@@ -61,10 +61,10 @@ class VirtualShards:
         self._axes = axes
         self._parts = parts
         self._trained = list(trained)
-        self._seeds = Seeds(parts, block_names)
+        self._seeds = BlockSeeds(parts, block_names)
         self._fingerprints = Fingerprints(axes, trained)
         self._weights = {
-            number: Weights(
+            number: WeightGradients(
                 [one for one in part.parameters() if one.requires_grad],
                 [part] if axes.strategy.is_fully_sharded else (),
             )
@@ -198,7 +198,7 @@ def _version(gradient: object) -> int:
 
 def _sum_of(losses: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return the sum of losses along the tree; None without losses."""
-    total = tree.Sum()
+    total = tree.TreeSum()
     for loss in losses:
         total.add([loss.float().clone()])
     return total.local[0] if losses else None
@@ -209,7 +209,7 @@ _MOST_ELEMENTS = 1024  # of each tensor
 _MODULUS = 1 << 40
 
 
-class Seeds:
+class BlockSeeds:
     """Seeds random numbers anew before and after each block, so that a stage draws the numbers of one device."""
 
     def __init__(self, parts: Mapping[int, nn.Module], block_names: Sequence[str]) -> None:

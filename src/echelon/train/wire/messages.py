@@ -111,7 +111,7 @@ class To(NamedTuple):
     rank: int
 
 
-class Exchange:
+class TensorExchange:
     """Sends and receives tensors at the same time; all tensors of a rank are of one device."""
 
     def __init__(self, sends: Sequence[To], receives: Sequence[To], *, group: Any = None, tag: int = 0) -> None:

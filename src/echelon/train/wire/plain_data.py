@@ -27,7 +27,7 @@ import torch
 from ..scaling_error import ScalingError
 
 
-class Row(NamedTuple):
+class KindRow(NamedTuple):
     """A kind of value; take_apart() handles kinds that name no class here."""
 
     kind: Any
@@ -113,26 +113,26 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-_ROWS: dict[str, Row] = {
-    "complex": Row(complex, lambda one: (one.real, one.imag), complex),
-    "slice": Row(slice, lambda one: (one.start, one.stop, one.step), slice),
-    "range": Row(range, lambda one: (one.start, one.stop, one.step), range),
-    "dtype": Row(torch.dtype, lambda one: (str(one).rpartition(".")[2],), _dtype),
-    "device": Row(torch.device, lambda one: (str(one),), torch.device),
-    "date": Row(datetime.date, lambda one: (one.isoformat(),), datetime.date.fromisoformat),
-    "datetime": Row(datetime.datetime, lambda one: (one.isoformat(),), datetime.datetime.fromisoformat),
-    "timedelta": Row(datetime.timedelta, lambda one: (one.days, one.seconds, one.microseconds), datetime.timedelta),
-    "decimal": Row(decimal.Decimal, lambda one: (str(one),), decimal.Decimal),
-    "fraction": Row(fractions.Fraction, lambda one: (one.numerator, one.denominator), fractions.Fraction),
-    "uuid": Row(uuid.UUID, lambda one: (str(one),), uuid.UUID),
-    "finished": Row(
+_ROWS: dict[str, KindRow] = {
+    "complex": KindRow(complex, lambda one: (one.real, one.imag), complex),
+    "slice": KindRow(slice, lambda one: (one.start, one.stop, one.step), slice),
+    "range": KindRow(range, lambda one: (one.start, one.stop, one.step), range),
+    "dtype": KindRow(torch.dtype, lambda one: (str(one).rpartition(".")[2],), _dtype),
+    "device": KindRow(torch.device, lambda one: (str(one),), torch.device),
+    "date": KindRow(datetime.date, lambda one: (one.isoformat(),), datetime.date.fromisoformat),
+    "datetime": KindRow(datetime.datetime, lambda one: (one.isoformat(),), datetime.datetime.fromisoformat),
+    "timedelta": KindRow(datetime.timedelta, lambda one: (one.days, one.seconds, one.microseconds), datetime.timedelta),
+    "decimal": KindRow(decimal.Decimal, lambda one: (str(one),), decimal.Decimal),
+    "fraction": KindRow(fractions.Fraction, lambda one: (one.numerator, one.denominator), fractions.Fraction),
+    "uuid": KindRow(uuid.UUID, lambda one: (str(one),), uuid.UUID),
+    "finished": KindRow(
         subprocess.CompletedProcess,
         lambda one: (one.args, one.returncode, one.stdout, one.stderr),
         subprocess.CompletedProcess,
     ),
-    "path": Row(None, None, pathlib.Path),
-    "headers": Row(None, None, _headers),
-    "numpy": Row(None, None, _array),
+    "path": KindRow(None, None, pathlib.Path),
+    "headers": KindRow(None, None, _headers),
+    "numpy": KindRow(None, None, _array),
 }
 _NAMES = {row.kind: name for name, row in _ROWS.items() if row.kind is not None}
 

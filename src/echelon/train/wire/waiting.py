@@ -31,7 +31,7 @@ END_SECONDS = 5.0
 _ASKED = "asked"
 
 
-class Stand(NamedTuple):
+class WaitingPlace(NamedTuple):
     """Where a rank stands."""
 
     seconds: float
@@ -81,7 +81,7 @@ class Waits:
             except RuntimeError:
                 return  # the store is gone: the run ends
 
-    def _look(self) -> Stand | None:
+    def _look(self) -> WaitingPlace | None:
         frame = _of_others(sys._current_frames().get(self._thread_id))
         if frame is None:
             return None
@@ -90,9 +90,9 @@ class Waits:
             self._mark, self._since = mark, time.monotonic()
         code = frame.f_code
         call = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, collective {mark[2]}"
-        return Stand(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame), call)
+        return WaitingPlace(time.monotonic() - self._since, str(lines.of_frame(frame)), _is_shared(frame), call)
 
-    def _speak(self, stand: Stand) -> None:
+    def _speak(self, stand: WaitingPlace) -> None:
         """Ask the others if this rank has waited too long; answer the ranks that ask. Rank 0 prints the result."""
         asked = int(self._store.compare_set(_ASKED, "", "") or 0)  # reads: `get` would wait for a key just deleted
         if not asked and stand.is_waiting and stand.seconds >= STILL_SECONDS:
@@ -109,20 +109,20 @@ class Waits:
             self._store.set(_ASKED, "")
             self._judge(stands)
 
-    def _answers(self, number: int) -> dict[int, Stand]:
+    def _answers(self, number: int) -> dict[int, WaitingPlace]:
         """Return the places of the ranks that answer."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        stands: dict[int, Stand] = {}
+        stands: dict[int, WaitingPlace] = {}
         while len(stands) < self._num_ranks and time.monotonic() < deadline and not self._end.is_set():
             for rank in set(range(self._num_ranks)) - set(stands):
                 key = f"{number}/{rank}"
                 if self._store.check([key]):
-                    stands[rank] = Stand(*json.loads(self._store.get(key)))
+                    stands[rank] = WaitingPlace(*json.loads(self._store.get(key)))
                     self._store.delete_key(key)
             self._end.wait(0.1)
         return stands
 
-    def _judge(self, stands: dict[int, Stand]) -> None:
+    def _judge(self, stands: dict[int, WaitingPlace]) -> None:
         """Refuse if all ranks wait where they waited in the last round; else print which rank waits for which."""
         waiting = {rank: one for rank, one in stands.items() if one.is_waiting and one.seconds >= STILL_SECONDS / 2}
         places = {rank: (one.place, one.call) for rank, one in waiting.items()}

@@ -144,7 +144,7 @@ PATIENCE_SECONDS = 20.0  # for ranks that have not finished the last step
 _open = open  # before it is hooked: each rank writes its own file
 
 
-def leave_word(folder: str, rank: int, step: int) -> None:
+def mark_last_step(folder: str, rank: int, step: int) -> None:
     """Write that this rank has made its last step."""
     with _open(os.path.join(folder, f"ended-{rank}"), "w") as file:
         file.write(f"{step}\n")

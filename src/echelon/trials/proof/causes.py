@@ -5,15 +5,24 @@ from collections.abc import Callable, Sequence
 from echelon.orders.records import BUFFER, GRADIENT, INITIAL, PARAMETER
 from echelon.train.check.factors import meaning
 from echelon.trials.proof import exchange, factors
-from echelon.trials.proof.evidence import HAS_SHAPE, NOT_THERE, Case, Difference, bare, copies, on_ranks, relative
+from echelon.trials.proof.evidence import (
+    HAS_SHAPE,
+    NOT_THERE,
+    FirstDifference,
+    Recordings,
+    bare,
+    copies,
+    on_ranks,
+    relative,
+)
 from echelon.trials.proof.findings import digest
 from echelon.trials.proof.tensors import Tensor, is_near, is_same, multiple
 
 _ALIKE = 1e-5  # relative: numbers that several ranks have of one thing
-Cause = Callable[[Difference, Case], str]
+Cause = Callable[[FirstDifference, Recordings], str]
 
 
-def of(difference: Difference, case: Case) -> str:
+def of(difference: FirstDifference, case: Recordings) -> str:
     """Return the likeliest cause of a difference."""
     for cause in _CAUSES:
         text = cause(difference, case)
@@ -23,7 +32,7 @@ def of(difference: Difference, case: Case) -> str:
     return meaning_of(difference.factor, case.num_ranks)
 
 
-def _of_learning_rate(difference: Difference, case: Case) -> str:
+def _of_learning_rate(difference: FirstDifference, case: Recordings) -> str:
     if difference.tensor != "learning rate":
         return ""
     of_ranks = [[row["learning_rates"] for row in rows] for rows in case.several.by_rank]
@@ -44,7 +53,7 @@ def _is_faster(fast: list[float], slow: list[float], times: int) -> bool:
     return len(set(steps)) > 1 and all(relative(*rates) < _ALIKE for rates in zip(steps, fast, strict=False))
 
 
-def _of_tensors_there(difference: Difference, case: Case) -> str:
+def _of_tensors_there(difference: FirstDifference, case: Recordings) -> str:
     """Return why one of the two runs has no such tensor: it has no gradient, or the model is another one."""
     if HAS_SHAPE in difference.why:
         return factors.OTHER_MODEL
@@ -62,7 +71,7 @@ def _of_tensors_there(difference: Difference, case: Case) -> str:
     return factors.NO_GRADIENT if difference.tensor.startswith(GRADIENT) and has_both else factors.OTHER_MODEL
 
 
-def _of_start(difference: Difference, case: Case) -> str:
+def _of_start(difference: FirstDifference, case: Recordings) -> str:
     """Return why the first weights differ: between the ranks, or all ranks have those of another model."""
     if not difference.tensor.startswith(INITIAL):
         return ""
@@ -77,7 +86,7 @@ def _of_start(difference: Difference, case: Case) -> str:
     return factors.START_OF_ONE_RANK if is_on_some else factors.OTHER_START
 
 
-def _of_buffers(difference: Difference, case: Case) -> str:
+def _of_buffers(difference: FirstDifference, case: Recordings) -> str:
     """Return why a buffer or a frozen weight differs: statistics of a rank's samples, or no rank sends it."""
     label = difference.tensor
     if not label.startswith((BUFFER, PARAMETER)) or difference.step > len(case.several.rows):
@@ -99,16 +108,16 @@ def _differ(tensors: Sequence[Tensor]) -> bool:
     return any(tensor.shape == tensors[0].shape and not is_same(tensor, tensors[0]) for tensor in tensors)
 
 
-def _batch_norms(case: Case) -> list[str]:
+def _batch_norms(case: Recordings) -> list[str]:
     names: list[str] = case.several.facts[0].get("batch_norms", [])
     return [] if case.is_synced else names
 
 
-def _of_batch_norm(name: str, case: Case) -> str:
+def _of_batch_norm(name: str, case: Recordings) -> str:
     return factors.OF_BATCH_NORM % name + (factors.SYNCED_BY_SCRIPT if case.is_own else factors.OTHER_NORM)
 
 
-def _of_samples(difference: Difference, case: Case) -> str:
+def _of_samples(difference: FirstDifference, case: Recordings) -> str:
     """Return why the ranks trained on other samples than one device."""
     oracle, several = case.rows(difference.step)
     if not case.is_own or not any(rank["samples"] for rank in several["ranks"]) or digest(oracle) == digest(several):
@@ -116,7 +125,7 @@ def _of_samples(difference: Difference, case: Case) -> str:
     return _of_epochs(case) or _of_drawn_twice(case) or factors.OTHER_SAMPLES
 
 
-def _of_epochs(case: Case) -> str:
+def _of_epochs(case: Recordings) -> str:
     for loaders in zip(*(facts.get("loaders", []) for facts in case.several.facts), strict=False):
         of_ranks = [loader["epochs"] for loader in loaders]
         if any(epochs != of_ranks[0][: len(epochs)] for epochs in of_ranks[1:]):
@@ -128,7 +137,7 @@ def _of_epochs(case: Case) -> str:
     return ""
 
 
-def _of_drawn_twice(case: Case) -> str:
+def _of_drawn_twice(case: Recordings) -> str:
     """Detect samples that several ranks draw in one pass: more of them than make the ranks' numbers even."""
     steps = _of_first_pass(case)
     drawn = [{sample for row in rows[:steps] for sample in row["drawn"]} for rows in case.several.by_rank]
@@ -137,14 +146,14 @@ def _of_drawn_twice(case: Case) -> str:
     return factors.DRAWN_TWICE % (twice, total) if twice > case.num_ranks - 1 else ""
 
 
-def _of_first_pass(case: Case) -> int:
+def _of_first_pass(case: Recordings) -> int:
     """Return the step with which the first pass over the data ends."""
     loaders = case.several.facts[0].get("loaders", [])
     later = [loader["began"][1] - 1 for loader in loaders if loader["is_for_training"] and len(loader["began"]) > 1]
     return min(later, default=len(case.several.rows))
 
 
-def _of_steps_before(difference: Difference, case: Case) -> str:
+def _of_steps_before(difference: FirstDifference, case: Recordings) -> str:
     """Detect a gradient that still contains the gradient of the step before."""
     label = difference.tensor
     if not label.startswith(GRADIENT) or difference.step != 2:
@@ -159,7 +168,7 @@ def _of_steps_before(difference: Difference, case: Case) -> str:
     return ""
 
 
-def _of_updates(difference: Difference, case: Case) -> str:
+def _of_updates(difference: FirstDifference, case: Recordings) -> str:
     """Detect a parameter that ranks do not update, or update differently."""
     label = difference.tensor
     if not label.startswith(PARAMETER) or difference.step > 2:
@@ -173,25 +182,25 @@ def _of_updates(difference: Difference, case: Case) -> str:
     return factors.UPDATED_APART if _differ(copies(label, after)) else ""
 
 
-def _of_states(difference: Difference, case: Case) -> str:
+def _of_states(difference: FirstDifference, case: Recordings) -> str:
     """Detect ranks whose optimizers have different states."""
     states = copies(difference.tensor, case.several.tensors(difference.step, "states"))
     return factors.OWN_STATE if _differ(states) else ""
 
 
-def _of_passes(difference: Difference, case: Case) -> str:
+def _of_passes(difference: FirstDifference, case: Recordings) -> str:
     """Detect a loss that is divided by another number of backward passes than the ranks make."""
     oracle, several = (row["passes"] for row in case.rows(difference.step))
     is_ratio = oracle != several and several and oracle and abs(difference.factor * oracle / several - 1) < 1e-2
     return factors.PASSES % (oracle, several) if is_ratio else ""
 
 
-def _of_exchange(difference: Difference, case: Case) -> str:
+def _of_exchange(difference: FirstDifference, case: Recordings) -> str:
     is_of_tensor = difference.tensor not in ("learning rate", "")
     return exchange.of(difference, case) if case.is_own and is_of_tensor else ""
 
 
-def _of_whole_batch(difference: Difference, case: Case) -> str:
+def _of_whole_batch(difference: FirstDifference, case: Recordings) -> str:
     """Return which part of a script uses the whole batch, or random numbers."""
     if difference.factor:
         return _of_scale(difference, case)
@@ -208,7 +217,7 @@ def _of_whole_batch(difference: Difference, case: Case) -> str:
     return _of_losses(difference, case)
 
 
-def _of_scale(difference: Difference, case: Case) -> str:
+def _of_scale(difference: FirstDifference, case: Recordings) -> str:
     """Detect gradients that are all scaled by one number of no known meaning, though the loss is right."""
     oracle, several = case.rows(difference.step)
     known = [case.num_ranks**power for power in (-2, -1, -0.5, 0.5, 1, 2)]
@@ -221,7 +230,7 @@ def _of_scale(difference: Difference, case: Case) -> str:
     return factors.SCALED_WHOLE if len(ratios) > 1 and is_whole else ""
 
 
-def _of_backward(case: Case) -> str:
+def _of_backward(case: Recordings) -> str:
     """Return the last layer whose gradient is right, where the forward pass is right and the backward pass is not."""
     if relative(case.oracle.rows[0]["loss"], case.several.rows[0]["loss"]) > _ALIKE:
         return ""
@@ -233,7 +242,7 @@ def _of_backward(case: Case) -> str:
     return ""
 
 
-def _of_losses(difference: Difference, case: Case) -> str:
+def _of_losses(difference: FirstDifference, case: Recordings) -> str:
     """Return a mean of means by the losses alone, where the gradients of each rank are not known."""
     losses = [rank["loss"] for rank in case.several.rows[0]["ranks"]]
     loss = case.oracle.rows[0]["loss"]

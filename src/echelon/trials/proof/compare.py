@@ -16,9 +16,9 @@ from echelon.trials.proof import causes, factors, findings, forward, prints, sco
 from echelon.trials.proof.evidence import (
     HAS_SHAPE,
     NOT_THERE,
-    Case,
-    Difference,
-    Recording,
+    FirstDifference,
+    RecordedRun,
+    Recordings,
     Row,
     copies,
     relative,
@@ -38,14 +38,14 @@ QUANTITIES = ("learning_rate", "loss", "gradient_norm")
 def main(argv: list[str]) -> int:
     """Print the verdict of three records; of a single record, where the others are missing, what it shows by itself."""
     if argv[0] == "--alone":
-        alone = findings.alone(Recording(argv[1], int(argv[2])))
+        alone = findings.alone(RecordedRun(argv[1], int(argv[2])))
         sys.stdout.write(json.dumps(_told(alone) if alone else {}) + "\n")
         return 0
     num_ranks = int(argv[3])
-    oracle, reordered, several = Recording(argv[0], 1), Recording(argv[1], 1), Recording(argv[2], num_ranks)
+    oracle, reordered, several = RecordedRun(argv[0], 1), RecordedRun(argv[1], 1), RecordedRun(argv[2], num_ranks)
     several.align(oracle.tensors(1, "start")[0])
     words = argv[4:]
-    case = Case(
+    case = Recordings(
         oracle, reordered, several, num_ranks, is_own="own" in words, is_synced="synced" in words,
         is_noisy="noisy" in words,
     )  # fmt: skip
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def verdict(case: Case) -> dict[str, Any]:
+def verdict(case: Recordings) -> dict[str, Any]:
     """Return the verdict, the figures of every step, and the first difference."""
     result: dict[str, Any] = {"verdict": UNKNOWN, "why": "", "hint": "", "meaning": "", "steps": [], "tensors": []}
     stray = relative(case.oracle.rows[0]["loss"], case.reordered.rows[0]["loss"])
@@ -74,14 +74,14 @@ def verdict(case: Case) -> dict[str, Any]:
     result["tensors"] = tensors = list(_tensors(case))
     wrong = (row for row in tensors if not row["difference"] <= row["bound"])
     of_tensors = (
-        Difference(row["step"], row["tensor"], row["factor"], f"{row['tensor']} {row['how']}") for row in wrong
+        FirstDifference(row["step"], row["tensor"], row["factor"], f"{row['tensor']} {row['how']}") for row in wrong
     )
     difference = _first(number, next(of_tensors, None))
     may_be_rounding = _may_be_rounding(difference, case)
     counts = len(case.oracle.rows), len(case.several.rows)
     if difference is None and counts[0] != counts[1]:
         why = "one device makes {} steps, but this run makes {}".format(*counts)
-        difference = Difference(min(counts) + 1, "", 0.0, why)
+        difference = FirstDifference(min(counts) + 1, "", 0.0, why)
     is_alone = alone is not None and (difference is None or alone.step <= difference.step)
     nothing = None if is_alone else scope.without_values(case)
     if difference is None and nothing is None:
@@ -101,7 +101,7 @@ def verdict(case: Case) -> dict[str, Any]:
     return {**result, "verdict": EQUAL if is_equal else WITHIN, "num_telling": len(telling), **kept}
 
 
-def _may_be_rounding(difference: Difference | None, case: Case) -> bool:
+def _may_be_rounding(difference: FirstDifference | None, case: Recordings) -> bool:
     """Say whether an optimizer may have made this difference of rounding: numbers that agree in the first step.
 
     Half precision rounds, and skips steps, in ways that a run in float64 does not have.
@@ -112,13 +112,13 @@ def _may_be_rounding(difference: Difference | None, case: Case) -> bool:
     return is_number and NOT_THERE not in difference.why and HAS_SHAPE not in difference.why
 
 
-def _told(difference: Difference) -> dict[str, Any]:
+def _told(difference: FirstDifference) -> dict[str, Any]:
     return {"verdict": WRONG, "first_step": difference.step, "tensor": difference.tensor, "factor": difference.factor,
             "why": difference.why, "meaning": difference.meaning,
             "is_of_batch_norm": difference.meaning.endswith(factors.OTHER_NORM)}  # fmt: skip
 
 
-def _explained(difference: Difference | None, case: Case) -> Difference | None:
+def _explained(difference: FirstDifference | None, case: Recordings) -> FirstDifference | None:
     """Return a difference with its cause, at its first place in the forward pass."""
     if difference is None:
         return None
@@ -128,10 +128,10 @@ def _explained(difference: Difference | None, case: Case) -> Difference | None:
     return difference if difference.meaning else difference._replace(meaning=causes.of(difference, case))
 
 
-def _steps(case: Case) -> tuple[list[Row], Difference | None]:
+def _steps(case: Recordings) -> tuple[list[Row], FirstDifference | None]:
     """Compare the numbers of every step: the three quantities, and the norm of each gradient."""
     steps: list[Row] = []
-    difference: Difference | None = None
+    difference: FirstDifference | None = None
     strays = dict.fromkeys(QUANTITIES, 0.0)
     strays_of_norms: dict[str, float] = {}
     floor = _floor(case, FLOOR)
@@ -155,37 +155,39 @@ def _steps(case: Case) -> tuple[list[Row], Difference | None]:
     return steps, difference
 
 
-def _floor(case: Case, floor: float) -> float:
+def _floor(case: Recordings, floor: float) -> float:
     """Return the least bound; with half precision it is the rounding of each rank's sums."""
     epsilon = _epsilon(case)
     return floor if epsilon < HALF else max(floor, 4 * epsilon)
 
 
-def _epsilon(case: Case) -> float:
+def _epsilon(case: Recordings) -> float:
     """Return the last bit of the coarsest dtype in which the script computes."""
     return max(float(recording.facts[0].get("eps", 0.0)) for recording in (case.oracle, case.several))
 
 
-def _of_number(name: str, oracle: Row, several: Row) -> Difference:
+def _of_number(name: str, oracle: Row, several: Row) -> FirstDifference:
     wanted, number, name = oracle[name], several[name], name.replace("_", " ")
     if wanted is None or number is None or not wanted:
-        return Difference(oracle["step"], "", 0.0, f"the {name} is {wanted} on one device, but {number} here")
+        return FirstDifference(oracle["step"], "", 0.0, f"the {name} is {wanted} on one device, but {number} here")
     why = f"the {name} is {number:.7g}, but {wanted:.7g} on one device: {times(number / wanted)} times as large"
-    return Difference(oracle["step"], name, number / wanted, why)
+    return FirstDifference(oracle["step"], name, number / wanted, why)
 
 
-def _of_rates(oracle: Row, several: Row) -> Difference | None:
+def _of_rates(oracle: Row, several: Row) -> FirstDifference | None:
     """Return the first learning rate that differs, of any group and rank."""
     for rank, row in enumerate(several["ranks"]):
         for group, (wanted, rate) in enumerate(zip(oracle["learning_rates"], row["learning_rates"], strict=False)):
             if relative(wanted, rate) > FLOOR:
                 where = f" of group {group}" if group else ""
                 why = f"the learning rate{where} is {rate:.7g} on rank {rank}, but {wanted:.7g} on one device"
-                return Difference(oracle["step"], "learning rate", rate / wanted if wanted else 0.0, why)
+                return FirstDifference(oracle["step"], "learning rate", rate / wanted if wanted else 0.0, why)
     return None
 
 
-def _of_norms(rows: tuple[Row, Row, Row], strays: dict[str, float], common: float, floor: float) -> Difference | None:
+def _of_norms(
+    rows: tuple[Row, Row, Row], strays: dict[str, float], common: float, floor: float
+) -> FirstDifference | None:
     """Return the first gradient whose norm differs, on any rank, where not all of it was kept."""
     oracle, reordered, several = rows
     for name, wanted in oracle["norms"].items():
@@ -198,11 +200,11 @@ def _of_norms(rows: tuple[Row, Row, Row], strays: dict[str, float], common: floa
                 factor = norm / wanted if norm and wanted else 0.0
                 where = f" on rank {rank}" if rank > 0 else ""
                 why = f"the norm of the gradient of {name} is {times(factor)} times as large{where}"
-                return Difference(oracle["step"], GRADIENT + name, factor, why)
+                return FirstDifference(oracle["step"], GRADIENT + name, factor, why)
     return None
 
 
-def _tensors(case: Case) -> Iterator[Row]:
+def _tensors(case: Recordings) -> Iterator[Row]:
     """Compare all tensors at the steps that were kept."""
     strays: dict[str, float] = {}
     floor = _floor(case, 10 * FLOOR)
@@ -229,7 +231,7 @@ def _tensors(case: Case) -> Iterator[Row]:
         yield from _surplus(step, kind, oracle, several)
 
 
-def _add_held(case: Case, step: int, alone: tuple[Tensors, Tensors], several: list[Tensors]) -> None:
+def _add_held(case: Recordings, step: int, alone: tuple[Tensors, Tensors], several: list[Tensors]) -> None:
     """Add parameters that ranks use but do not train, as one device has them; drop parameters that no module uses."""
     for tensors, calls in zip(several, case.several.activation_traces(), strict=False):
         used = {call["module"] for call in calls}
@@ -282,7 +284,7 @@ def _compared(wanted: Tensor, tensor: Tensor, negligible: float) -> Row:
     return {"difference": difference, "factor": 0.0, "how": f"differs by {difference:.2g} of its norm"}
 
 
-def _first(number: Difference | None, tensor: Difference | None) -> Difference | None:
+def _first(number: FirstDifference | None, tensor: FirstDifference | None) -> FirstDifference | None:
     """Return the earlier difference; in one step a tensor says more than a number, except for the learning rate."""
     if number is None or tensor is None:
         return number or tensor

@@ -15,7 +15,7 @@ _MOST_BLOCKS = 3  # of a cut tensor, such as queries, keys and values in one
 Row = dict[str, Any]
 
 
-class Cut(NamedTuple):
+class TensorCut(NamedTuple):
     """How the pieces of several ranks make one tensor: each of its blocks is cut along a dim."""
 
     dim: int
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
         return joined([of_piece[block] for block in range(self.num_blocks) for of_piece in blocks], self.dim)
 
 
-class Recording:
+class RecordedRun:
     """A recorded run: its steps, and the facts that its ranks noticed."""
 
     def __init__(self, folder: str, num_ranks: int) -> None:
@@ -39,7 +39,7 @@ class Recording:
         self.by_rank: list[list[Row]] = [[json.loads(line) for line in lines] for lines in steps]
         self.facts = [self._json(records.FACTS_FILE % rank) for rank in range(num_ranks)]
         self.about = self._json(records.ABOUT)
-        self.cuts: dict[str, Cut] = {}
+        self.cuts: dict[str, TensorCut] = {}
         """By name, the tensors that the script cuts without DTensor."""
         self._names: list[dict[str, str]] = [{} for _ in range(num_ranks)]
         self.rows = self._merged()
@@ -181,10 +181,10 @@ def _aliases(start: Tensors, oracle: Tensors) -> dict[str, str]:
     return names
 
 
-def _cut(pieces: list[Tensor], whole: Tensor) -> Cut | None:
+def _cut(pieces: list[Tensor], whole: Tensor) -> TensorCut | None:
     """Return how pieces make a whole; of several cuts with the right shape, the cut that comes nearest."""
     nearest, least = None, float("inf")
-    for cut in (Cut(dim, num_blocks) for num_blocks in range(1, _MOST_BLOCKS + 1) for dim in range(whole.dim())):
+    for cut in (TensorCut(dim, num_blocks) for num_blocks in range(1, _MOST_BLOCKS + 1) for dim in range(whole.dim())):
         tensor = cut.joined(pieces)
         if tensor is not None and tensor.shape == whole.shape and distance(tensor, whole) < least:
             nearest, least = cut, distance(tensor, whole)
@@ -194,7 +194,7 @@ def _cut(pieces: list[Tensor], whole: Tensor) -> Cut | None:
 NOT_THERE, HAS_SHAPE = "is not there", "has the shape "
 
 
-class Difference(NamedTuple):
+class FirstDifference(NamedTuple):
     """The first place where two trainings differ by more than rounding."""
 
     step: int
@@ -204,12 +204,12 @@ class Difference(NamedTuple):
     meaning: str = ""
 
 
-class Case(NamedTuple):
+class Recordings(NamedTuple):
     """The recordings of one device, of one device with its samples in another order, and of several ranks."""
 
-    oracle: Recording
-    reordered: Recording
-    several: Recording
+    oracle: RecordedRun
+    reordered: RecordedRun
+    several: RecordedRun
     num_ranks: int
     is_own: bool  # the script distributes itself
     is_synced: bool = False  # BatchNorm takes its statistics from the samples of all ranks (--sync-bn)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from echelon.orders.records import GRADIENT
 from echelon.trials.proof import factors
-from echelon.trials.proof.evidence import Case, Difference, bare, copies, on_ranks, times
+from echelon.trials.proof.evidence import FirstDifference, Recordings, bare, copies, on_ranks, times
 from echelon.trials.proof.tensors import NEAR, Tensor, Tensors, combination, is_near, multiple, total
 
 _EVEN = 1e-2  # relative: the difference of equal weights
 
 
-class Weights(NamedTuple):
+class RankWeights(NamedTuple):
     """A combination of the ranks' own gradients."""
 
     of_ranks: list[float]
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
         return sum(self.of_ranks)
 
 
-def of(difference: Difference, case: Case) -> str:
+def of(difference: FirstDifference, case: Recordings) -> str:
     """Return the cause that the exchange of gradients shows; empty where it shows nothing."""
     name = bare(difference.tensor)
     mismatch = _mismatch(case) or _of_groups(case, name)
@@ -51,7 +51,7 @@ def of(difference: Difference, case: Case) -> str:
     return _of_apart(name, oracle, several, local, case) or _of_mean(oracle, several, local, case)
 
 
-def _mismatch(case: Case) -> str:
+def _mismatch(case: Recordings) -> str:
     """Return a collective in which ranks give different tensors to one sum."""
     sequences = [[label for label, _ in facts.get("collectives", [])] for facts in case.several.facts]
     for labels in zip(*sequences, strict=False):
@@ -60,7 +60,7 @@ def _mismatch(case: Case) -> str:
     return ""
 
 
-def _of_groups(case: Case, name: str) -> str:
+def _of_groups(case: Recordings, name: str) -> str:
     """Detect that only some of the ranks sum their gradients, though each rank has other samples."""
     if not shares_data(case):
         return ""
@@ -69,14 +69,14 @@ def _of_groups(case: Case, name: str) -> str:
     return factors.SMALL_GROUP % (num_ranks, case.num_ranks) if num_ranks < case.num_ranks else ""
 
 
-def shares_data(case: Case) -> bool:
+def shares_data(case: Recordings) -> bool:
     """Say whether each rank has a whole model, and samples of its own."""
     ranks = case.several.rows[0]["ranks"]
     has_own = len({rank["digest"] for rank in ranks}) > 1 and all(rank["samples"] for rank in ranks)
     return has_own and not case.several.cuts
 
 
-def _of_apart(name: str, oracle: Tensors, several: list[Tensors], local: list[Tensors], case: Case) -> str:
+def _of_apart(name: str, oracle: Tensors, several: list[Tensors], local: list[Tensors], case: Recordings) -> str:
     """Return why ranks have different gradients after the exchange."""
     label = GRADIENT + name
     gradients, wanted = copies(label, several), oracle.get(label)
@@ -112,7 +112,7 @@ def _of_summed_pieces(wanted: Tensor | None, whole: list[tuple[int, Tensor]]) ->
     return factors.CUT_FACTOR % times(factor) if factor and abs(factor - 1) > NEAR else ""
 
 
-def _of_mean(oracle: Tensors, several: list[Tensors], local: list[Tensors], case: Case) -> str:
+def _of_mean(oracle: Tensors, several: list[Tensors], local: list[Tensors], case: Recordings) -> str:
     """Return how the ranks combine their gradients, where one device combines them otherwise."""
     used, wanted = _weights(several[0], local, oracle), _weights(oracle, local, oracle)
     if used is not None and used.is_exact and not used.are_even:
@@ -132,7 +132,7 @@ def _of_mean(oracle: Tensors, several: list[Tensors], local: list[Tensors], case
     return factors.NOT_OF_RANKS
 
 
-def _rows(case: Case) -> list[int]:
+def _rows(case: Recordings) -> list[int]:
     """Return how many samples each rank gives its model: of a batch that all of them draw it is a part."""
     traces = case.several.activation_traces()
     inputs = [next((call["in"] for call in calls if call["in"] is not None), None) for calls in traces]
@@ -151,17 +151,17 @@ def _of_even(used: float, wanted: float, num_ranks: int) -> str:
     return factors.of_loss(factor_of_loss * used, num_ranks)
 
 
-def _weights(target: Tensors, local: list[Tensors], oracle: Tensors) -> Weights | None:
+def _weights(target: Tensors, local: list[Tensors], oracle: Tensors) -> RankWeights | None:
     """Return the combination of the ranks' own gradients that comes nearest to a gradient."""
     shapes = {bare(label): wanted.shape for label, wanted in oracle.items() if label in target}
     names = [name for name, shape in shapes.items() if all(name in own and own[name].shape == shape for own in local)]
     if not names:
         return None
     parts = [[own[name] for name in names] for own in local]
-    return Weights(*combination([target[GRADIENT + name] for name in names], parts))
+    return RankWeights(*combination([target[GRADIENT + name] for name in names], parts))
 
 
-def _of_shards(oracle: Tensors, tensors: Tensors, case: Case) -> str:
+def _of_shards(oracle: Tensors, tensors: Tensors, case: Recordings) -> str:
     """Detect ranks that each scale their shard by another factor: by the norm of the shard."""
     ratios: list[float] = []
     for label, wanted in oracle.items():

@@ -3,15 +3,15 @@
 import itertools
 
 from echelon.orders.records import NUM_DIGESTS, READS, REMOVES
-from echelon.trials.proof.evidence import Case, Difference, Recording, Row
+from echelon.trials.proof.evidence import FirstDifference, RecordedRun, Recordings, Row
 
 
-def alone(several: Recording) -> Difference | None:
+def alone(several: RecordedRun) -> FirstDifference | None:
     """Return a mistake that needs no comparison with one device."""
     return _race(several) or _stale(several) or _uneven(several) or _same_epoch(several)
 
 
-def _race(several: Recording) -> Difference | None:
+def _race(several: RecordedRun) -> FirstDifference | None:
     """Return a file that one rank changes while another uses it, without a collective between the two."""
     uses: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
     for rank, facts in enumerate(several.facts):
@@ -30,11 +30,11 @@ def _race(several: Recording) -> Difference | None:
                 "either may come first: the file may not exist yet, be half written, or be an older one; "
                 "put torch.distributed.barrier() between the two"
             )
-            return Difference(max(1, step), name, 0.0, why, meaning)
+            return FirstDifference(max(1, step), name, 0.0, why, meaning)
     return None
 
 
-def _stale(several: Recording) -> Difference | None:
+def _stale(several: RecordedRun) -> FirstDifference | None:
     """Return a parameter that an optimizer has, that is in no model, and that never gets a gradient."""
     unowned = several.facts[0].get("unowned", []) if several.facts else []
     if several.rows and not any(row["norms"] for row in several.rows) and not unowned:
@@ -42,7 +42,7 @@ def _stale(several: Recording) -> Difference | None:
             "the optimizer changes nothing: the script removes the gradients before the step, or computes gradients of "
             "other parameters"
         )
-        return Difference(1, "", 0.0, "no parameter of the optimizer has a gradient in any step", meaning)
+        return FirstDifference(1, "", 0.0, "no parameter of the optimizer has a gradient in any step", meaning)
     for name in unowned:
         if several.rows and not any(name in row["norms"] for row in several.rows):
             why = f"{name} of the optimizer is in no model, and never has a gradient"
@@ -50,11 +50,11 @@ def _stale(several: Recording) -> Difference | None:
                 "the optimizer was made before the model got its present parameters: wrap or shard the model "
                 "first, then make the optimizer from its parameters"
             )
-            return Difference(1, name, 0.0, why, meaning)
+            return FirstDifference(1, name, 0.0, why, meaning)
     return None
 
 
-def _uneven(several: Recording) -> Difference | None:
+def _uneven(several: RecordedRun) -> FirstDifference | None:
     """Return a step that not all ranks make: one rank steps, and another goes on to its next backward pass."""
     counts = [len(rows) for rows in several.by_rank]
     skipped = next((row for row in several.rows if _is_skipped(row) and not _is_skipped(several.rows[0])), None)
@@ -71,14 +71,14 @@ def _uneven(several: Recording) -> Difference | None:
         "each rank decides by itself whether it steps: a gradient scaler finds an overflow in its own "
         "gradients, or the end depends on its own samples; decide together, by an all-reduce"
     )
-    return Difference(step, "", 0.0, why, meaning)
+    return FirstDifference(step, "", 0.0, why, meaning)
 
 
 def _is_skipped(row: Row) -> bool:
     return len({rank["passes"] for rank in row["ranks"]}) > 1
 
 
-def _same_epoch(several: Recording) -> Difference | None:
+def _same_epoch(several: RecordedRun) -> FirstDifference | None:
     """Return a sampler that shuffles every epoch in the same way."""
     for facts in several.facts[:1]:
         for loader in facts.get("loaders", []):
@@ -89,7 +89,7 @@ def _same_epoch(several: Recording) -> Difference | None:
                 meaning = (
                     "every epoch has the same batches: call sampler.set_epoch(epoch) before each pass over the loader"
                 )
-                return Difference(loader["began"][1], "order of the samples", 0.0, why, meaning)
+                return FirstDifference(loader["began"][1], "order of the samples", 0.0, why, meaning)
     return None
 
 
@@ -104,7 +104,7 @@ def _summed(row: Row, key: str) -> int:
     return sum(int(rank[key]) for rank in (ranks[:1] if is_shared else ranks))
 
 
-def same_samples(case: Case) -> dict[str, str]:
+def same_samples(case: Recordings) -> dict[str, str]:
     """Detect whole copies of the model that all train on the same samples: N ranks then do the work of one."""
     seen = [row["ranks"] for row in case.several.rows if row["ranks"][0]["samples"]]
     if not case.is_own or not seen or any(len({rank["digest"] for rank in ranks}) > 1 for ranks in seen):
@@ -119,7 +119,7 @@ def same_samples(case: Case) -> dict[str, str]:
     return {"why": why, "hint": hint}
 
 
-def other_samples(case: Case) -> dict[str, str]:
+def other_samples(case: Recordings) -> dict[str, str]:
     """Detect a step of several ranks with another number of samples than one process has: these are two trainings."""
     for oracle, several in zip(case.oracle.rows, case.several.rows, strict=False):
         of_one, of_several = _summed(oracle, "samples"), _summed(several, "samples")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from echelon.trials.proof.evidence import Case, Cut, Difference, Row, relative, times
+from echelon.trials.proof.evidence import FirstDifference, Recordings, Row, TensorCut, relative, times
 from echelon.trials.proof.tensors import NEAR, Tensor, apart, is_near, joined, multiple, total
 
 Call = dict[str, Any]
@@ -11,7 +11,7 @@ SUM_MISSING = (
 )
 
 
-def first_apart(case: Case) -> Difference | None:
+def first_apart(case: Recordings) -> FirstDifference | None:
     """Return the first module whose output differs, where ranks share one pass over the same samples."""
     oracle, several = case.rows(1)
     digests = {rank["digest"] for rank in several["ranks"] if rank["samples"]}
@@ -19,7 +19,7 @@ def first_apart(case: Case) -> Difference | None:
         return None
     whole = _by_module(case.oracle.activation_traces()[0])
     parts = [_by_module(calls) for calls in case.several.activation_traces()]
-    pending: Difference | None = None
+    pending: FirstDifference | None = None
     state, last = "unknown", ""
     for last, call in whole.items():
         state, difference = _judged(last, call, parts, whole)
@@ -64,7 +64,7 @@ def _judged(name: str, call: Call, parts: list[dict[str, Call]], whole: dict[str
         return "right", None
     label = f"output of {name}"
     if len(outputs) == len(parts) > 1 and is_near(total(outputs), wanted):
-        return "part", Difference(1, label, 0.0, f"{label} differs between the ranks", SUM_MISSING)
+        return "part", FirstDifference(1, label, 0.0, f"{label} differs between the ranks", SUM_MISSING)
     return "apart", _apart(label, call, parts, outputs, whole)
 
 
@@ -74,18 +74,18 @@ def _of_rows(name: str, rows: list[int], wanted: int) -> Any:
         return "unknown", None
     why = f"{name} gets {sum(rows)} samples in the first step, but {wanted} on one device"
     meaning = "some samples are left out, or passed twice: count the micro-batches that each stage sends and receives"
-    return "apart", Difference(1, f"output of {name}", 0.0, why, meaning)
+    return "apart", FirstDifference(1, f"output of {name}", 0.0, why, meaning)
 
 
 def _whole(outputs: list[Tensor], wanted: Tensor) -> Tensor | None:
     """Return outputs that are cut, put together; not along the samples, which ranks may have in any order."""
-    tensors = (Cut(dim, 1).joined(outputs) for dim in range(1, wanted.dim()))
+    tensors = (TensorCut(dim, 1).joined(outputs) for dim in range(1, wanted.dim()))
     return next((tensor for tensor in tensors if tensor is not None and tensor.shape == wanted.shape), None)
 
 
 def _apart(
     label: str, call: Call, parts: list[dict[str, Call]], outputs: list[Tensor], whole: dict[str, Call]
-) -> Difference:
+) -> FirstDifference:
     output, wanted = outputs[0], call["out"].double()
     for tensor in (output, total(outputs)):
         count = _times_bias(tensor - wanted, call["bias"])
@@ -99,9 +99,9 @@ def _apart(
         factor = multiple(output, wanted)
         if any(abs(factor - number) < NEAR * number for number in (len(outputs), 1 / len(outputs)) if number != 1):
             meaning = "it is summed over the ranks more than once, or scaled by their number"
-            return Difference(1, label, factor, f"{label} is {times(factor)} times as large", meaning)
+            return FirstDifference(1, label, factor, f"{label} is {times(factor)} times as large", meaning)
         meaning = _of_inputs(call, parts, whole)
-    return Difference(1, label, 0.0, f"{label} differs by {apart(wanted, output):.2g} of its norm", meaning)
+    return FirstDifference(1, label, 0.0, f"{label} differs by {apart(wanted, output):.2g} of its norm", meaning)
 
 
 def _of_inputs(call: Call, parts: list[dict[str, Call]], whole: dict[str, Call]) -> str:
@@ -131,7 +131,7 @@ def _is_twin(tensor: Tensor | None, other: Tensor | None) -> bool:
     return tensor is not None and other is not None and tensor.shape == other.shape and is_near(tensor, other)
 
 
-def _of_loss(oracle: Row, several: Row, last: str) -> Difference:
+def _of_loss(oracle: Row, several: Row, last: str) -> FirstDifference:
     wanted, loss = oracle["loss"], several["loss"]
     ratio = loss / wanted if wanted and loss else 0.0
     why = f"the loss is {loss:.7g}, but {wanted:.7g} on one device, with the same output of {last}"
@@ -142,12 +142,12 @@ def _of_loss(oracle: Row, several: Row, last: str) -> Difference:
                 f"it is {times(ratio)} times as large: losses of {count} micro-batches are {act}, but the loss should "
                 "be their mean"
             )
-            return Difference(1, "loss", ratio, why, meaning)
+            return FirstDifference(1, "loss", ratio, why, meaning)
     meaning = (
         "the model computes the same output, but the loss uses something else: the targets belong to other "
         "samples or micro-batches, or the mean is over something else"
     )
-    return Difference(1, "loss", ratio, why, meaning)
+    return FirstDifference(1, "loss", ratio, why, meaning)
 
 
 def _times_bias(difference: Tensor, bias: Any) -> float:

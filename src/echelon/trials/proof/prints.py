@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from echelon.trials.proof.evidence import Case, Difference, Row, relative
+from echelon.trials.proof.evidence import FirstDifference, Recordings, Row, relative
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WHOLE = re.compile(r"[-+]?\d+")
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
         return self.found.number / self.wanted.number if self.wanted.number else 0.0
 
 
-def pairs(case: Case) -> list[Pair]:
+def pairs(case: Recordings) -> list[Pair]:
     """Return the numbers that all runs printed, and that one device printed alike in both of its runs."""
     oracle, reordered, several = (_numbers(run.facts[0]) for run in (case.oracle, case.reordered, case.several))
     printed = []
@@ -64,7 +64,7 @@ def pairs(case: Case) -> list[Pair]:
     return printed
 
 
-def difference(case: Case, printed: list[Pair]) -> Difference | None:
+def difference(case: Recordings, printed: list[Pair]) -> FirstDifference | None:
     """Return a printed number that is another one on several ranks, and not only that of a rank's own samples."""
     for pair in printed:
         if not pair.is_apart or _is_own_loss(case, pair):
@@ -77,7 +77,7 @@ def difference(case: Case, printed: list[Pair]) -> Difference | None:
         )
         of_training = _OF_ONE_RANK if case.is_own else _OF_SCALED
         meaning = _of_evaluation(case, pair) if pair.wanted.is_evaluated else of_training
-        return Difference(pair.wanted.step, pair.name, pair.factor, why, meaning)
+        return FirstDifference(pair.wanted.step, pair.name, pair.factor, why, meaning)
     return None
 
 
@@ -88,7 +88,7 @@ _OF_ONE_RANK = (
 _OF_SCALED = "it is computed from other values than on one device; losses, gradients and weights are equal"
 
 
-def _is_of_part(case: Case, pair: Pair, printed: list[Pair]) -> bool:
+def _is_of_part(case: Recordings, pair: Pair, printed: list[Pair]) -> bool:
     """Say whether a number, wherever it is printed, is by the number of ranks too small or too large."""
     alike = [other.factor for other in printed if other.place == pair.place and not other.wanted.is_whole]
     part = 1 / case.num_ranks
@@ -97,7 +97,7 @@ def _is_of_part(case: Case, pair: Pair, printed: list[Pair]) -> bool:
     )
 
 
-def _is_own_loss(case: Case, pair: Pair) -> bool:
+def _is_own_loss(case: Recordings, pair: Pair) -> bool:
     """Say whether a number is the loss of the last steps, here that of rank 0: each rank may print its own."""
     own = [row["ranks"][0] for row in case.several.rows]
     of_one, of_rank = (_losses(rows[: pair.wanted.step]) for rows in (case.oracle.rows, own))
@@ -128,7 +128,7 @@ def _numbers(facts: dict[str, Any]) -> dict[tuple[str, int, int], Printed]:
     return numbers
 
 
-def _of_evaluation(case: Case, pair: Pair) -> str:
+def _of_evaluation(case: Recordings, pair: Pair) -> str:
     step, meetings = pair.found.step, pair.found.meetings
     oracle = next(_evaluations(case.oracle.facts[0], step), None)
     by_rank = [next(_evaluations(facts, step), None) for facts in case.several.facts]

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from echelon.orders.records import INITIAL, NUM_DIGESTS, PARAMETER
 from echelon.trials.proof import findings
-from echelon.trials.proof.evidence import Case, Recording, Row, on_ranks
+from echelon.trials.proof.evidence import RecordedRun, Recordings, Row, on_ranks
 from echelon.trials.proof.prints import Pair
 from echelon.trials.proof.tensors import is_same
 
 _FEWEST_STEPS = 2  # the first step alone shows no use of what it has changed
 
 
-class Nothing(NamedTuple):
+class NothingToCompare(NamedTuple):
     """Why there is nothing to compare."""
 
     step: int
@@ -21,17 +21,17 @@ class Nothing(NamedTuple):
     meaning: str
 
 
-def without_values(case: Case) -> Nothing | None:
+def without_values(case: Recordings) -> NothingToCompare | None:
     """Return the step from which on there are no values to compare, equal or not; None if there is none."""
     return _no_numbers(case) or _other_values(case)
 
 
-def without_training(case: Case) -> Nothing | None:
+def without_training(case: Recordings) -> NothingToCompare | None:
     """Return why runs that do not differ show nothing; None where they show a training."""
     return _too_short(case) or _no_change(case)
 
 
-def _no_numbers(case: Case) -> Nothing | None:
+def _no_numbers(case: Recordings) -> NothingToCompare | None:
     """Return the step from which on losses or gradients are no numbers, on one device and on several ranks."""
     step = next((step for step in _without_numbers(case.oracle) if step in _without_numbers(case.several)), None)
     if step is None:
@@ -41,7 +41,7 @@ def _no_numbers(case: Case) -> Nothing | None:
     began = [rank for rank, fact in told.items() if fact["step"] == first]
     ranks = [rank for rank in began if "row" in told[rank]] or began  # a scaled loss is that of all ranks
     if not ranks:
-        return Nothing(
+        return NothingToCompare(
             step, f"from step {step} on losses or gradients are no numbers", "a value that is no number equals nothing"
         )
     loss = told[ranks[0]]["loss"]
@@ -49,19 +49,21 @@ def _no_numbers(case: Case) -> Nothing | None:
     facts = [fact for fact in (*told.values(), *_told(case.oracle)) if fact["step"] == first and "row" in fact]
     of_sample: dict[str, Any] = max(facts, key=lambda fact: "sample" in fact, default={})
     if "sample" in of_sample:
-        return Nothing(step, why, f"sample {of_sample['sample']} of the data set has a value that is not finite")
+        return NothingToCompare(
+            step, why, f"sample {of_sample['sample']} of the data set has a value that is not finite"
+        )
     if of_sample:
-        return Nothing(step, why, f"row {of_sample['row']} of its batch has a value that is not finite")
-    return Nothing(
+        return NothingToCompare(step, why, f"row {of_sample['row']} of its batch has a value that is not finite")
+    return NothingToCompare(
         step, why, "its batch is finite: the model or the loss makes the value, for example by 0/0 or log(0)"
     )
 
 
-def _told(recording: Recording) -> list[dict[str, Any]]:
+def _told(recording: RecordedRun) -> list[dict[str, Any]]:
     return [facts["no_number"] for facts in recording.facts if "no_number" in facts]
 
 
-def _without_numbers(recording: Recording) -> list[int]:
+def _without_numbers(recording: RecordedRun) -> list[int]:
     """Return the steps at the end whose loss or gradients are no numbers; a gradient scaler leaves one step out."""
     last: list[int] = []
     for row in reversed(recording.rows):
@@ -71,31 +73,31 @@ def _without_numbers(recording: Recording) -> list[int]:
     return last[::-1]
 
 
-def _too_short(case: Case) -> Nothing | None:
+def _too_short(case: Recordings) -> NothingToCompare | None:
     num_steps = min(len(case.oracle.rows), len(case.several.rows))
     if num_steps >= _FEWEST_STEPS:
         return None
     meaning = "what a step changes shows in the next one: let the script make 2 steps or more"
-    return Nothing(1, f"the script made {num_steps} step{'' if num_steps == 1 else 's'}", meaning)
+    return NothingToCompare(1, f"the script made {num_steps} step{'' if num_steps == 1 else 's'}", meaning)
 
 
-def _no_change(case: Case) -> Nothing | None:
+def _no_change(case: Recordings) -> NothingToCompare | None:
     """Return why a training that stands still shows nothing: the same loss in all steps, or the same weights."""
     losses = {row["loss"] for row in case.oracle.rows}
     if len(losses) == 1 and None not in losses and not any(row["gradient_norm"] for row in case.oracle.rows):
         why = f"the loss is {losses.pop():.7g} in each of {len(case.oracle.rows)} steps"
-        return Nothing(1, why, "it does not depend on the weights: no gradient is other than 0")
+        return NothingToCompare(1, why, "it does not depend on the weights: no gradient is other than 0")
     first = case.oracle.tensors(1, "start")[0]
     later = [case.oracle.tensors(step, kind)[0] for step, kind in case.oracle.kept() if kind == "parameters"]
     pairs = [(tensor, kept.get(PARAMETER + name[len(INITIAL) :])) for kept in later for name, tensor in first.items()]
     if pairs and all(is_same(*pair) for pair in pairs):
         rates = {row["learning_rate"] for row in case.oracle.rows}
         meaning = "the learning rate is 0" if rates == {0.0} else "the optimizer has no gradient that changes a weight"
-        return Nothing(1, f"no weight changes in {len(case.oracle.rows)} steps", meaning)
+        return NothingToCompare(1, f"no weight changes in {len(case.oracle.rows)} steps", meaning)
     return None
 
 
-def _other_values(case: Case) -> Nothing | None:
+def _other_values(case: Recordings) -> NothingToCompare | None:
     """Return the step whose samples are the same of the data set, but have other values: the loader draws noise."""
     for oracle, several in zip(case.oracle.rows, case.several.rows, strict=False):
         chosen = [rank["chosen"] for rank in several["ranks"]]
@@ -108,11 +110,11 @@ def _other_values(case: Case) -> Nothing | None:
                 "the data set or the loader draws noise by the place of a sample, so that each rank and each worker "
                 "draws another one: leave the noise out of the proof, or draw it from the index of the sample"
             )
-            return Nothing(oracle["step"], why, meaning)
+            return NothingToCompare(oracle["step"], why, meaning)
     return None
 
 
-def compared(case: Case, tensors: list[Row], printed: list[Pair]) -> dict[str, list[str]]:
+def compared(case: Recordings, tensors: list[Row], printed: list[Pair]) -> dict[str, list[str]]:
     """Return the names of what was compared, and of what was not."""
     kinds = {row["kind"] for row in tensors}
     is_there = {

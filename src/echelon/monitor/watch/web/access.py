@@ -100,7 +100,7 @@ _WAITING = 64
 _MOST_PATH_BYTES = 107  # what sun_path of Linux holds, without its last byte
 
 
-class Door:
+class Listener:
     """A listening socket, and how it is named; use it in a `with` block, which closes it."""
 
     def __init__(self, listener: socket.socket, *, port: int = 0, path: str = "") -> None:
@@ -114,7 +114,7 @@ class Door:
         """Return a short name, the same for the same door: its port, or what stands for its path."""
         return str(self.port) if self.port else f"socket-{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]}"
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> Listener:
         return self
 
     def __exit__(
@@ -128,7 +128,7 @@ class Door:
             pass  # somebody has removed it already
 
 
-def tcp(port: int) -> Door:
+def tcp(port: int) -> Listener:
     """Listen on a port of 127.0.0.1; 0 takes a free one. Raise UsageError if the port cannot be had."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -142,10 +142,10 @@ def tcp(port: int) -> Door:
             f"port {port} of {ADDRESS} cannot be had: {taken}",
             hint="echelon watch --web   it takes a free port",
         ) from None
-    return Door(listener, port=listener.getsockname()[1])
+    return Listener(listener, port=listener.getsockname()[1])
 
 
-def unix(path: str) -> Door:
+def unix(path: str) -> Listener:
     """Listen on a new unix socket of mode 0600; raise UsageError if it cannot be made."""
     whole = os.path.abspath(path)
     if not path or len(os.fsencode(whole)) > _MOST_PATH_BYTES:
@@ -168,7 +168,7 @@ def unix(path: str) -> Door:
         ) from None
     finally:
         os.umask(mask)
-    return Door(listener, path=whole)
+    return Listener(listener, path=whole)
 
 
 def _taken(path: str, whole: str) -> str:

@@ -24,7 +24,7 @@ from echelon.monitor.page import plots
 from echelon.monitor.watch.data import as_data
 from echelon.monitor.watch.state import RunState
 from echelon.monitor.watch.web import metrics
-from echelon.monitor.watch.web.access import Door, Token, is_here, is_own_user
+from echelon.monitor.watch.web.access import Listener, Token, is_here, is_own_user
 
 HEAD_SECONDS, MOST_HEAD_BYTES = 5.0, 1 << 15
 """A request must be here by then, and be no longer: a browser sends the cookies of all programs of 127.0.0.1."""
@@ -44,10 +44,10 @@ _ALWAYS = {
 }
 
 
-class Server:
+class WebServer:
     """A server of one run at one door."""
 
-    def __init__(self, door: Door, token: Token, page: Page, shown: Shown) -> None:
+    def __init__(self, door: Listener, token: Token, page: WebPage, shown: NewestState) -> None:
         self.token, self.page, self.shown = token, page, shown
         self._door = door
         self._lock = threading.Lock()
@@ -82,14 +82,14 @@ class Server:
     def _answer(self, connection: socket.socket) -> None:
         try:
             if is_own_user(connection):
-                Request(connection, self)
+                WebRequest(connection, self)
         except OSError:
             pass  # whoever asked is gone, or too slow
         finally:
             self._end(connection)
 
 
-class Request(BaseHTTPRequestHandler):
+class WebRequest(BaseHTTPRequestHandler):
     """One request and its answer; the connection ends with it."""
 
     default_request_version = "HTTP/1.0"  # of a line that names none: the answer has a head too
@@ -97,7 +97,7 @@ class Request(BaseHTTPRequestHandler):
     rfile: Any
     wfile: Any
 
-    def __init__(self, connection: socket.socket, server: Server) -> None:
+    def __init__(self, connection: socket.socket, server: WebServer) -> None:
         super().__init__(connection, ("", 0), server)  # type: ignore[arg-type]  # of a server it needs no more than we do
 
     def setup(self) -> None:
@@ -165,8 +165,8 @@ class Request(BaseHTTPRequestHandler):
             self._send(403, PLAIN, _REFUSED.encode())
 
     def _show(self, path: str) -> None:
-        page: Page = self.server.page
-        shown: Shown = self.server.shown
+        page: WebPage = self.server.page
+        shown: NewestState = self.server.shown
         try:
             if path == "/":
                 self._send(200, "text/html; charset=utf-8", page.content)
@@ -218,14 +218,14 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class WebPage:
     """The document, and its header Content-Security-Policy."""
 
     content: bytes
     policy: str
 
 
-def read() -> Page:
+def read() -> WebPage:
     """Put the style and the script into the page; the policy names their hashes."""
     html, style, script = (
         regular_files.read_text(os.path.join(_FOLDER, f"page.{kind}")) for kind in ("html", "css", "js")
@@ -245,7 +245,7 @@ def read() -> Page:
         ]
     )
     content = html.replace("{style}", style).replace("{script}", script)
-    return Page(content=content.encode(), policy=policy)
+    return WebPage(content=content.encode(), policy=policy)
 
 
 def _digest(text: str) -> str:
@@ -260,7 +260,7 @@ class RunGone(EchelonError):
     """The run directory can no longer be read."""
 
 
-class Shown:
+class NewestState:
     """The newest state, as bytes."""
 
     def __init__(self, present: Callable[[], RunState], clock: Callable[[], float] = time.monotonic) -> None:

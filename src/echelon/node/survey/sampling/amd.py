@@ -15,7 +15,7 @@ import struct
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ....topology import files
-from ..nouns import Device
+from ..nouns import SurveyedDevice
 from .reading import POWER_CAP, THERMAL, KeptFile, Reading, risen
 
 MOST_BYTES = 4096
@@ -27,7 +27,7 @@ _RESIDENCIES = struct.Struct("<6I")
 _NO_WORD, _NO_LONG, _NO_INT = 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF  # the driver fills what it does not know with ones
 
 
-class Layout(NamedTuple):
+class MetricsLayout(NamedTuple):
     """Where a version of the table has its fields, in bytes; -1: it has no such field."""
 
     size: int
@@ -41,17 +41,17 @@ class Layout(NamedTuple):
     residencies: int = -1  # accumulation_counter, and how much of it each reason held the clock down
 
 
-LAYOUTS: Dict[Tuple[int, int], Layout] = {
+LAYOUTS: Dict[Tuple[int, int], MetricsLayout] = {
     # energy of 1.0 to 1.2: the unit depends on the chip
-    (1, 0): Layout(80, hotspot=18, percent=28, power=34, clocks=54),
-    (1, 1): Layout(96, hotspot=6, percent=16, power=22, clocks=54),
-    (1, 2): Layout(104, hotspot=6, percent=16, power=22, clocks=54),
-    (1, 3): Layout(120, hotspot=6, percent=16, power=22, clocks=54, energy=24, status=112),
-    (1, 4): Layout(288, hotspot=4, percent=12, power=10, clocks=240, num_clocks=8, energy=24),
-    (1, 5): Layout(360, hotspot=4, percent=12, power=10, clocks=312, num_clocks=8, energy=88),
-    (1, 6): Layout(1664, hotspot=4, percent=12, power=10, clocks=264, num_clocks=8, energy=16, residencies=32),
-    (1, 7): Layout(2208, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
-    (1, 8): Layout(3360, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
+    (1, 0): MetricsLayout(80, hotspot=18, percent=28, power=34, clocks=54),
+    (1, 1): MetricsLayout(96, hotspot=6, percent=16, power=22, clocks=54),
+    (1, 2): MetricsLayout(104, hotspot=6, percent=16, power=22, clocks=54),
+    (1, 3): MetricsLayout(120, hotspot=6, percent=16, power=22, clocks=54, energy=24, status=112),
+    (1, 4): MetricsLayout(288, hotspot=4, percent=12, power=10, clocks=240, num_clocks=8, energy=24),
+    (1, 5): MetricsLayout(360, hotspot=4, percent=12, power=10, clocks=312, num_clocks=8, energy=88),
+    (1, 6): MetricsLayout(1664, hotspot=4, percent=12, power=10, clocks=264, num_clocks=8, energy=16, residencies=32),
+    (1, 7): MetricsLayout(2208, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
+    (1, 8): MetricsLayout(3360, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
 }
 
 
@@ -120,7 +120,7 @@ def _long(table: bytes, offset: int) -> Optional[int]:
     return value if value != _NO_LONG else None
 
 
-def _clock(table: bytes, layout: Layout) -> Optional[int]:
+def _clock(table: bytes, layout: MetricsLayout) -> Optional[int]:
     """Return the mean clock of the parts that run."""
     clocks = struct.unpack_from("<%dH" % layout.num_clocks, table, layout.clocks)
     running = [clock for clock in clocks if 0 < clock < _NO_WORD]
@@ -147,7 +147,7 @@ _MICROWATTS, _MICROJOULES, _MILLIDEGREES, _HERTZ = 1e6, 1e-6, 1000, 10**6
 class AmdReader:
     """The files of one device."""
 
-    def __init__(self, root: str, device: Device) -> None:
+    def __init__(self, root: str, device: SurveyedDevice) -> None:
         folder = os.path.join(root, _PCI, device.pci)
         self._is_dual_die = device.model == _DUAL_DIE
         self._metrics = KeptFile(os.path.join(folder, "gpu_metrics"), MOST_BYTES)

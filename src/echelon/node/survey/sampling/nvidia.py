@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ....topology import files
 from ..devices import ask_rows
-from ..nouns import Device
+from ..nouns import SurveyedDevice
 from .reading import HARDWARE, POWER_BRAKE, POWER_CAP, THERMAL, Reading
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -167,7 +167,7 @@ class NvidiaSmi:
     """The devices as nvidia-smi shows them, which does not know the load of a MIG device."""
 
     def __init__(
-        self, devices: Sequence[Device], environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+        self, devices: Sequence[SurveyedDevice], environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._devices = devices
         self._environ = environ

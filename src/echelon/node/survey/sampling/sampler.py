@@ -4,7 +4,7 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ....topology.cpu_lists import parse_cpu_list
-from ..nouns import Device, Survey
+from ..nouns import Survey, SurveyedDevice
 from .amd import AmdReader
 from .host import HostReader
 from .reading import NOTHING, Energy, Reading
@@ -47,7 +47,7 @@ class Sampler:
         }
 
 
-def _reader(root: str, devices: Sequence[Device], environ: Mapping[str, str]) -> Readings:
+def _reader(root: str, devices: Sequence[SurveyedDevice], environ: Mapping[str, str]) -> Readings:
     if not devices:
         return dict
     if devices[0].vendor == "amd":
@@ -56,7 +56,7 @@ def _reader(root: str, devices: Sequence[Device], environ: Mapping[str, str]) ->
     return _nvidia_reader(devices, environ)
 
 
-def _nvidia_reader(devices: Sequence[Device], environ: Mapping[str, str]) -> Readings:
+def _nvidia_reader(devices: Sequence[SurveyedDevice], environ: Mapping[str, str]) -> Readings:
     from . import nvidia  # ctypes takes memory, which nodes with AMD's devices do not need
 
     library = nvidia.load()
@@ -166,7 +166,7 @@ class Packages:
     The value is that of the whole package, also if another job uses its other device.
     """
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[SurveyedDevice]) -> None:
         self._package_of = {device.number: device.chip for device in devices}
         self._owner_of: Dict[int, int] = {}
 
