@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.checks import nodes
 from tests.checks.shaped import CannotShape
-from tests.checks.shaped import NodeNetwork as Shaped
+from tests.checks.shaped import Network as Shaped
 from tests.runs import ECHELON
 from tests.tiers import some
 
