@@ -89,8 +89,7 @@ $(SECOND_INSTALLED): $(VENV)/.test pyproject.toml
 
 horovod: $(FRAMEWORKS)/horovod/.installed  ## build Horovod beside this torch, in ten minutes, and run its example
 	@tools/install-slurm
-	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest tests/frameworks/test_horovod.py \
-	  tests/launchers/test_lines.py -k horovod
+	@ECHELON_FRAMEWORKS=1 $(FRAMEWORKS)/horovod/bin/python -m pytest --tier=all tests/frameworks/test_horovod.py
 
 # torch is a user's own; here any build will do, and one that is installed already is kept.
 $(VENV)/.torch:

@@ -2,9 +2,8 @@
 
     python with_horovod.py                              one process
     echelon run -- mpirun -n 2 python with_horovod.py   two ranks on this machine
-    horovodrun -np 2 python with_horovod.py             by its own launcher
-    salloc --nodes=2 --ntasks-per-node=2 echelon run -- mpirun -n 4 python with_horovod.py             on two nodes
-    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   by Slurm
+    salloc --nodes=2 --ntasks-per-node=2 echelon run -- mpirun -n 4 python with_horovod.py   two on each of two nodes
+    salloc --nodes=2 --ntasks-per-node=2 srun --mpi=pmi2 echelon exec python with_horovod.py   the same by srun
 
 Horovod must be built with MPI.
 """
