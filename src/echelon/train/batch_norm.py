@@ -1,15 +1,13 @@
 """BatchNorm with the statistics of the whole batch, on devices and on CPUs (PyTorch's SyncBatchNorm needs a GPU)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from . import patches
-
-if TYPE_CHECKING:
-    from .global_tensors.model_calls import Owner
+from .global_tensors.model_calls import Owner
 
 
 class _Sum(torch.autograd.Function):
@@ -26,7 +24,7 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 
-def install(run: "Owner") -> None:
+def install(run: Owner) -> None:
     """Hook the function that all BatchNorm modules call."""
     original = nn.functional.batch_norm
 

@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -34,13 +34,11 @@ from .replay.state import ScriptObjects, is_weight
 from .replay.stubs import BackwardHooks
 from .replay.tape import OFF, PLAY, RECORD, Journal
 from .rng import generators
+from .run import Run
 from .scaling_error import ScalingError
 from .wire import plain_data
 from .wire import world as worlds
 from .wire.gather import is_dtensor, whole
-
-if TYPE_CHECKING:
-    from .run import Run
 
 WRITTEN = "written.jsonl"
 """Beside the checkpoints: the paths that the run has written."""
@@ -52,7 +50,7 @@ _DRAWN = "rng/drawn-by-rank-%d"
 class Continuing:
     """The checkpoints of one training."""
 
-    _run: "Run"
+    _run: Run
     _passes: Passes
 
     def __init__(self, order: checkpoint.CheckpointOrder, resumed: Resumed | None, seed: int) -> None:
@@ -77,7 +75,7 @@ class Continuing:
         self._began = time.monotonic()
         self._is_checked = self._is_compared = False
 
-    def install(self, run: "Run") -> None:
+    def install(self, run: Run) -> None:
         """Hook all that is recorded or repeated; call it after the hooks of the run, which these surround."""
         self._run = run
         self._passes = Passes(self._tape, run, lambda: self._at_boundary(AT_REQUEST))

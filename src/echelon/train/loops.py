@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -18,10 +18,8 @@ from .global_tensors.pieces import shards_of
 from .recording.record import in_other_order
 from .rng.generators import key_of, seed_all
 from .scaling_error import ScalingError, as_of_library
+from .training import Training
 from .wire.world import World
-
-if TYPE_CHECKING:
-    from .training import Training
 
 _RANK_STEP = 7_368_787
 iterate = DataLoader.__iter__  # the original, before it is hooked
@@ -33,7 +31,7 @@ class ShardedSampler:
     def __init__(
         self,
         base: Any,
-        run: "Training",
+        run: Training,
         *,
         is_whole: bool,
         of_lists: frozenset[lists.Path] = frozenset(),
@@ -175,7 +173,7 @@ def _length_of(loader: Any) -> int | None:
 class Loop:
     """One pass over a sharded loader."""
 
-    def __init__(self, loader: Any, run: "Training") -> None:
+    def __init__(self, loader: Any, run: Training) -> None:
         self.run = run
         self.num_rows = 0
         """The number of samples of the current batch, on all ranks."""
@@ -333,7 +331,7 @@ def _refuse_dropped(batch: Any, rows: tuple[int, ...], sampler: ShardedSampler) 
 class WholeLoop:
     """One pass over a loader that every rank loads whole; all ranks draw the same numbers."""
 
-    def __init__(self, loader: Any, run: "Training") -> None:
+    def __init__(self, loader: Any, run: Training) -> None:
         self._run = run
         self._loader = loader
         with run.generators.in_common():
@@ -358,7 +356,7 @@ def new_sharded_loaders() -> "weakref.WeakKeyDictionary[Any, Any]":
 class ShardedLoader:
     """The explicit form of a sharded loader."""
 
-    def __init__(self, loader: "DataLoader[Any]", run: "Training") -> None:
+    def __init__(self, loader: "DataLoader[Any]", run: Training) -> None:
         self._loader = loader
         self._run = run
 

@@ -3,18 +3,16 @@
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from ..pytorch import internals
 from ..pytorch import modules as torch_modules
 from . import patches
+from .global_tensors.model_calls import Owner
 from .global_tensors.tensors import plain
 from .wire import world
-
-if TYPE_CHECKING:
-    from .global_tensors.model_calls import Owner
 
 _LOOKERS = (
     ("torch.jit", ("trace", "trace_module", "script")),
@@ -26,7 +24,7 @@ _LOOKERS = (
 )
 
 
-def install(run: "Owner", share_buffers: Callable[[nn.Module], None]) -> None:
+def install(run: Owner, share_buffers: Callable[[nn.Module], None]) -> None:
     """Hook these tools: they get whole tensors, and modules without the hooks of their calls."""
 
     def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:

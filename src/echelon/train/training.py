@@ -3,7 +3,7 @@
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +24,7 @@ from .gradient_hooks import LateHooks
 from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
+from .rng.workers_draws import WorkersDraws
 from .way import Parallelism, Setup
 from .wire.world import World
 
@@ -33,25 +34,6 @@ class OpenLoop(Protocol):
 
     num_rows: int
     """Samples of the batch that is at hand, on all ranks."""
-
-
-class WorkersDraws(Protocol):
-    """The random numbers of one loader's workers."""
-
-    @property
-    def first_worker(self) -> int:
-        """The worker that loads the first batch of a pass."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Note that new workers begin now."""
-
-    def around(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Return changed parts of a loader, with which its workers tell what they draw."""
-        raise NotImplementedError
-
-    def next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch of the workers."""
 
 
 class Training:
@@ -86,7 +68,7 @@ class Training:
     resumed_pass: tuple[int, int] = (0, 0)
     """The number of batches that the next pass over a loader leaves out, and its key; a checkpoint had them."""
 
-    workers_draws: "Mapping[Any, WorkersDraws] | None" = None
+    workers_draws: Mapping[Any, WorkersDraws] | None = None
     """What the workers of loaders draw, by loader; None where no checkpoint keeps it."""
 
     def __init__(self) -> None:

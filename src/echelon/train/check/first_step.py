@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,14 +17,12 @@ from torch import nn
 from ...pytorch import internals
 from .. import events, modules
 from ..scaling_error import ScalingError
+from ..way import Parallelism
 from ..wire import device as devices
 from ..wire.gather import each_whole
 from ..wire.oracle import NO_STEP, TOO_LARGE, Oracle
 from . import compare, isolation
-
-if TYPE_CHECKING:
-    from ..way import Parallelism
-    from .part_runs import Checked
+from .part_runs import Checked
 
 MOST_STEPS = 10
 CHANCE = 0.2
@@ -81,7 +79,7 @@ class FirstStep:
         self.is_half = False
         """Whether an operation ran under autocast."""
 
-    def listen(self, run: "Checked") -> None:
+    def listen(self, run: Checked) -> None:
         """Compare the steps of a run while the comparison is open."""
 
         def before(optimizer: torch.optim.Optimizer) -> None:
@@ -161,7 +159,7 @@ class FirstStep:
         """Note that worker processes make the samples; they may draw random numbers that echelon does not see."""
         self._num_workers = max(self._num_workers, num_workers)
 
-    def _before_step(self, parallelism: "Parallelism", optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
+    def _before_step(self, parallelism: Parallelism, optimizer: torch.optim.Optimizer, *, was_drawn: bool) -> None:
         """Report or compare the gradients of an optimizer's first step; end the comparison after the last optimizer."""
         self._num_steps += 1
         place = parallelism.place_of(optimizer)

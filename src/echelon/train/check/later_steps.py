@@ -7,7 +7,7 @@ for it. The measured cost decides how often a step is signed. A few steps are co
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,10 +20,7 @@ from ..wire import lines, messages
 from . import signature
 from .pace import Pace
 from .signature import Signature
-from .spots import SpotChecks
-
-if TYPE_CHECKING:
-    from .spots import Compared
+from .spots import Compared, SpotChecks
 
 LAG = 3
 """The number of steps between an exchange and its reading."""
@@ -59,7 +56,7 @@ class SignatureExchange(NamedTuple):
 class LaterSteps:
     """Signs steps, reads the signatures of all ranks, and refuses a difference."""
 
-    def __init__(self, run: "Compared") -> None:
+    def __init__(self, run: Compared) -> None:
         self._pace = Pace(run.world, run.say)
         self._run = run
         self._is_wanted = True

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -13,15 +13,13 @@ from ..scaling_error import ScalingError
 from ..wire import exchange
 from ..wire.world import World
 from . import dispatch, pieces
+from .model_calls import Owner
 from .pieces import Pieces
 from .rules import compute_whole
 from .tensors import GlobalTensor, Partial, Sharded, own_part, tensors_of
 
-if TYPE_CHECKING:
-    from .model_calls import Owner
 
-
-def install(run: "Owner") -> None:
+def install(run: Owner) -> None:
     """Hook torch.autograd.grad."""
     original = torch.autograd.grad
 

@@ -7,7 +7,7 @@ are not ignored, or the weights of the targets' classes.
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,10 +17,8 @@ from ..exact import tree
 from ..scaling_error import ScalingError
 from ..wire import exchange, world
 from . import ignore_index
+from .model_calls import Owner
 from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
-
-if TYPE_CHECKING:
-    from .model_calls import Owner
 
 _CLASSES = ("cross_entropy", "nll_loss")
 _ELEMENTS = (
@@ -111,7 +109,7 @@ def _compute(
     return Partial(part, lead.world, rows / num_samples, doubt)
 
 
-def install(run: "Owner") -> None:
+def install(run: Owner) -> None:
     """Hook the mean losses over classes, so that a model's own loss too is the mean of the whole batch."""
     for name in _CLASSES:
         original = getattr(nn.functional, name)
@@ -123,7 +121,7 @@ def install(run: "Owner") -> None:
         patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
-def _inside(original: Any, run: "Owner", *args: object, **kwargs: object) -> Any:
+def _inside(original: Any, run: Owner, *args: object, **kwargs: object) -> Any:
     """Return a loss whose mean over ranks, weighted by samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,13 +16,11 @@ from ...pytorch import internals
 from .. import patches
 from ..global_tensors import losses
 from ..global_tensors.tensors import Args, GlobalTensor, Kwargs, Partial, Sharded
+from ..training import Training
 from .meetings import Meetings
 
-if TYPE_CHECKING:
-    from ..training import Training
 
-
-def install(run: "Training", meetings: Meetings, one_step: Callable[[Any], AbstractContextManager[None]]) -> None:
+def install(run: Training, meetings: Meetings, one_step: Callable[[Any], AbstractContextManager[None]]) -> None:
     """Hook saving, evaluation, and the scaler, which may skip a step on one rank alone; `one_step` counts the step."""
     install_losses()
     _hook_saving(run, meetings)
@@ -38,7 +36,7 @@ def is_layer(module: nn.Module) -> bool:
     return isinstance(module, internals.NormLayer)
 
 
-def _hook_saving(run: "Training", meetings: Meetings) -> None:
+def _hook_saving(run: Training, meetings: Meetings) -> None:
     """Meet before weights are saved, or others are loaded."""
 
     def meets(original: Callable[..., Any], *, of_module: bool) -> Callable[..., Any]:
@@ -67,7 +65,7 @@ def _hook_saving(run: "Training", meetings: Meetings) -> None:
     patches.replace(torch, "save", meets(torch.save, of_module=False), why=why)
 
 
-def _hook_calls(run: "Training", meetings: Meetings) -> None:
+def _hook_calls(run: Training, meetings: Meetings) -> None:
     """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
     original = run.calls.call
 
@@ -91,13 +89,13 @@ def _hook_scaler(one_step: Callable[[Any], AbstractContextManager[None]]) -> Non
     patches.replace(torch.amp.GradScaler, "step", step, why=why)
 
 
-def _may_meet(run: "Training") -> bool:
+def _may_meet(run: Training) -> bool:
     """Say whether all ranks come to this place: not in a worker or a thread, nor where rank 0 writes for all."""
     is_main_thread = threading.current_thread() is threading.main_thread()
     return is_main_thread and run.is_at_home and not run.files.is_acting
 
 
-def _tell(run: "Training", meetings: Meetings) -> None:
+def _tell(run: Training, meetings: Meetings) -> None:
     if meetings.num_steps:
         early = f", and {meetings.num_early} more to evaluate or save weights" if meetings.num_early else ""
         run.say(f"ranks met {meetings.num_regular} times in {meetings.num_steps} steps{early}")

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,12 +13,10 @@ from .. import patches
 from ..scaling_error import ScalingError, as_of_library
 from ..strategies import dropout, norms
 from ..strategies.norms import EPSILON, INFINITE, local
+from ..training import Training
 from ..wire.gather import whole
 from ..wire.world import World
 from .absent_weights import WITH_THE_BATCH
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 
 class SplitGradients(Protocol):
@@ -107,7 +105,7 @@ class SplitModels(SplitGradients, Protocol):
         """Say whether some weights of a module are on other ranks."""
 
 
-def install(run: "Training", models: SplitModels) -> None:
+def install(run: Training, models: SplitModels) -> None:
     """Hook the functions that clip, scale losses, save modules, read numbers and compile."""
     dropout.install()
     warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
@@ -168,7 +166,7 @@ def _hook_reading() -> None:
         patches.replace(torch.Tensor, name, read, why="A number that is read is that of the whole tensor.")
 
 
-def _hook_compile(run: "Training") -> None:
+def _hook_compile(run: Training) -> None:
     """Leave models uncompiled: their forward pass changes while the script runs."""
     was_said: list[bool] = []
 

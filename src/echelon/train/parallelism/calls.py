@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,11 +24,8 @@ from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
 from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
 from ..scaling_error import ScalingError
+from ..training import Training
 from ..wire import exchange
-
-if TYPE_CHECKING:
-    from ..training import Training
-
 
 NUM_LOOKED_AT = 32
 """The number of calls of models in which echelon looks for hooks of the script."""
@@ -37,7 +34,7 @@ NUM_LOOKED_AT = 32
 class Calls(ModelCalls):
     """Call models with this rank's rows of a batch."""
 
-    def __init__(self, run: "Training") -> None:
+    def __init__(self, run: Training) -> None:
         super().__init__(run)
         self._run = run
         self._has_told_hook = False

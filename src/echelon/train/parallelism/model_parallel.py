@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,10 @@ from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes
 from ..strategies.strategy import Strategy, StrategyError
+from ..training import Training
 from ..way import Parallelism, Setup
 from ..wire.gather import is_sharded, whole
 from .calls import has_parameters
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 TOLERANCE = 1e-3
 """The relative difference that losses of the same batch may have: processors may differ in the last digits."""
@@ -44,7 +42,7 @@ _IN_WORDS = (
 class WholeBatches(ModelCalls):
     """Calls models with the whole batch on every rank; a model is split before it is first trained."""
 
-    def __init__(self, run: "Training") -> None:
+    def __init__(self, run: Training) -> None:
         super().__init__(run)
         self._run = run
 

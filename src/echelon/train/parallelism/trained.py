@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,16 +12,14 @@ from ..strategies import batches
 from ..strategies.parallel import NO_LIMIT, Step
 from ..strategies.states import State, read
 from ..strategies.strategy import StrategyError
+from ..training import Training
 from ..wire.gather import whole
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 
 class ParallelModel:
     """A model under a class of parallelism; `run.parallelize(model, CLASS)` returns it."""
 
-    def __init__(self, run: "Training", model: nn.Module, loss: Callable[..., torch.Tensor] | None) -> None:
+    def __init__(self, run: Training, model: nn.Module, loss: Callable[..., torch.Tensor] | None) -> None:
         self._run = run
         self.model = model.to(run.world.device)
         self._loss = loss

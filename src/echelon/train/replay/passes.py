@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -14,11 +14,9 @@ from ..rng import generators
 from ..rng import states as own_generators
 from ..rng.workers_draws import WorkersDraws
 from ..scaling_error import ScalingError
+from ..training import Training
 from . import cycles, same_script
 from .tape import BATCH, END, Journal
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 _WHY = "The batches of a loop are counted, so that it can continue in the middle of an epoch."
 _NO_STATE: list[Any] = []
@@ -27,7 +25,7 @@ _NO_STATE: list[Any] = []
 class Passes:
     """All passes over loaders, in the order in which they began."""
 
-    def __init__(self, tape: Journal, run: "Training", at_request: Callable[[], None]) -> None:
+    def __init__(self, tape: Journal, run: Training, at_request: Callable[[], None]) -> None:
         self.tape = tape
         self.run = run
         self.at_request = at_request

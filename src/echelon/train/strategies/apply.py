@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
+from ..training import Training
 from . import attention, blocks, meta, precision, spreading, stages, states, tensor_plans, versions
 from . import virtual_shards as exact
 from .axes import Axes
@@ -15,7 +16,6 @@ from .states import State, read
 from .strategy import Strategy, StrategyError
 
 if TYPE_CHECKING:
-    from ..training import Training
     from .parallel import Parallel
 
 
@@ -30,7 +30,7 @@ class ModelHints(NamedTuple):
 
 
 def parallelize(
-    run: "Training",
+    run: Training,
     model: nn.Module,
     strategy: Strategy,
     hints: ModelHints,

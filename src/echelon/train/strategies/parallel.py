@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,15 +12,13 @@ from ...checkpoint import safetensors
 from ..check import same_batch
 from ..recording.record import in_other_order
 from ..rng.generators import Generators
+from ..training import Training
 from ..wire.gather import whole
 from . import attention, batches, blocks, norms, precision, recorded, spreading, stages, states, versions
 from .axes import Axes
 from .optimizers import Chooser, Optimizing, check_is_stepped_once
 from .states import State, read
 from .strategy import StrategyError
-
-if TYPE_CHECKING:
-    from ..training import Training
 
 NO_LIMIT = 0.0
 
@@ -56,7 +54,7 @@ class Parallel:
 
     def __init__(
         self,
-        run: "Training",
+        run: Training,
         parts: dict[int, nn.Module],
         axes: Axes,
         *,
