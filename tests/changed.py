@@ -22,6 +22,7 @@ STARTED = {
     "scheduler": ("slurm", "run/test_hosts.py"), "cli": ("run", "test_docs.py"),
     "launch": ("run", "faults", "slurm", "launchers"),
     "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "launchers"),
+    "hardware": ("topology", "sampling", "checks"),
     "host": ("run",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"), "train": ("corpus",),
     "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),
 }  # fmt: skip

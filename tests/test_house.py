@@ -15,11 +15,13 @@ from tests import private_names
 from tests.import_circles import circles
 from tests.replaced_names import assignments
 
+from echelon.hardware import vendors
 from echelon.launch import package
 
 SOURCE = Path(__file__).parent.parent / "src" / "echelon"
 FILES = sorted(SOURCE.rglob("*.py"))
-ON_NODES = [path for path in FILES if path.relative_to(SOURCE).parts[0] in ("node", "topology", "environment")]
+NODE_ROOMS = ("node", "topology", "environment", "hardware")
+ON_NODES = [path for path in FILES if path.relative_to(SOURCE).parts[0] in NODE_ROOMS]
 SLURM_WORDS = re.compile(r"SLURM_|#SBATCH|\bsbatch\b")
 SLURM_ROOMS = ("scheduler/slurm/", "environment/")
 
@@ -48,6 +50,14 @@ def test_slurm_words_stand_in_their_rooms() -> None:
     assert [name(path) for path in others if SLURM_WORDS.search(path.read_text())] == []
 
 
+def test_vendors_are_named_in_one_room() -> None:
+    """No other room compares with a vendor's name: what differs is an attribute of the vendor."""
+    names = {vendor.name for vendor in vendors.ALL}
+    others = [path for path in FILES if room(path) != "hardware"]
+    constants = [(path, node) for path in others for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)]
+    assert [f"{name(path)}:{node.lineno}" for path, node in constants if node.value in names] == []
+
+
 def test_files_and_functions_stay_short() -> None:
     """A module has at most 400 lines, a function at most 60."""
     assert [name(path) for path in FILES if path.read_text().count("\n") > 400] == []
@@ -73,7 +83,7 @@ def test_circle_is_found(tmp_path: Path) -> None:
 
 
 IN_RANKS_ROOMS = ("train", "tracing", "bandwidth", "checkpoint")
-COUNTS_DIGITS = ("environment/digits.py", "lint/shell.py", "machines/schema.py", "topology/files.py")
+COUNTS_DIGITS = ("environment/digits.py", "lint/shell.py", "machines/schema.py", "hardware/files.py")
 
 
 def test_numbers_are_read_at_one_door() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from tests.checks.nodes import GIB
 from tests.topology import trees
 
-from echelon.node.survey.nouns import Health, Quota, Survey
+from echelon.hardware.nouns import Health
+from echelon.node.survey.nouns import Quota, Survey
 
 LUMI, PART, DGX, ROIHU, PUHTI, DESK, VM = (
     "LUMI, a whole node", "LUMI, two devices", "DGX A100, a whole node", "Roihu, a whole node", "Puhti, a whole node",

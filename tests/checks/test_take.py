@@ -14,8 +14,10 @@ from tests.checks import nodes
 from tests.runs import ECHELON
 from tests.test_house import pythons
 
+from echelon.hardware.nouns import Health
+from echelon.hardware.nvidia import smi
 from echelon.launch import package
-from echelon.node.survey import devices, folders, nouns, process, take, visit
+from echelon.node.survey import folders, nouns, process, take, visit
 from echelon.node.survey.take import Part
 
 
@@ -129,10 +131,10 @@ def test_what_nvidia_smi_says_is_read(tmp_path: Path) -> None:
 *) echo '00000000:07:00.0, 4711, /usr/bin/python3';;
 esac""",
     )
-    found = devices.ask_nvidia_smi(environ)
+    found = smi.read_health(environ)
     assert found is not None
     assert found.devices == (
-        nouns.Health(
+        Health(
             "0000:07:00.0", 1 << 30, 3, 2, "pages of its memory wait to be retired",
             ("the hardware slows it down", "the driver cools it"), 8, 16, ("4711 python3",),
         ),
@@ -184,9 +186,9 @@ def test_a_file_that_blocks_costs_one_part(forest: nodes.Forest) -> None:
 
 def test_an_nvidia_smi_that_fails_is_no_answer(tmp_path: Path) -> None:
     """An exit code, rubbish and no program at all: nothing is known, and nothing raises."""
-    assert devices.ask_nvidia_smi(nvidia_smi(tmp_path, "exit 9")) is None
-    assert devices.ask_nvidia_smi({"PATH": "/nowhere"}) is None
-    found = devices.ask_nvidia_smi(nvidia_smi(tmp_path, "echo Unable to determine the device handle"))
+    assert smi.read_health(nvidia_smi(tmp_path, "exit 9")) is None
+    assert smi.read_health({"PATH": "/nowhere"}) is None
+    found = smi.read_health(nvidia_smi(tmp_path, "echo Unable to determine the device handle"))
     assert found is not None
     assert found.devices == ()
 

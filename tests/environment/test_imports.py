@@ -39,9 +39,9 @@ def test_modules_that_a_rank_costs():
 
 
 def test_nothing_else_of_echelon_is_imported():
-    """The room stands alone: it is shipped without the rest."""
+    """The room needs only the words of vendors: it is shipped without the rest."""
     ours = {name for name in _loaded("-I") if name.startswith("echelon.")}
-    assert {name.split(".")[1] for name in ours} == {"environment"}
+    assert {name.split(".")[1] for name in ours} == {"environment", "hardware"}
 
 
 def test_room_works_from_a_zip(tmp_path):
@@ -49,6 +49,7 @@ def test_room_works_from_a_zip(tmp_path):
     archive = tmp_path / "node.pyz"
     with ZipFile(archive, "w") as zip_file:
         zip_file.write(PACKAGE / "__init__.py", "echelon/__init__.py")
-        for module in sorted((PACKAGE / "environment").glob("*.py")):
-            zip_file.write(module, f"echelon/environment/{module.name}")
+        for room in ("environment", "hardware"):
+            for module in sorted((PACKAGE / room).rglob("*.py")):
+                zip_file.write(module, f"echelon/{module.relative_to(PACKAGE)}")
     assert "echelon.environment.become" in _loaded("-I", "-S", path=archive)

@@ -11,10 +11,12 @@ import pytest
 
 from echelon.dialects import installed
 from echelon.dialects.installed import FRAMEWORKS, Build, fits, is_older, problems
+from echelon.hardware import vendors
 
-CPU = Build(version="2.13.0+cpu", cuda="", rocm="")
-CUDA = Build(version="2.13.0+cu130", cuda="13.0", rocm="")
-ROCM = Build(version="2.13.0+rocm7.1", cuda="", rocm="7.1")
+CPU = Build(version="2.13.0+cpu")
+XPU = Build(version="2.13.0+xpu", vendor=vendors.INTEL, toolkit_version="20250301")
+CUDA = Build(version="2.13.0+cu130", vendor=vendors.NVIDIA, toolkit_version="13.0")
+ROCM = Build(version="2.13.0+rocm7.1", vendor=vendors.AMD, toolkit_version="7.1")
 
 
 def frameworks(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +94,8 @@ def test_what_a_package_says_of_its_companion(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("build", "vendor", "said"),
-    [(CPU, "nvidia", "built for the CPU"), (CUDA, "amd", "CUDA 13.0, but this machine has AMD devices"),
+    [(CPU, "nvidia", "built for the CPU"), (XPU, "amd", "built for oneAPI 20250301, but"),
+     (CUDA, "amd", "CUDA 13.0, but this machine has AMD devices"),
      (ROCM, "nvidia", "ROCm 7.1, but this machine has NVIDIA devices"), (CUDA, "nvidia", ""), (ROCM, "amd", ""),
      (CPU, "", "")],
 )  # fmt: skip

@@ -13,8 +13,8 @@ from tests.sampling.nodes import GIB, Files, device, lumi_addresses, survey
 from tests.sampling.tables import table
 from tests.topology import trees
 
-from echelon.node.survey.sampling.amd import AmdReader
-from echelon.node.survey.sampling.reading import NOTHING, Reading
+from echelon.hardware.amd.sampling import AmdReader
+from echelon.hardware.reading import NOTHING, Reading
 from echelon.node.survey.sampling.sampler import Sampler
 
 

@@ -5,7 +5,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echelon.node.survey.sampling.reading import LONGEST_GAP_SECONDS, NOTHING, Energy, Reading, risen
+from echelon.hardware.reading import NOTHING, Reading, risen
+from echelon.node.survey.sampling.sampler import LONGEST_GAP_SECONDS, Energy
 
 PATIENT = settings(deadline=None)
 widths = st.sampled_from((32, 56, 64))

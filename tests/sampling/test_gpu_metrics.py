@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sampling.tables import STRUCTS, table
 
-from echelon.node.survey.sampling import amd
-from echelon.node.survey.sampling.amd import EMPTY, LAYOUTS, Residencies
+from echelon.hardware.amd import sampling as amd
+from echelon.hardware.amd.sampling import EMPTY, LAYOUTS, Residencies
 
 FEW = settings(max_examples=30, deadline=None)
 OLD = [(1, number) for number in range(4)]

@@ -11,11 +11,12 @@ from tests.sampling import nvml_stand_in
 from tests.sampling.nodes import GIB, device
 from tests.sampling.nvml_stand_in import FIELDS, MISSING
 
+from echelon.hardware import vendors
+from echelon.hardware.nvidia import nvml
+from echelon.hardware.nvidia.nvml import Nvml
+from echelon.hardware.nvidia.smi import LOOK_SECONDS, NvidiaSmi
+from echelon.hardware.reading import Reading
 from echelon.node.survey.nouns import Cores, Survey, SurveyedDevice, SurveyedDevices
-from echelon.node.survey.sampling import nvidia as sampling_nvidia
-from echelon.node.survey.sampling import sampler
-from echelon.node.survey.sampling.nvidia import LOOK_SECONDS, NvidiaSmi, Nvml
-from echelon.node.survey.sampling.reading import Reading
 from echelon.node.survey.sampling.sampler import Sampler
 
 H100 = {
@@ -95,7 +96,7 @@ def test_an_older_library_has_another_name_for_throttling(tmp_path: Path, kind: 
 @given(st.integers(0, (1 << 64) - 1))
 def test_reasons_that_hold_no_clock_down_are_left_out(bits: int) -> None:
     """Idle, clocks that were set, and the display; "hardware" only where no more is known."""
-    words = sampling_nvidia.reasons(bits)
+    words = nvml.reasons(bits)
     assert ("thermal" in words) == bool(bits & 0x60)
     assert ("power cap" in words) == bool(bits & 0x4)
     assert ("power brake" in words) == bool(bits & 0x80)
@@ -109,7 +110,7 @@ def survey(*devices: SurveyedDevice) -> Survey:
 def test_sampler_uses_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Device numbers are those of the topology; energy is what the counter rose by; a hidden device is left out."""
     library = nvml_stand_in.Interpreted({**CARDS, "00000000:E1:00.0": H100})
-    monkeypatch.setattr(sampling_nvidia, "load", lambda: Nvml(library))
+    monkeypatch.setattr(nvml, "load", lambda: Nvml(library))
     devices = [
         nvidia(0, "0000:07:00.0"),
         nvidia(1, "0000:c1:00.0"),
@@ -134,7 +135,7 @@ def test_sampler_uses_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_parts_of_a_card_stand_under_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parted = {**H100, "percent": MISSING, "part_used": 3 * GIB, "part_total": 10 * GIB}
     library = nvml_stand_in.Interpreted({"00000000:C1:00.0": parted})
-    monkeypatch.setattr(sampling_nvidia, "load", lambda: Nvml(library))
+    monkeypatch.setattr(nvml, "load", lambda: Nvml(library))
     message = Sampler(str(tmp_path), survey(nvidia(0, "0000:c1:00.0", "MIG-0")), {}, 0.0).message(0.0)
     [row] = message["host"]["devices"]
     assert message["devices"] == []
@@ -145,14 +146,14 @@ def test_parts_of_a_card_stand_under_the_host(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.skipif(not nvml_stand_in.has_compiler(), reason="no C compiler")
 def test_the_library_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a driver is not loaded the library has no cards, and nvidia-smi would have none either."""
-    monkeypatch.setattr(sampling_nvidia, "LIBRARY", str(nvml_stand_in.compiled(tmp_path, CARDS)))
-    found = sampling_nvidia.load()
+    monkeypatch.setattr(nvml, "LIBRARY", str(nvml_stand_in.compiled(tmp_path, CARDS)))
+    found = nvml.load()
     assert found and found.reader("0000:c1:00.0", "")
     monkeypatch.setenv("STAND_IN_DRIVER_NOT_LOADED", "1")
-    unloaded = sampling_nvidia.load()
+    unloaded = nvml.load()
     assert unloaded and unloaded.reader("0000:c1:00.0", "") is None
-    monkeypatch.setattr(sampling_nvidia, "LIBRARY", str(tmp_path / "libmissing.so"))
-    assert sampling_nvidia.load() is None
+    monkeypatch.setattr(nvml, "LIBRARY", str(tmp_path / "libmissing.so"))
+    assert nvml.load() is None
 
 
 LINES = (
@@ -179,8 +180,8 @@ def test_nvidia_smi_stands_in_for_the_library(tmp_path: Path, monkeypatch: pytes
     now += 0.2
     assert sorted(tool.read()) == [0, 1]
     assert (tmp_path / "looks").read_text() == "looked\n" * 2
-    monkeypatch.setattr(sampling_nvidia, "LIBRARY", str(tmp_path / "libmissing.so"))
-    read = sampler._nvidia_reader(devices, environ)
+    monkeypatch.setattr(nvml, "LIBRARY", str(tmp_path / "libmissing.so"))
+    read = vendors.NVIDIA.readings("/", devices, environ)
     assert sorted(read()) == [0, 1]
 
 
@@ -194,5 +195,5 @@ def test_a_tool_that_hangs_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> No
     def hang(*_words: Any) -> Any:
         raise TimeoutError
 
-    monkeypatch.setattr("echelon.node.survey.sampling.nvidia.ask_rows", hang)
+    monkeypatch.setattr("echelon.hardware.nvidia.smi.ask_rows", hang)
     assert NvidiaSmi([nvidia(0, "0000:c1:00.0")], {}).read() == {}

@@ -8,9 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import pick
 
+from echelon.hardware.nouns import Device
 from echelon.topology import binding
 from echelon.topology.devices import LOCAL, REMOTE
-from echelon.topology.node import Cpu, Device, Node
+from echelon.topology.node import Cpu, Node
 
 MOST_STATES = 4000  # of the slow, certain search for the least total distance
 

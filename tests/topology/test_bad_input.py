@@ -9,7 +9,8 @@ import pytest
 from tests.topology import trees
 
 from echelon.cli import topology
-from echelon.topology import binding, discover, files
+from echelon.hardware import files
+from echelon.topology import binding, discover
 from echelon.topology.cpu_lists import parse_cpu_list
 from echelon.topology.node import Node
 

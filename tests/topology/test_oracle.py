@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.topology import hwloc, trees
 
+from echelon.hardware.nouns import Device
 from echelon.topology import binding, discover
 from echelon.topology.devices import LOCAL
-from echelon.topology.node import Device
 
 FIXTURES = os.environ.get("ECHELON_FIXTURES", "")
 RECORDED = {

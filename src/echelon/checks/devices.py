@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.environment import digits
-from echelon.node.survey.nouns import Health, Survey, SurveyedDevice
+from echelon.hardware import vendors
+from echelon.hardware.nouns import Health
+from echelon.hardware.vendor import Vendor
+from echelon.node.survey.nouns import Survey, SurveyedDevice
 from echelon.units import GIB, size
 
 _LEAST_SHARE = 0.9  # drivers reserve part of a device's memory
@@ -167,11 +170,6 @@ def check_occupied(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-HIP, ROCR, CUDA, ORDINAL = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"
-AMDS_PAGE = "ROCm documentation: GPU isolation techniques"
-NVIDIAS_PAGE = "CUDA programming guide: environment variables"
-
-
 def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     """Report visibility filters that stack, that name missing devices, or that hide all devices."""
     del wanted
@@ -179,58 +177,67 @@ def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     allowed = [device for device in survey.devices.devices if device.is_allowed]
     if not allowed:
         return
-    if allowed[0].vendor == "amd":
-        yield from _of_amd(variables, allowed)
-    else:
-        if CUDA in variables:
-            yield from _of_filter(CUDA, variables[CUDA], allowed, len(allowed), NVIDIAS_PAGE)
-        yield from _foreign(variables)
-
-
-def _of_amd(variables: Mapping[str, str], allowed: list[SurveyedDevice]) -> Iterator[Finding]:
-    lower = variables.get(ROCR)
-    upper = next((name for name in (HIP, CUDA) if name in variables), "")
-    if lower is not None:
-        yield from _of_filter(ROCR, lower, allowed, len(allowed), AMDS_PAGE)
-    count = len(_words(lower)) if lower is not None else len(allowed)
-    if upper and lower is not None and _words(lower) != [str(number) for number in range(len(allowed))]:
-        yield Finding(
-            severity="error" if _beyond(variables[upper], count) else "warning",
-            message=f"{ROCR} and {upper} are both set: the second numbers the devices that the first leaves",
-            evidence=f"{ROCR}={lower} {upper}={variables[upper]}",
-            remedy=f"unset {upper}",
-            source=AMDS_PAGE,
-        )
-    elif upper:
-        yield from _of_filter(upper, variables[upper], allowed, count, AMDS_PAGE)
-    if HIP in variables and CUDA in variables and variables[HIP] != variables[CUDA]:
-        yield Finding(
-            severity="warning",
-            message=f"{HIP} and {CUDA} are both set and differ: HIP takes its own",
-            evidence=f"{HIP}={variables[HIP]} {CUDA}={variables[CUDA]}",
-            remedy=f"unset {CUDA}",
-            source=AMDS_PAGE,
-        )
-    if ORDINAL in variables:
-        yield Finding(
-            severity="warning",
-            message=f"{ORDINAL} is set: a third filter, below HIP's",
-            evidence=f"{ORDINAL}={variables[ORDINAL]}",
-            remedy=f"unset {ORDINAL}",
-            source=AMDS_PAGE,
-        )
-
-
-def _foreign(variables: Mapping[str, str]) -> Iterator[Finding]:
-    for name in (ROCR, HIP):
-        if name in variables and CUDA not in variables:
+    vendor = vendors.of(allowed)
+    yield from _of_layers(variables, allowed, vendor)
+    if vendor.filters and not any(name in variables for name in vendor.variables):
+        yield from _foreign(variables, vendor)
+    for name in vendor.stray_filters:
+        if name in variables:
             yield Finding(
                 severity="warning",
-                message=f"{name} is set, which no NVIDIA device heeds",
+                message=f"{name} is set: a third filter, below {_owner(vendor.filters[-1][0])}'s",
                 evidence=f"{name}={variables[name]}",
-                remedy=f"export {CUDA}={variables[name]}; unset {name}",
-                source=NVIDIAS_PAGE,
+                remedy=f"unset {name}",
+                source=vendor.filters_page,
             )
+
+
+def _owner(name: str) -> str:
+    """Return whose variable it is: HIP_VISIBLE_DEVICES is HIP's."""
+    return name.partition("_")[0]
+
+
+def _of_layers(variables: Mapping[str, str], allowed: list[SurveyedDevice], vendor: Vendor) -> Iterator[Finding]:
+    """Report filters of a vendor, which number the devices that the layer below leaves."""
+    lower, count = "", len(allowed)
+    for layer in vendor.filters:
+        names = [name for name in layer if name in variables]
+        if names and lower and _words(variables[lower]) != [str(number) for number in range(len(allowed))]:
+            yield Finding(
+                severity="error" if _beyond(variables[names[0]], count) else "warning",
+                message=f"{lower} and {names[0]} are both set: the second numbers the devices that the first leaves",
+                evidence=f"{lower}={variables[lower]} {names[0]}={variables[names[0]]}",
+                remedy=f"unset {names[0]}",
+                source=vendor.filters_page,
+            )
+        elif names:
+            yield from _of_filter(names[0], variables[names[0]], allowed, count, vendor.filters_page)
+        for other in names[1:]:
+            if variables[other] != variables[names[0]]:
+                yield Finding(
+                    severity="warning",
+                    message=f"{names[0]} and {other} are both set and differ: {_owner(names[0])} takes its own",
+                    evidence=f"{names[0]}={variables[names[0]]} {other}={variables[other]}",
+                    remedy=f"unset {other}",
+                    source=vendor.filters_page,
+                )
+        if names:
+            lower, count = names[0], len(_words(variables[names[0]]))
+
+
+def _foreign(variables: Mapping[str, str], vendor: Vendor) -> Iterator[Finding]:
+    """Report filters of other vendors, where none of this vendor's is set."""
+    own = vendor.filters[0][0]
+    for other in vendors.LISTED:
+        for name in (layer[0] for layer in other.filters if other is not vendor):
+            if name in variables:
+                yield Finding(
+                    severity="warning",
+                    message=f"{name} is set, which no {vendor.title} device heeds",
+                    evidence=f"{name}={variables[name]}",
+                    remedy=f"export {own}={variables[name]}; unset {name}",
+                    source=vendor.filters_page,
+                )
 
 
 def _of_filter(name: str, text: str, allowed: list[SurveyedDevice], count: int, source: str) -> Iterator[Finding]:
@@ -284,13 +291,13 @@ def check_torch_build(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     packages, allowed = survey.software.packages, [each for each in survey.devices.devices if each.is_allowed]
     version = packages.get("torch", "")
     _, _, build = version.partition("+")
-    vendor = allowed[0].vendor if allowed else ""
-    if vendor and build == "cpu":
+    vendor = vendors.of(allowed)
+    other = next((each for each in vendors.ALL if each is not vendor and _is_for(each, build, packages)), None)
+    if allowed and build == "cpu":
         yield _wrong(survey, version, "is built without device support, but this node has devices", vendor)
-    elif vendor == "amd" and (build.startswith("cu") or "nvidia-nccl-cu12" in packages):
-        yield _wrong(survey, version, "is built for NVIDIA devices, but this node has AMD devices", vendor)
-    elif vendor == "nvidia" and build.startswith("rocm"):
-        yield _wrong(survey, version, "is built for AMD devices, but this node has NVIDIA devices", vendor)
+    elif vendor.title and other is not None:
+        mistake = f"is built for {other.title} devices, but this node has {vendor.title} devices"
+        yield _wrong(survey, version, mistake, vendor)
     home, place = survey.settings.variables.get("HOME", ""), survey.software.places.get("torch", "")
     if home and home != "/" and place.startswith(home + "/.local/") and not survey.software.container:
         yield Finding(
@@ -301,12 +308,16 @@ def check_torch_build(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _wrong(survey: Survey, version: str, mistake: str, vendor: str) -> Finding:
-    index = "rocm6.4" if vendor == "amd" else "cu128"
+def _is_for(vendor: Vendor, build: str, packages: Mapping[str, str]) -> bool:
+    """Say whether a build of PyTorch is for a vendor's devices, by its version and by the packages beside it."""
+    return build.startswith(vendor.build) or any(name in packages for name in vendor.packages)
+
+
+def _wrong(survey: Survey, version: str, mistake: str, vendor: Vendor) -> Finding:
     return Finding(
         severity="error",
         message=f"torch {version} {mistake}",
         evidence=survey.software.places.get("torch", ""),
-        remedy=f"install the build for {index.rstrip('0123456789.')}: see PyTorch's page on getting started",
+        remedy=f"install the build for {vendor.build}: see PyTorch's page on getting started",
         source=_PAGE,
     )

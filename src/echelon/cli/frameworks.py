@@ -15,6 +15,7 @@ from echelon.cli.talk import print_help
 from echelon.dialects import installed
 from echelon.dialects.installed import FRAMEWORKS, Build, PackageProblem
 from echelon.errors import EchelonError, UsageError
+from echelon.hardware import vendors
 from echelon.host import Host
 
 IMPORT_SECONDS = 300.0  # importing tensorflow from a cold shared disk can take so long
@@ -118,7 +119,7 @@ def _import(name: str, host: Host) -> tuple[float | None, str]:
 
 
 def _print(seen: Sequence[Installation], wrong: Sequence[PackageProblem], num_devices: int, vendor: str) -> None:
-    there = f"{num_devices} {'NVIDIA' if vendor == 'nvidia' else 'AMD'}" if vendor else "none"
+    there = f"{num_devices} {vendors.named(vendor).title}" if vendor else "none"
     print(f"python     {sys.executable}\ndevices    {there}\n")
     table = [("framework", "version", "tested", ""), *((_row(each)) for each in seen)]
     widths = [max(len(line[column]) for line in table) for column in range(3)]

@@ -9,13 +9,15 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.talk import print_help
 from echelon.errors import UsageError
+from echelon.hardware import vendors
 from echelon.topology import binding, discover
 from echelon.units import aligned, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from echelon.topology.node import Device, Node
+    from echelon.hardware.nouns import Device
+    from echelon.topology.node import Node
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="print it as data"),
@@ -32,9 +34,12 @@ HELP = Help(
 )
 LEGEND = (
     ("X", "the same device"),
-    ("XG#", "joined by # xGMI links (no number: not known)"),
-    ("XG*", "xGMI by way of another device"),
-    ("NV#", "joined by # NVLinks"),
+    *(
+        (vendor.interconnect.sign + end, meaning)
+        for vendor in vendors.BY_NAME
+        for end, meaning in (("#", vendor.interconnect.legend), ("*", vendor.interconnect.forwarded))
+        if meaning
+    ),
     ("PIX", "the same PCI switch"),
     ("PHB", "the same PCI root complex"),
     ("NODE", "the same NUMA domain"),
@@ -181,9 +186,10 @@ def relation(node: Node, device: Device, other: Device) -> str:
     direct = {frozenset(link[:2]): link for link in node.device_links}
     link = direct.get(frozenset((device.number, other.number)))
     if link:
-        return f"{'XG' if link[2] == 'xgmi' else 'NV'}{link[3] or ''}"
-    if device.vendor == "amd" and _is_reached(device.number, other.number, direct):
-        return "XG*"
+        return f"{vendors.interconnect(link[2]).sign}{link[3] or ''}"
+    joins = vendors.named(device.vendor).interconnect
+    if joins.forwarded and _is_reached(device.number, other.number, direct):
+        return f"{joins.sign}*"
     return _over_pci(device, other)
 
 

@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from echelon.hardware import vendors
+from echelon.hardware.vendor import Vendor
+
 REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?(?P<versions>[^;)]*)\)?")
 
 
@@ -28,16 +31,12 @@ class Build:
     """The devices that the installed PyTorch was built for."""
 
     version: str
-    cuda: str
-    rocm: str
-
-    @property
-    def vendor(self) -> str:
-        return "nvidia" if self.cuda else "amd" if self.rocm else ""
+    vendor: Vendor = vendors.UNKNOWN
+    toolkit_version: str = ""
 
     @property
     def devices(self) -> str:
-        return f"CUDA {self.cuda}" if self.cuda else f"ROCm {self.rocm}" if self.rocm else "the CPU"
+        return f"{self.vendor.toolkit} {self.toolkit_version}" if self.toolkit_version else "the CPU"
 
 
 def version(*distributions: str) -> str:
@@ -65,9 +64,10 @@ def torch_build() -> Build | None:
     text = _source("torch", "version.py")
     if not text:
         return None
-    fields = dict(re.findall(r"^(__version__|cuda|hip)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
-    rocm = ".".join(fields.get("hip", "").split(".")[:2])
-    return Build(version=fields.get("__version__", ""), cuda=fields.get("cuda", ""), rocm=rocm)
+    fields = dict(re.findall(r"^(\w+)\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
+    vendor = next((vendor for vendor in vendors.ALL if vendor.torch_word in fields), vendors.UNKNOWN)
+    toolkit_version = ".".join(fields.get(vendor.torch_word, "").split(".")[:2])
+    return Build(version=fields.get("__version__", ""), vendor=vendor, toolkit_version=toolkit_version)
 
 
 def _source(package: str, file: str) -> str:
@@ -150,8 +150,8 @@ def requirement(package: str, other: str) -> str:
 
 def _builds(versions: Mapping[str, str], build: Build | None, vendor: str) -> list[PackageProblem]:
     wrong = []
-    if build is not None and vendor and build.vendor != vendor:
-        devices = {"nvidia": "NVIDIA", "amd": "AMD"}[vendor]
+    if build is not None and vendor and build.vendor.name != vendor:
+        devices = vendors.named(vendor).title
         wrong.append(
             PackageProblem(
                 package="torch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set, Tuple
 
+from ..hardware import vendors
 from . import digits
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _read(path: str) -> str:
 
 
 # the variables that decide which device a process uses
-SEEN = ("LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+SEEN = ("LOCAL_RANK", *vendors.VARIABLES)
 
 
 def apply(cpus: Sequence[int], pid: int = 0) -> None:

@@ -11,6 +11,7 @@ from echelon.estimate.layout import ALWAYS, NEVER, Layout, share
 from echelon.estimate.log import EventLog
 from echelon.estimate.places import of_loss
 from echelon.estimate.verdict import NAMES, FitVerdict, judge
+from echelon.hardware import vendors
 from echelon.units import size
 
 MOST = 3
@@ -85,7 +86,7 @@ def _of_ranks(log: EventLog, verdict: FitVerdict) -> Iterator[_Change]:
         why = f"weights, gradients and states are {_percent(kept / max(1, memory.peak.num_bytes))} of the peak"
         sharded = layout.changed(replicate=1, shard=layout.num_data, reshard=ALWAYS)
         yield _Change("FSDP (--scale fsdp)", why, log, sharded)
-    if verdict.device.family != "amd":  # there is no word of its authors that all versions of ROCm have them
+    if vendors.named(verdict.device.family).can_expand_segments:
         times = memory.reserved_bytes / max(1, memory.allocated_bytes)
         why = f"the allocator reserves {times:.2f} times what it allocates"
         yield _Change("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", why, log, layout, True)

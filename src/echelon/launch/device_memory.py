@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from echelon.hardware import vendors
 from echelon.orders.scale import KINDS
 from echelon.units import size
 
 _SIZE = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"  # the format of c10's format_size
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_BEGINS = re.compile(rf"\b(CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
-_OF_THE_DRIVER = re.compile(r"\b(CUDA|HIP|XPU) error: out of memory|(Cuda) failure (?:\d+ )?'out of memory'")
+_BEGINS = re.compile(rf"\b({vendors.ERROR_WORDS}) out of memory\. Tried to allocate {_SIZE}")
+_OF_THE_DRIVER = re.compile(rf"\b({vendors.ERROR_WORDS}) error: out of memory|(Cuda) failure (?:\d+ )?'out of memory'")
 _FIELDS = {
     "total": rf"total capaci?ty of {_SIZE}",  # PyTorch 2.1 spelled it capacty
     "free": rf"of which {_SIZE} is free",
@@ -30,7 +31,7 @@ class Shortage:
     """PyTorch's numbers for a failed allocation; sizes in bytes, -1 if the message lacks them."""
 
     backend: str
-    """"CUDA", "HIP" or "XPU"."""
+    """The first word of the message."""
     wanted: int
     total: int
     free: int
@@ -139,4 +140,4 @@ def _reading(short: Shortage, scale: str) -> tuple[str, str]:
     )
 
 
-_WHO_ASKS = {"CUDA": "nvidia-smi", "HIP": "rocm-smi --showpids", "XPU": "xpu-smi ps"}
+_WHO_ASKS = {vendor.torch_word.upper(): vendor.users_command for vendor in vendors.ALL}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from echelon.hardware import vendors
 from echelon.node import frames as node_frames
 from echelon.node.channel import Message
 
@@ -60,8 +61,8 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     (OF_RANK_0, f"^{node_frames.OF_RANK_0}"),
     (
         OUT_OF_MEMORY,
-        r"OutOfMemoryError|(CUDA|HIP|XPU) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|MemoryError|"
-        r"DefaultCPUAllocator: can't allocate",
+        rf"OutOfMemoryError|({vendors.ERROR_WORDS}) (error: )?out of memory|Cuda failure (\d+ )?'out of memory'|"
+        r"MemoryError|DefaultCPUAllocator: can't allocate",
     ),
     (FULL_DISK, _FULL_DISK),
     (UNKNOWN_PYTORCH, _UNKNOWN),

@@ -15,7 +15,9 @@ from echelon.node import private
 from echelon.spec import RUNS
 
 NUM_LOOKED_AT = 3  # earlier runs in the same folder
-_ROOMS = ("node", "topology", "environment", "checkpoint", "train", "tracing", "bandwidth", "pytorch", "orders")
+_ROOMS = (
+    "node", "topology", "environment", "hardware", "checkpoint", "train", "tracing", "bandwidth", "pytorch", "orders",
+)  # fmt: skip
 _ALONE = ("errors",)  # beside the rooms
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from echelon import units
 from echelon.errors import EchelonError
+from echelon.hardware import vendors
 from echelon.host import Host, ToolMissing
 from echelon.machines import schema
 from echelon.machines.machine import Machine, NearestCores, NodeType, Partition
@@ -22,14 +23,6 @@ MIB = 1 << 20
 _PURPOSES = (
     ("test", ("test", "debug", "dev", "devel", "short-test")),
     ("interactive", ("interactive", "jupyter", "vis")),
-)
-# The names of chips in gres; the vendor decides which variables make a device visible.
-_VENDORS = (
-    ("amd", r"mi\d|amd|radeon|instinct"),
-    (
-        "nvidia",
-        r"nvidia|tesla|geforce|gtx|rtx|quadro|titan|[abhlvpk]\d{1,3}(s|_|$)|gh?b?200|gb300|t4|\d{4}ti|[1-5]0[5-9]0",
-    ),
 )
 
 
@@ -259,9 +252,9 @@ def _share(
 
 def _vendor(chip: str, features: Sequence[str]) -> str:
     for text in (chip.lower(), *(feature.lower() for feature in features)):
-        for vendor, pattern in _VENDORS:
-            if text and re.match(pattern, text):
-                return vendor
+        for vendor in vendors.BY_NAME:
+            if text and re.match(vendor.chips, text):
+                return vendor.name
     return "unknown"
 
 

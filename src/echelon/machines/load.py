@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from echelon.environment import devices, threads
 from echelon.errors import UsageError
+from echelon.hardware import vendors
 from echelon.machines import files, schema
 from echelon.machines.files import MachineFile
 from echelon.machines.machine import Machine, NodeType, SourcedFact
@@ -226,7 +227,7 @@ def local(environ: Mapping[str, str] | None = None) -> Machine:
         cores=threads.cores(),
         memory_bytes=memory,
         visible=devices.visible(seen),
-        vendor="nvidia" if os.path.exists("/dev/nvidiactl") else "amd" if os.path.exists("/dev/kfd") else "unknown",
+        vendor=vendors.driven().name or "unknown",
         today=date.today(),
     )
 

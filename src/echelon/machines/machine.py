@@ -38,7 +38,7 @@ class NodeType(SourcedFact):
     chip: str
     """The chip as it is sold: "MI250X", "A100"."""
     vendor: str
-    """"amd", "nvidia", "none" for a node without devices, or "unknown"."""
+    """The name of a vendor, "none" for a node without devices, or "unknown"."""
     num_nodes: int | None = None
     num_chips: int | None = None
     num_devices: int | None = None

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from echelon import units
 from echelon.errors import UsageError
+from echelon.hardware import vendors
 from echelon.machines.machine import (
     Billing,
     Container,
@@ -37,7 +38,7 @@ CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
     (Machine, "account"): ("required", "optional"),
     (Machine, "qos"): ("required", "optional"),
     (Machine, "device_option"): ("--gpus-per-node", "--gres"),
-    (NodeType, "vendor"): ("amd", "nvidia", "none", "unknown"),
+    (NodeType, "vendor"): (*(vendor.name for vendor in vendors.BY_NAME), "none", "unknown"),
     (Partition, "purpose"): ("batch", "test", "interactive", "request", "unconfirmed"),
     (Setting, "kind"): ("value", "folder"),
     (Container, "command"): ("exec", "run"),

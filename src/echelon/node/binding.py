@@ -10,7 +10,8 @@ from .agent_spec import AgentSpec, Placement
 from .ranks import Attempt, Rank
 
 if TYPE_CHECKING:
-    from ..topology.node import Device, Node
+    from ..hardware.nouns import Device
+    from ..topology.node import Node
 
 
 ASKED_OFF = "asked for"

@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ..environment import digits
+from ..hardware import vendors
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in a wait that no signal ends", "Z": "dead"}
@@ -145,7 +146,7 @@ class HaltWatch:
         return self._since is not None and now - self._since >= STOPPED_SECONDS
 
 
-DEVICE_FILES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/")
+DEVICE_FILES = tuple(dict.fromkeys(path for vendor in vendors.ALL for path in vendor.driver_files))
 """The files that a running driver has open."""
 NVML_THREADS = "cuda"
 """The names of NVML's threads begin with this, as those of CUDA do."""

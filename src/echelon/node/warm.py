@@ -23,6 +23,7 @@ import sys
 from typing import Any, Callable, Dict, FrozenSet, List, Tuple
 
 from ..environment import threads
+from ..hardware import vendors
 from . import link, preload, processes, pulse, secret, sweep, warning_signals
 
 # Slurm signals every process of a step; only the ranks should act on it, and the agent passes it on to them
@@ -187,7 +188,7 @@ def _renew_thread_pool() -> None:
     """
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)
-    if torch is not None and any(getattr(version, name, None) for name in ("cuda", "hip", "xpu")):
+    if torch is not None and any(getattr(version, vendor.torch_word, None) for vendor in vendors.ALL):
         torch.set_num_threads(torch.get_num_threads())
 
 

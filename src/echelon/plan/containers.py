@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
+from echelon.hardware import vendors
 from echelon.spec import Container, Job
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Container as Convention
     from echelon.machines.machine import Machine
-
-_GPU_OPTIONS = {"amd": "--rocm", "nvidia": "--nv"}
 
 
 def contain(
@@ -40,7 +39,7 @@ def contain(
         raise UsageError(f"--container {image}: this image does not exist", hint=_nearest_image(image))
     row = convention(image, machine)
     runtime = _runtime(row, runtimes)
-    option = row.gpu_option if row is not None else _GPU_OPTIONS.get(vendor, "")
+    option = row.gpu_option if row is not None else next(iter(vendors.named(vendor).container_options), "")
     for folder in folders:
         if "," in folder or ":" in folder:
             raise UsageError(

@@ -46,7 +46,7 @@ class Surroundings:
     site: KnownMachine
     cwd: str
     vendor: str
-    """The vendor of the visible devices: "amd", "nvidia" or empty."""
+    """The name of the visible devices' vendor; empty without devices."""
     scale_why: str
     """The reason why echelon scales the script, or does not."""
 

@@ -2,9 +2,10 @@
 
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..hardware.nouns import Device
 from .cpu_lists import cpu_list, mask, parse_cpu_list
 from .devices import LOCAL, REMOTE, between, distance, nearest_nic
-from .node import Device, Node
+from .node import Node
 
 __all__ = ["assign", "cpu_list", "distance", "mask", "nearest_nic", "parse_cpu_list"]
 

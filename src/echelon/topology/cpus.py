@@ -3,7 +3,7 @@
 import os
 from typing import Dict, List, NamedTuple, Set, Tuple
 
-from . import files
+from ..hardware import files
 from .cpu_lists import parse_cpu_list
 from .node import Cpu
 

@@ -3,8 +3,10 @@
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..environment import digits
-from . import files
-from .node import Device, Nic, Node
+from ..hardware import vendors
+from ..hardware.nouns import Device
+from . import places
+from .node import Nic, Node
 
 LOCAL, REMOTE = 10, 20  # the kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE
 _FAST = ("slingshot", "infiniband")
@@ -59,7 +61,7 @@ def _ranked(node: Node, device: Device) -> _Ranked:
     worth = [nic for nic in up if nic.kind in _FAST] or up
     # The greatest distance of SLIT is 255; unknown distances come after it.
     keys = {
-        nic: (-files.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
+        nic: (-places.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
         for nic in worth
     }
     if len(worth) > 1 and all(key == (0, 256) for key in keys.values()):
@@ -74,11 +76,9 @@ def visible(node: Node, environ: Mapping[str, str]) -> List[Device]:
     is also CUDA's default order if all cards are of one model.
     """
     seen = [device for device in node.devices if device.is_allowed]
-    if any(device.vendor == "nvidia" for device in seen):
-        return _filtered(environ.get("CUDA_VISIBLE_DEVICES"), seen)
-    seen = _filtered(environ.get("ROCR_VISIBLE_DEVICES"), seen)
-    # HIP counts among the devices that ROCr leaves, and reads CUDA's variable if its own is not set.
-    return _filtered(environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), seen)
+    for text in vendors.of(seen).filter_texts(environ):
+        seen = _filtered(text, seen)
+    return seen
 
 
 def _filtered(text: Optional[str], seen: Sequence[Device]) -> List[Device]:

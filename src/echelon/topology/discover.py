@@ -3,9 +3,11 @@
 import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import amd, binding, cpus, files, nics, nvidia, nvml
+from ..hardware import files, vendors
+from ..hardware.nouns import Device, Listing
+from . import binding, cpus, nics, places
 from .cpu_lists import cpu_list
-from .node import Cpu, Device, Nic, Node
+from .node import Cpu, Nic, Node
 
 
 def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
@@ -14,15 +16,12 @@ def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
     The environment only decides whose devices count on a node with two vendors: a processor's own graphics beside
     a card. It filters nothing: `visible.visible` does.
     """
-    is_this_node = os.path.realpath(root) == "/"
     domains = cpus.read_domains(root)
     allowed = cpus.read_allowed(root)
     # A container that hides sysfs shows only the allowed threads.
     threads = cpus.read_cpus(root, domains.of_cpu) or tuple(Cpu(number, number, -1, -1, -1) for number in allowed)
     online = {cpu.number for cpu in threads}
-    amds = amd.read(root)
-    nvidias = nvidia.read(root, nvml.module() if is_this_node and _has_nvidia(root) else None)
-    devices, links = amds if _is_amd(bool(amds[0]), bool(nvidias[0]), environ or {}) else nvidias
+    devices, links = _listed(root, environ or {})
     return Node(
         name=files.text(os.path.join(root, "proc/sys/kernel/hostname")),
         cpus=threads,
@@ -35,18 +34,11 @@ def read(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> Node:
     )
 
 
-def _has_nvidia(root: str) -> bool:
-    """Say whether it is worth starting NVML, which takes 10 ms and more."""
-    return bool(files.names(os.path.join(root, "proc/driver/nvidia/gpus"))) or os.path.exists(
-        os.path.join(root, "dev/nvidiactl")
-    )
-
-
-def _is_amd(amd_found: bool, nvidia_found: bool, environ: Mapping[str, str]) -> bool:
-    if amd_found != nvidia_found:
-        return amd_found
-    amd_is_meant = "ROCR_VISIBLE_DEVICES" in environ or "HIP_VISIBLE_DEVICES" in environ
-    return amd_is_meant and "CUDA_VISIBLE_DEVICES" not in environ
+def _listed(root: str, environ: Mapping[str, str]) -> Listing:
+    """Return the devices of one vendor, each with its place, and their links."""
+    listings = {vendor: vendor.read(root) for vendor in vendors.LISTED}
+    devices, links = listings[vendors.meant(environ, [vendor for vendor in listings if listings[vendor][0]])]
+    return places.placed(root, devices), links
 
 
 FORMAT = 1

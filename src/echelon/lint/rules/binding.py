@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from echelon.hardware import vendors
 from echelon.lint.batch import BatchOption
 from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule, counted, hit
@@ -126,7 +127,7 @@ def _shown(cores: set[int]) -> str:
 
 def devices_of_a_task(job: JobScript) -> Iterator[Hit]:
     """Find --gpus-per-task, which puts each task's device into a cgroup that hides all others."""
-    if "allow-task-sharing" in job.text or (job.kind is not None and job.kind.vendor != "amd"):
+    if "allow-task-sharing" in job.text or (job.kind and not vendors.named(job.kind.vendor).cgroup_cuts_links):
         return
     for name in ("gpus-per-task", "ntasks-per-gpu"):
         option = job.option(name)
@@ -177,12 +178,12 @@ def _is_by_local_rank(program: Program, call: ast.Call) -> bool:
 
 
 def both_visible(job: JobScript) -> Iterator[Hit]:
-    """Find ROCR and HIP filters together: the second counts among the devices that the first leaves."""
-    variables = {name: job.last(name) for name in VISIBLE[:2]}
-    first, second = variables[VISIBLE[0]], variables[VISIBLE[1]]
-    if first and second:
-        message = f"{VISIBLE[1]}={second.value} numbers the devices that {VISIBLE[0]}={first.value} has left"
-        yield hit(second.word, message, f"unset {VISIBLE[1]}")
+    """Find the filters of two layers together: the second counts among the devices that the first leaves."""
+    for lower, upper in ([layer[0] for layer in vendor.filters] for vendor in vendors.LISTED if vendor.filters[1:]):
+        first, second = job.last(lower), job.last(upper)
+        if first and second:
+            message = f"{upper}={second.value} numbers the devices that {lower}={first.value} has left"
+            yield hit(second.word, message, f"unset {upper}")
 
 
 def visible_count(job: JobScript) -> Iterator[Hit]:

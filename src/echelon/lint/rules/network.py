@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from echelon.hardware import vendors
 from echelon.lint.command import SHELLS
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged, line_before
 from echelon.lint.job import JobScript
@@ -14,7 +15,6 @@ from echelon.lint.values import VariableAssignment
 from echelon.script.nearest import meant
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
-NVIDIA = {"--nv", "--nvccli"}
 STEPS = ("srun", "mpirun", "mpiexec")
 CACHES = ("MIOPEN_USER_DB_PATH", "MIOPEN_CUSTOM_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
@@ -274,21 +274,25 @@ def conda(job: JobScript) -> Iterator[Hit]:
 
 
 def image_without_gpu(job: JobScript) -> Iterator[Hit]:
-    """Find an image that lacks NVIDIA's driver."""
-    if job.chip[1] != "nvidia" or not job.devices_per_node:
+    """Find an image that lacks the driver's libraries."""
+    vendor = vendors.named(job.chip[1])
+    options = set(vendor.container_options)
+    if not vendor.image_needs_option or not job.devices_per_node:
         return
-    if any(NVIDIA & {word.text for word in start.words} for start in job.started(*CONTAINERS)):
+    if any(options & {word.text for word in start.words} for start in job.started(*CONTAINERS)):
         return  # the image without it may be one that needs no device
+    option = vendor.container_options[0]
+    variables = [f"{runtime}_{option.lstrip('-').upper()}" for runtime in ("SINGULARITY", "APPTAINER")]
     for start in job.started(*CONTAINERS):
         words_of_start = [word.text for word in start.words]
         first = words_of_start[0] if words_of_start else ""
-        is_set = any(variable.name in ("SINGULARITY_NV", "APPTAINER_NV") for variable in job.variables)
-        if first in ("exec", "run") and not NVIDIA & set(words_of_start) and not is_set:
+        is_set = any(variable.name in variables for variable in job.variables)
+        if first in ("exec", "run") and not options & set(words_of_start) and not is_set:
             asked = counted(job.devices_per_node, "device")
-            message = f"{start.name} {first} without --nv: the image sees no device, but the job has {asked}"
+            message = f"{start.name} {first} without {option}: the image sees no device, but the job has {asked}"
             word = start.words[0]
-            edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} --nv"),)
-            mistake = hit(start.word, message, f"{start.name} {first} --nv …", edits=edits)
+            edits = (Edit(line=word.line, column=word.column, old=word.raw, new=f"{word.raw} {option}"),)
+            mistake = hit(start.word, message, f"{start.name} {first} {option} …", edits=edits)
             yield judged(mistake, is_certain=not start.has_unknown and _is_training(job, start))
 
 

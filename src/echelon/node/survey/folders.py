@@ -4,48 +4,37 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, Mapping, Sequence, Tuple
 
 from ...environment import devices
-from ...topology import files as topology_files
+from ...hardware import files as hardware_files
+from ...hardware import vendors
+from ...hardware.vendor import Cache
 from .nouns import Folder, Folders, Quota, Quotas
 
-
-class _Habit(NamedTuple):
-    """A folder that a program writes by default."""
-
-    purpose: str
-    variable: str
-    default: str  # may contain {home}, {cache}, {tmp}, {user}; empty: used only if the variable is set
-    vendor: str = ""
-
-
-# the programs' own documentation: MIOpen (cache directory), Triton (TRITON_CACHE_DIR), PyTorch (inductor, hub,
-# cpp_extension), Hugging Face Hub (HF_HOME), CUDA (CUDA_CACHE_PATH), aiter (AITER_JIT_DIR)
-_HABITS = (
-    _Habit("MIOpen's database", "MIOPEN_USER_DB_PATH", "{home}/.config/miopen", "amd"),
-    _Habit("MIOpen's kernels", "MIOPEN_CUSTOM_CACHE_DIR", "{cache}/miopen", "amd"),
-    _Habit("CUDA's kernels", "CUDA_CACHE_PATH", "{home}/.nv/ComputeCache", "nvidia"),
-    _Habit("Triton's kernels", "TRITON_CACHE_DIR", "{home}/.triton/cache"),
-    _Habit("Inductor's code", "TORCHINDUCTOR_CACHE_DIR", "{tmp}/torchinductor_{user}"),
-    _Habit("PyTorch's extensions", "TORCH_EXTENSIONS_DIR", "{cache}/torch_extensions"),
-    _Habit("aiter's kernels", "AITER_JIT_DIR", ""),
-    _Habit("Hugging Face's files", "HF_HOME", "{cache}/huggingface"),
-    _Habit("PyTorch's downloads", "TORCH_HOME", "{cache}/torch"),
-    _Habit("temporary files", "TMPDIR", "/tmp"),
+# the programs' own documentation: Triton (TRITON_CACHE_DIR), PyTorch (inductor, hub, cpp_extension), Hugging Face Hub
+# (HF_HOME), aiter (AITER_JIT_DIR)
+_CACHES = (
+    Cache("Triton's kernels", "TRITON_CACHE_DIR", "{home}/.triton/cache"),
+    Cache("Inductor's code", "TORCHINDUCTOR_CACHE_DIR", "{tmp}/torchinductor_{user}"),
+    Cache("PyTorch's extensions", "TORCH_EXTENSIONS_DIR", "{cache}/torch_extensions"),
+    Cache("aiter's kernels", "AITER_JIT_DIR", ""),  # written only if the variable is set
+    Cache("Hugging Face's files", "HF_HOME", "{cache}/huggingface"),
+    Cache("PyTorch's downloads", "TORCH_HOME", "{cache}/torch"),
+    Cache("temporary files", "TMPDIR", "/tmp"),
 )
 
 
 def read(root: str, environ: Mapping[str, str], *, checkpoints: str) -> Folders:
     """Return the folders of programs for these devices, and the folder of checkpoints."""
-    vendor = devices.vendor(environ, root)
     mounted = mounts(root)
+    own = (*vendors.named(devices.vendor(environ, root)).caches, *_CACHES)
     folders = []
-    for habit in _HABITS:
-        named = environ.get(habit.variable, "")
-        path = named or habit.default.format(**_places(environ))
-        if path and (named or habit.vendor in ("", vendor)):
-            folders.append(_folder(habit.purpose, habit.variable if named else "", path, mounted))
+    for cache in (*(cache for vendor in vendors.BY_NAME for cache in vendor.caches), *_CACHES):
+        named = environ.get(cache.variable, "")
+        path = named or (cache.default.format(**_places(environ)) if cache in own else "")
+        if path:
+            folders.append(_folder(cache.purpose, cache.variable if named else "", path, mounted))
     if checkpoints:
         folders.append(_folder("checkpoints", "", checkpoints, mounted))
     return Folders(tuple(folders))
@@ -100,7 +89,7 @@ def mounts(root: str) -> List[Tuple[str, str]]:
     36 35 98:0 / /scratch rw,noatime - lustre 10.0.0.1@o2ib:/scratch rw
     """
     mounted = []
-    for line in topology_files.text(os.path.join(root, "proc/self/mountinfo")).splitlines():
+    for line in hardware_files.text(os.path.join(root, "proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         if len(left.split()) > 4 and right:
             mounted.append((left.split()[4].replace("\\040", " "), right.split()[0]))

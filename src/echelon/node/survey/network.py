@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import List, Mapping
 
-from ...topology import files
+from ...hardware import files
 from ...topology.node import Node
 from .nouns import Interface, NodeNetwork
 

@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, Mapping, NamedTuple, Tuple, get_type_hints
 
+from ...hardware.nouns import Healths
+
 NOTHING: Mapping[str, str] = {}
 
 
@@ -51,27 +53,6 @@ class SurveyedDevices(NamedTuple):
     devices: Tuple[SurveyedDevice, ...] = ()
     visible: Tuple[int, ...] = ()  # device numbers, in the order in which a framework counts them
     num_claimed: int = 0  # the number that filter variables name, if no device is visible
-
-
-class Health(NamedTuple):
-    """The health of a device."""
-
-    pci: str
-    used_bytes: int  # memory in use before the run
-    corrected: int  # memory errors since boot; -1: unknown
-    uncorrected: int
-    pending: str  # a repair that needs a reset
-    throttled: Tuple[str, ...]  # reasons for throttling
-    pcie_width: int
-    pcie_width_most: int
-    processes: Tuple[str, ...]  # "4711 python3 (other)"
-
-
-class Healths(NamedTuple):
-    """The health of all devices, and its source."""
-
-    devices: Tuple[Health, ...] = ()
-    source: str = ""
 
 
 class Interface(NamedTuple):

@@ -5,7 +5,7 @@ import resource
 from typing import List, Mapping
 
 from ...environment import threads
-from ...topology import files
+from ...hardware import files
 from ...topology.cpu_lists import cpu_list, parse_cpu_list
 from ...topology.node import Node
 from .nouns import Cores, EnvironmentSettings, KernelLimits

@@ -4,9 +4,9 @@ import os
 import platform
 import re
 import sys
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, Mapping, Sequence, Tuple
 
-from ...topology import files
+from ...hardware import files, vendors
 from .nouns import Software
 
 PACKAGES = (
@@ -22,7 +22,7 @@ def read(root: str, environ: Mapping[str, str], *, search_path: Sequence[str], b
     return Software(
         kernel=files.text(os.path.join(root, "proc/sys/kernel/osrelease")),
         architecture=platform.machine(),
-        driver=_driver(root),
+        driver=next(filter(None, (vendor.driver_version(root) for vendor in vendors.LISTED)), ""),
         python=platform.python_version(),
         interpreter=sys.executable,
         container=environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER", ""),
@@ -52,13 +52,3 @@ def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _driver(root: str) -> str:
-    """Return the version of the devices' kernel module.
-
-    NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
-    """
-    nvidia = files.text(os.path.join(root, "proc/driver/nvidia/version")).partition("\n")[0]
-    versions: List[str] = re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
-    return versions[0] if versions else files.text(os.path.join(root, "sys/module/amdgpu/version"))

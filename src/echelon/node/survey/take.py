@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ...hardware import vendors
 from ...topology import discover
 from ...topology.node import Node
 from . import devices, folders, network, process, software
@@ -70,8 +71,8 @@ def parts(asked: SurveyRequest, environ: Mapping[str, str]) -> List[Part]:
         return seen["node"]
 
     def read_health() -> Any:
-        is_fast = bool(node().devices) and node().devices[0].vendor == "amd"
-        return devices.read_health(asked.root, node()) if asked.is_full or is_fast else None
+        vendor, seen = vendors.of(node().devices), node().devices
+        return vendor.read_health(asked.root, seen, os.environ) if asked.is_full or vendor.is_health_fast else None
 
     def read_folders() -> Any:
         return folders.read(asked.root, environ, checkpoints=asked.checkpoints)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from echelon.environment import digits
 from echelon.errors import EchelonError, UsageError
+from echelon.hardware import vendors
 from echelon.host import Host
 from echelon.orders.checkpoint import SUBFOLDER
 from echelon.spec import Booking
@@ -221,7 +222,7 @@ def without_prefix(said: str) -> str:
 
 ASK_SECONDS = 30.0
 _OWN_SHELL = frozenset({"SLURM_CONF"})  # which cluster; all other variables describe the job that queues
-_OF_DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"})
+_OF_DEVICES = frozenset(vendors.VARIABLES)
 
 
 def warning(reserve_seconds: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...hardware import vendors
 from ...node import processes
 from ...pytorch import internals
 from .. import patches
@@ -117,8 +118,7 @@ def _counting(original: Callable[[], int]) -> Callable[[], int]:
 
     @wraps(original)
     def count_in_child() -> int:
-        names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-        visible = tuple(os.environ.get(name) for name in names)
+        visible = tuple(os.environ.get(name) for name in vendors.VARIABLES)
         if visible not in known:
             pid = os.fork()
             if not pid:
@@ -196,7 +196,7 @@ def name(device: torch.device) -> str:
 def identity(device: torch.device) -> str:
     """Return a name that is unique to a device on all nodes."""
     properties = torch.get_device_module(device.type).get_device_properties(device)
-    visible = os.environ.get("ROCR_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = " ".join(filter(None, map(os.environ.get, vendors.VARIABLES)))
     return "{} {}".format(socket.gethostname(), getattr(properties, "uuid", None) or f"{device} of {visible}")
 
 

@@ -3,10 +3,11 @@
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ....topology import files
+from ....hardware import files
+from ....hardware.reading import WORD_BITS, KeptFile, risen
 from ....topology import nics as topology_nics
+from ....topology import places
 from ....topology.node import Nic
-from .reading import WORD_BITS, KeptFile, risen
 
 _STAT_BYTES = 1 << 20  # some thousand interrupts follow the cores
 _NUM_TIMES = 8  # user nice system idle iowait irq softirq steal; time of guests is part of user's
@@ -214,7 +215,7 @@ def _telemetry(root: str, address: str) -> str:
     folder = os.path.join(root, _CXI)
     for name in files.names(folder):
         card = os.path.join(folder, name, "device")
-        if address and files.address_of(card) == address:
+        if address and places.address_of(card) == address:
             telemetry = os.path.join(card, "telemetry")
             return telemetry if os.path.exists(os.path.join(telemetry, _CXI_FILES[0])) else ""
     return ""
@@ -225,6 +226,6 @@ def _roce(root: str, address: str) -> str:
     folder = os.path.join(root, _VERBS)
     for name in files.names(folder):
         is_mellanox = files.text(os.path.join(folder, name, "hca_type")).startswith("MT")  # MT4123
-        if address and is_mellanox and files.address_of(os.path.join(folder, name, "device")) == address:
+        if address and is_mellanox and places.address_of(os.path.join(folder, name, "device")) == address:
             return name
     return ""

@@ -1,16 +1,13 @@
 """Sample a node: all its devices and the host."""
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ....hardware import vendors
+from ....hardware.reading import NOTHING, Reading, risen
 from ....topology.cpu_lists import parse_cpu_list
 from ..nouns import Survey, SurveyedDevice
-from .amd import AmdReader
 from .host import HostReader
-from .reading import NOTHING, Energy, Reading
-
-Readings = Callable[[], Dict[int, Reading]]
-"""Return the state by device number; a device without a new state is left out."""
 
 
 class Sampler:
@@ -18,7 +15,7 @@ class Sampler:
 
     def __init__(self, root: str, survey: Survey, environ: Mapping[str, str], now: float) -> None:
         devices = [device for device in survey.devices.devices if device.is_visible]
-        self._read = _reader(root, devices, environ)
+        self._read = vendors.of(devices).readings(root, devices, environ)
         self._packages = Packages(devices)
         self._loads: Dict[int, Load] = {}
         self._host = HostReader(root, _cpus(root, survey), now)
@@ -47,32 +44,62 @@ class Sampler:
         }
 
 
-def _reader(root: str, devices: Sequence[SurveyedDevice], environ: Mapping[str, str]) -> Readings:
-    if not devices:
-        return dict
-    if devices[0].vendor == "amd":
-        readers = {device.number: AmdReader(root, device) for device in devices if device.pci}
-        return lambda: {number: reader.read() for number, reader in readers.items()}
-    return _nvidia_reader(devices, environ)
-
-
-def _nvidia_reader(devices: Sequence[SurveyedDevice], environ: Mapping[str, str]) -> Readings:
-    from . import nvidia  # ctypes takes memory, which nodes with AMD's devices do not need
-
-    library = nvidia.load()
-    if library is None:
-        from .nvidia import NvidiaSmi
-
-        return NvidiaSmi(devices, environ).read
-    shown = {device.number: library.reader(device.pci, device.uuid) for device in devices}
-    readers = {number: reader for number, reader in shown.items() if reader is not None}
-    return lambda: {number: reader.read() for number, reader in readers.items()}
-
-
 def _cpus(root: str, survey: Survey) -> List[int]:
     """Return the hardware threads of the run on this node."""
     allowed = parse_cpu_list(survey.cores.allowed)
     return list(allowed) or (sorted(os.sched_getaffinity(0)) if os.path.realpath(root) == "/" else [])
+
+
+LONGEST_GAP_SECONDS = 30.0  # over a longer gap, power is not taken for constant
+
+
+class Energy:
+    """The energy of a device since the first sample: from its counter, or else its power over time.
+
+    A counter that stands still while the device draws power is none.
+    """
+
+    def __init__(self) -> None:
+        self._counted = 0.0
+        self._in_gaps = 0.0  # by power, where the counter was not known
+        self._by_power = 0.0
+        self._is_by_power = False
+        self._is_in_gaps = False
+        self._last: Optional[Tuple[float, Reading]] = None
+
+    def note(self, now: float, reading: Reading) -> None:
+        """Add the energy since the last sample; `now` in seconds."""
+        last, self._last = self._last, (now, reading)
+        if last is None:
+            return
+        counted = risen(last[1].energy_count, reading.energy_count)
+        drawn = _drawn(last[1].power_watts, reading.power_watts, now - last[0])
+        self._counted += (counted or 0) * reading.energy_unit_joules
+        if drawn is not None:
+            self._by_power += drawn
+            self._is_by_power = True
+            if counted is None:
+                self._in_gaps += drawn
+                self._is_in_gaps = True
+
+    @property
+    def joules(self) -> float:
+        """Return the energy; 0 if it is not known."""
+        return self._counted + self._in_gaps if self._counted else self._by_power
+
+    @property
+    def source(self) -> str:
+        """Return where the energy is from: "counter", "power", "counter and power"; empty: it is not known."""
+        if self._counted:
+            return "counter and power" if self._is_in_gaps else "counter"
+        return "power" if self._is_by_power else ""
+
+
+def _drawn(before: Optional[float], now: Optional[float], seconds: float) -> Optional[float]:
+    """Return the energy by the mean of two powers, in joules; None if one is missing, or too much time is between."""
+    if before is None or now is None or seconds > LONGEST_GAP_SECONDS:
+        return None
+    return (before + now) / 2 * seconds
 
 
 SPAN_SECONDS = 10

@@ -1,16 +1,15 @@
-"""Sample NVIDIA's devices by its library through ctypes; where it cannot be opened, by nvidia-smi, which is slow.
+"""Sample NVIDIA's devices by its library through ctypes.
 
 Only the lookout may do so: a process that has opened the driver cannot fork ranks.
 """
 
-import ctypes
-import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from __future__ import annotations
 
-from ....topology import files
-from ..devices import ask_rows
-from ..nouns import SurveyedDevice
-from .reading import HARDWARE, POWER_BRAKE, POWER_CAP, THERMAL, Reading
+import ctypes
+from typing import Any, Optional
+
+from .. import files
+from ..reading import HARDWARE, POWER_BRAKE, POWER_CAP, THERMAL, Reading
 
 LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS = 0
@@ -52,7 +51,7 @@ class Nvml:
         part = self._part(uuid) if uuid.startswith("MIG-") else None
         return NvidiaReader(self, card, part, is_whole=not uuid.startswith("MIG-"))
 
-    def _by_address(self) -> Dict[str, Any]:
+    def _by_address(self) -> dict[str, Any]:
         count = self.whole("nvmlDeviceGetCount_v2") or 0
         handles = {}
         for index in range(count):
@@ -63,7 +62,7 @@ class Nvml:
                 handles[files.normal(place.bus_id.decode("ascii", "replace"))] = handle
         return handles
 
-    def _part(self, uuid: str) -> Optional[Any]:
+    def _part(self, uuid: str) -> Any | None:
         handle = ctypes.c_void_p()
         is_there = self._call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(handle))
         return handle if is_there else None
@@ -75,23 +74,23 @@ class Nvml:
         except AttributeError:
             return False
 
-    def whole(self, name: str, *arguments: Any) -> Optional[int]:
+    def whole(self, name: str, *arguments: Any) -> int | None:
         """Return the unsigned int that a function writes."""
         answer = ctypes.c_uint()
         return answer.value if self._call(name, *arguments, ctypes.byref(answer)) else None
 
-    def long(self, name: str, handle: Any) -> Optional[int]:
+    def long(self, name: str, handle: Any) -> int | None:
         """Return the unsigned long long that a function writes."""
         answer = ctypes.c_ulonglong()
         return answer.value if self._call(name, handle, ctypes.byref(answer)) else None
 
-    def percent(self, handle: Any) -> Optional[int]:
+    def percent(self, handle: Any) -> int | None:
         """Return how busy a card is; a card that is divided by MIG does not tell."""
         answer = _Utilization()
         is_told = self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(answer))
         return answer.gpu if is_told and answer.gpu <= 100 else None
 
-    def memory(self, handle: Any) -> Tuple[Optional[int], Optional[int]]:
+    def memory(self, handle: Any) -> tuple[int | None, int | None]:
         """Return the used and the whole memory in bytes."""
         answer = _Memory()
         is_told = self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(answer))
@@ -101,7 +100,7 @@ class Nvml:
 class NvidiaReader:
     """One device: a card, or a part of one."""
 
-    def __init__(self, library: Nvml, card: Any, part: Optional[Any], *, is_whole: bool) -> None:
+    def __init__(self, library: Nvml, card: Any, part: Any | None, *, is_whole: bool) -> None:
         self._library = library
         self._card = card
         self._memory_of = card if is_whole else part
@@ -126,16 +125,16 @@ class NvidiaReader:
             throttled=self._throttled(),
         )
 
-    def _throttled(self) -> Optional[Tuple[str, ...]]:
+    def _throttled(self) -> tuple[str, ...] | None:
         bits = self._library.long("nvmlDeviceGetCurrentClocksEventReasons", self._card)
         if bits is None:  # a library before version 535
             bits = self._library.long("nvmlDeviceGetCurrentClocksThrottleReasons", self._card)
         return reasons(bits) if bits is not None else None
 
 
-def reasons(bits: int) -> Tuple[str, ...]:
+def reasons(bits: int) -> tuple[str, ...]:
     """Return the words for the bits of nvmlClocksEventReasons that hold a clock down."""
-    words: List[str] = []
+    words: list[str] = []
     if bits & (_SW_THERMAL | _HW_THERMAL):
         words.append(THERMAL)
     if bits & _SW_POWER_CAP:
@@ -147,67 +146,10 @@ def reasons(bits: int) -> Tuple[str, ...]:
     return tuple(words)
 
 
-def load() -> Optional[Nvml]:
+def load() -> Nvml | None:
     """Return the library, started; None if this node has no such library."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
         return None
     return Nvml(library)
-
-
-LOOK_SECONDS = 10.0
-_FIELDS = (
-    "pci.bus_id", "utilization.gpu", "memory.used", "memory.total", "power.draw", "clocks.sm", "clocks.max.sm",
-    "temperature.gpu",
-)  # fmt: skip
-
-
-class NvidiaSmi:
-    """The devices as nvidia-smi shows them, which does not know the load of a MIG device."""
-
-    def __init__(
-        self, devices: Sequence[SurveyedDevice], environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._devices = devices
-        self._environ = environ
-        self._clock = clock
-        self._due = float("-inf")
-
-    def read(self) -> Dict[int, Reading]:
-        """Return the state by device number; empty between two looks, and if nvidia-smi does not answer."""
-        if self._clock() < self._due:
-            return {}
-        self._due = self._clock() + LOOK_SECONDS
-        try:
-            rows = ask_rows("--query-gpu=" + ",".join(_FIELDS), self._environ)
-        except TimeoutError:
-            return {}
-        cards = {files.normal(row[0]): _reading(row) for row in rows if len(row) == len(_FIELDS)}
-        whole = [device for device in self._devices if not device.uuid.startswith("MIG-")]
-        return {device.number: cards[device.pci] for device in whole if device.pci in cards}
-
-
-def _reading(row: List[str]) -> Reading:
-    percent, used, memory, clock, clock_most, celsius = (_number(row[index]) for index in (1, 2, 3, 5, 6, 7))
-    return Reading(
-        percent=percent if percent is not None and percent <= 100 else None,
-        memory_used_bytes=used << 20 if used is not None else None,
-        memory_bytes=memory << 20 if memory else None,
-        power_watts=_watts(row[4]),
-        clock_mhz=clock,
-        clock_most_mhz=clock_most,
-        temperature_celsius=celsius,
-    )
-
-
-def _number(word: str) -> Optional[int]:
-    number = files.number(word)  # [N/A]
-    return number if number >= 0 else None
-
-
-def _watts(word: str) -> Optional[float]:
-    try:
-        return float(word)  # 61.27
-    except ValueError:
-        return None

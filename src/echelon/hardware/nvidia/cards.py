@@ -1,15 +1,17 @@
 """Read NVIDIA's devices from the driver's own files; memory, NVLinks and MIG come from NVML, if it is there."""
 
-import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from __future__ import annotations
 
-from . import files, nvml
-from .node import Device
+import os
+from typing import Any, NamedTuple
+
+from .. import files
+from ..nouns import Device, Link, Listing
+from .package import Card, Instance
+from .package import read as read_package
 
 _CARDS = "proc/driver/nvidia/gpus"
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
-
-Link = Tuple[int, int, str, int]
 
 
 class _Card(NamedTuple):
@@ -19,32 +21,37 @@ class _Card(NamedTuple):
     model: str
     uuid: str
     minor: int  # the minor number of its device file; -1: not known
-    nvml: Optional[nvml.Card]
+    nvml: Card | None
 
 
-def read(root: str, library: Optional[Any] = None) -> Tuple[Tuple[Device, ...], Tuple[Link, ...]]:
+def read(root: str, library: Any | None = None) -> Listing:
     """Return the devices in the order of their PCI addresses, and the NVLinks between them."""
-    shown = nvml.read(library) if library is not None else {}
+    shown = read_package(library) if library is not None else {}
     cards = [_card(root, address, shown.get(address)) for address in _addresses(root, shown)]
     device_files = files.numbers(os.path.join(root, "dev"), "nvidia")
     if not cards:  # in a container that lacks the driver's files in /proc
         cards = [_Card("", "", "", minor, None) for minor in device_files]
-    devices: List[Device] = []
-    first: Dict[str, int] = {}
+    devices: list[Device] = []
+    first: dict[str, int] = {}
     for card in cards:
         first[card.address] = len(devices)
         devices += _devices(root, card, len(devices), bool(device_files))
     return tuple(devices), _links(cards, first)
 
 
-def _addresses(root: str, shown: Dict[str, nvml.Card]) -> List[str]:
-    named = {files.normal(name) for name in files.names(os.path.join(root, _CARDS)) if files.is_address(name)}
+def names(root: str) -> list[str]:
+    """Return the names of the cards' folders: their PCI addresses as the driver writes them."""
+    return files.names(os.path.join(root, _CARDS))
+
+
+def _addresses(root: str, shown: dict[str, Card]) -> list[str]:
+    named = {files.normal(name) for name in names(root) if files.is_address(name)}
     return sorted((named | set(shown)) - {""})
 
 
-def _card(root: str, address: str, seen: Optional[nvml.Card]) -> _Card:
+def _card(root: str, address: str, seen: Card | None) -> _Card:
     folder = os.path.join(root, _CARDS)
-    name = next((name for name in files.names(folder) if files.normal(name) == address), address)
+    name = next((name for name in names(root) if files.normal(name) == address), address)
     fields = {}
     for line in files.text(os.path.join(folder, name, "information")).splitlines():
         key, _, value = line.partition(":")  # Model: 		 NVIDIA A100-SXM4-40GB
@@ -60,21 +67,19 @@ def _card(root: str, address: str, seen: Optional[nvml.Card]) -> _Card:
     )
 
 
-def _devices(root: str, card: _Card, first: int, has_files: bool) -> List[Device]:
-    place = files.place(root, card.address)
+def _devices(root: str, card: _Card, first: int, has_files: bool) -> list[Device]:
     whole = Device(
         number=first,
         vendor="nvidia",
         model=card.model,
         pci=card.address,
         uuid=card.uuid,
-        numa=place.numa,
-        local_cpus=place.local_cpus,
+        numa=-1,
+        local_cpus=(),
         memory_bytes=card.nvml.memory_bytes if card.nvml else 0,
         chip=first,
         # Before the first use after boot, device files may be missing.
         is_allowed=not has_files or card.minor < 0 or _may_open(root, f"nvidia{card.minor}"),
-        pci_path=place.path,
     )
     instances = card.nvml.instances if card.nvml else ()
     return [
@@ -98,7 +103,7 @@ def _may_open(root: str, name: str) -> bool:
     return os.access(os.path.join(root, "dev", name), os.R_OK | os.W_OK)
 
 
-def _may_use(root: str, minor: int, instance: nvml.Instance) -> bool:
+def _may_use(root: str, minor: int, instance: Instance) -> bool:
     """Say whether this process may open the capability files of a MIG device."""
     card = os.path.join(root, _CAPABILITIES, f"gpu{minor}/mig/gi{instance.gpu_instance}")
     for path in (card, os.path.join(card, f"ci{instance.compute_instance}")):
@@ -110,9 +115,9 @@ def _may_use(root: str, minor: int, instance: nvml.Instance) -> bool:
     return True
 
 
-def _links(cards: List[_Card], first: Dict[str, int]) -> Tuple[Link, ...]:
+def _links(cards: list[_Card], first: dict[str, int]) -> tuple[Link, ...]:
     """Return the NVLinks between whole cards; behind a switch, each card reaches every other with all of its links."""
-    links: List[Link] = []
+    links: list[Link] = []
     whole = [card for card in cards if card.nvml and not card.nvml.instances]
     for index, this_card in enumerate(whole):
         for other_card in whole[index + 1 :]:

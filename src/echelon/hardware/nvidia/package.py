@@ -1,8 +1,10 @@
 """Read facts that only NVML knows, through the package nvidia-ml-py if it is installed."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from __future__ import annotations
 
-from . import files
+from typing import Any, NamedTuple
+
+from .. import files
 
 _MOST_LINKS = 36  # the highest NVML_NVLINK_MAX_LINKS so far
 
@@ -23,11 +25,11 @@ class Card(NamedTuple):
     model: str
     uuid: str
     memory_bytes: int
-    instances: Tuple[Instance, ...]
-    num_links_to: Dict[str, int]  # by the PCI address of a card, or "switch"
+    instances: tuple[Instance, ...]
+    num_links_to: dict[str, int]  # by the PCI address of a card, or "switch"
 
 
-def module() -> Optional[Any]:
+def module() -> Any | None:
     """Return the package, or None if it is missing."""
     from importlib import import_module
 
@@ -37,7 +39,7 @@ def module() -> Optional[Any]:
         return None
 
 
-def read(library: Any) -> Dict[str, Card]:
+def read(library: Any) -> dict[str, Card]:
     """Return the cards of NVML by PCI address; empty if its library or driver does not answer."""
     try:
         library.nvmlInit()
@@ -88,7 +90,7 @@ def _memory_bytes(library: Any, handle: Any) -> int:
     return int(memory.total) if memory is not None else 0
 
 
-def _instances(library: Any, handle: Any) -> List[Instance]:
+def _instances(library: Any, handle: Any) -> list[Instance]:
     mode = _ask(library, "nvmlDeviceGetMigMode", handle)
     if not mode or mode[0] != 1:
         return []
@@ -112,9 +114,9 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _links(library: Any, handle: Any) -> Dict[str, int]:
+def _links(library: Any, handle: Any) -> dict[str, int]:
     """Count the card's active NVLinks by their other end."""
-    counts: Dict[str, int] = {}
+    counts: dict[str, int] = {}
     for link in range(_MOST_LINKS):
         state = _ask(library, "nvmlDeviceGetNvLinkState", handle, link)
         if state is None:

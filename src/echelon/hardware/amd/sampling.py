@@ -10,13 +10,15 @@ The layouts are the structs gpu_metrics_v1_0 to gpu_metrics_v1_8 of the kernel's
 alignment. Tables of version 2 and 3 belong to notebooks' processors; version 1.9 has no fixed layout.
 """
 
+from __future__ import annotations
+
 import os
 import struct
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
-from ....topology import files
-from ..nouns import SurveyedDevice
-from .reading import POWER_CAP, THERMAL, KeptFile, Reading, risen
+from .. import files
+from ..nouns import Sampled
+from ..reading import POWER_CAP, THERMAL, KeptFile, Reading, risen
 
 MOST_BYTES = 4096
 ENERGY_UNIT_JOULES = 2.0**-16  # "Energy (15.259uJ (2^-16) units)"
@@ -27,7 +29,7 @@ _RESIDENCIES = struct.Struct("<6I")
 _NO_WORD, _NO_LONG, _NO_INT = 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF  # the driver fills what it does not know with ones
 
 
-class MetricsLayout(NamedTuple):
+class Layout(NamedTuple):
     """Where a version of the table has its fields, in bytes; -1: it has no such field."""
 
     size: int
@@ -41,17 +43,17 @@ class MetricsLayout(NamedTuple):
     residencies: int = -1  # accumulation_counter, and how much of it each reason held the clock down
 
 
-LAYOUTS: Dict[Tuple[int, int], MetricsLayout] = {
+LAYOUTS: dict[tuple[int, int], Layout] = {
     # energy of 1.0 to 1.2: the unit depends on the chip
-    (1, 0): MetricsLayout(80, hotspot=18, percent=28, power=34, clocks=54),
-    (1, 1): MetricsLayout(96, hotspot=6, percent=16, power=22, clocks=54),
-    (1, 2): MetricsLayout(104, hotspot=6, percent=16, power=22, clocks=54),
-    (1, 3): MetricsLayout(120, hotspot=6, percent=16, power=22, clocks=54, energy=24, status=112),
-    (1, 4): MetricsLayout(288, hotspot=4, percent=12, power=10, clocks=240, num_clocks=8, energy=24),
-    (1, 5): MetricsLayout(360, hotspot=4, percent=12, power=10, clocks=312, num_clocks=8, energy=88),
-    (1, 6): MetricsLayout(1664, hotspot=4, percent=12, power=10, clocks=264, num_clocks=8, energy=16, residencies=32),
-    (1, 7): MetricsLayout(2208, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
-    (1, 8): MetricsLayout(3360, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
+    (1, 0): Layout(80, hotspot=18, percent=28, power=34, clocks=54),
+    (1, 1): Layout(96, hotspot=6, percent=16, power=22, clocks=54),
+    (1, 2): Layout(104, hotspot=6, percent=16, power=22, clocks=54),
+    (1, 3): Layout(120, hotspot=6, percent=16, power=22, clocks=54, energy=24, status=112),
+    (1, 4): Layout(288, hotspot=4, percent=12, power=10, clocks=240, num_clocks=8, energy=24),
+    (1, 5): Layout(360, hotspot=4, percent=12, power=10, clocks=312, num_clocks=8, energy=88),
+    (1, 6): Layout(1664, hotspot=4, percent=12, power=10, clocks=264, num_clocks=8, energy=16, residencies=32),
+    (1, 7): Layout(2208, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
+    (1, 8): Layout(3360, hotspot=4, percent=12, power=10, clocks=296, num_clocks=8, energy=24, residencies=40),
 }
 
 
@@ -69,14 +71,14 @@ class Residencies(NamedTuple):
 class Metrics(NamedTuple):
     """The fields of a table; None: the driver does not tell."""
 
-    version: Tuple[int, int] = (0, 0)
-    percent: Optional[int] = None
-    power_watts: Optional[int] = None
-    energy_count: Optional[int] = None
-    clock_mhz: Optional[int] = None
-    temperature_celsius: Optional[int] = None
-    status: Optional[int] = None
-    residencies: Optional[Residencies] = None
+    version: tuple[int, int] = (0, 0)
+    percent: int | None = None
+    power_watts: int | None = None
+    energy_count: int | None = None
+    clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    status: int | None = None
+    residencies: Residencies | None = None
 
 
 EMPTY = Metrics()
@@ -103,31 +105,31 @@ def parse(table: bytes) -> Metrics:
     )
 
 
-def _metric_percent(table: bytes, offset: int) -> Optional[int]:
+def _metric_percent(table: bytes, offset: int) -> int | None:
     (value,) = _WORD.unpack_from(table, offset)
     return value if value <= 100 else None
 
 
-def _positive(table: bytes, offset: int) -> Optional[int]:
+def _positive(table: bytes, offset: int) -> int | None:
     (value,) = _WORD.unpack_from(table, offset)
     return value if 0 < value < _NO_WORD else None
 
 
-def _long(table: bytes, offset: int) -> Optional[int]:
+def _long(table: bytes, offset: int) -> int | None:
     if offset < 0:
         return None
     (value,) = _LONG.unpack_from(table, offset)
     return value if value != _NO_LONG else None
 
 
-def _clock(table: bytes, layout: MetricsLayout) -> Optional[int]:
+def _clock(table: bytes, layout: Layout) -> int | None:
     """Return the mean clock of the parts that run."""
     clocks = struct.unpack_from("<%dH" % layout.num_clocks, table, layout.clocks)
     running = [clock for clock in clocks if 0 < clock < _NO_WORD]
     return round(sum(running) / len(running)) if running else None
 
 
-def _residencies(table: bytes, offset: int) -> Optional[Residencies]:
+def _residencies(table: bytes, offset: int) -> Residencies | None:
     if offset < 0:
         return None
     counters = Residencies(*_RESIDENCIES.unpack_from(table, offset))
@@ -147,7 +149,7 @@ _MICROWATTS, _MICROJOULES, _MILLIDEGREES, _HERTZ = 1e6, 1e-6, 1000, 10**6
 class AmdReader:
     """The files of one device."""
 
-    def __init__(self, root: str, device: SurveyedDevice) -> None:
+    def __init__(self, root: str, device: Sampled) -> None:
         folder = os.path.join(root, _PCI, device.pci)
         self._is_dual_die = device.model == _DUAL_DIE
         self._metrics = KeptFile(os.path.join(folder, "gpu_metrics"), MOST_BYTES)
@@ -159,7 +161,7 @@ class AmdReader:
             self._memory_bytes = device.memory_bytes
         self._clock_most_mhz = _clocks(self._clocks.read() or b"")[1]
         self._sensors = _Sensors(os.path.join(folder, "hwmon"))
-        self._before: Optional[Residencies] = None
+        self._before: Residencies | None = None
 
     def read(self) -> Reading:
         """Return the present state."""
@@ -180,17 +182,17 @@ class AmdReader:
             throttled=self._throttled(metrics),
         )
 
-    def _energy(self, metrics: Metrics) -> Tuple[Optional[int], float]:
+    def _energy(self, metrics: Metrics) -> tuple[int | None, float]:
         is_counted = metrics.version in _COUNTS_ENERGY or (metrics.version == (1, 3) and self._is_dual_die)
         if is_counted and metrics.energy_count is not None:
             return metrics.energy_count, ENERGY_UNIT_JOULES
         return self._sensors.energy_microjoules(), _MICROJOULES
 
-    def _clock(self) -> Optional[int]:
+    def _clock(self) -> int | None:
         now = _clocks(self._clocks.read() or b"")[0]
         return now if now is not None else self._sensors.clock_mhz()
 
-    def _throttled(self, metrics: Metrics) -> Optional[Tuple[str, ...]]:
+    def _throttled(self, metrics: Metrics) -> tuple[str, ...] | None:
         if metrics.status is not None:
             reasons = ((THERMAL, _THERMAL_BITS), (POWER_CAP, _POWER_BITS))
             return tuple(reason for reason, bits in reasons if metrics.status & bits)
@@ -211,41 +213,41 @@ class _Sensors:
     def _file(self, name: str) -> KeptFile:
         return KeptFile(os.path.join(self._folder, name))
 
-    def _hottest_first(self) -> List[str]:
+    def _hottest_first(self) -> list[str]:
         labels = {number: files.text(os.path.join(self._folder, f"temp{number}_label")) for number in (1, 2, 3)}
         numbers = sorted(labels, key=lambda number: labels[number] != "junction")
         return [f"temp{number}_input" for number in numbers if labels[number] != "mem"]
 
-    def power_watts(self) -> Optional[float]:
+    def power_watts(self) -> float | None:
         """Return the power; None also for 0, which the second die of a package shows."""
         watts = next((number for file in self._powers if (number := file.number())), None)
         return watts / _MICROWATTS if watts is not None else None
 
-    def energy_microjoules(self) -> Optional[int]:
+    def energy_microjoules(self) -> int | None:
         """Return the counter of energy that some drivers have."""
         return self._energy.number() or None
 
-    def celsius(self) -> Optional[int]:
+    def celsius(self) -> int | None:
         """Return the temperature of the hottest place, else that of the edge."""
         degrees = next((number for file in self._temperatures if (number := file.number())), None)
         return round(degrees / _MILLIDEGREES) if degrees is not None else None
 
-    def clock_mhz(self) -> Optional[int]:
+    def clock_mhz(self) -> int | None:
         """Return the clock of the compute units."""
         hertz = self._hertz.number()
         return hertz // _HERTZ if hertz else None
 
 
-def _known(first: Optional[int], second: Optional[int]) -> Optional[int]:
+def _known(first: int | None, second: int | None) -> int | None:
     return first if first is not None else second
 
 
-def _percent(file: KeptFile) -> Optional[int]:
+def _percent(file: KeptFile) -> int | None:
     percent = file.number()
     return percent if percent is not None and percent <= 100 else None
 
 
-def _clocks(table: bytes) -> Tuple[Optional[int], Optional[int]]:
+def _clocks(table: bytes) -> tuple[int | None, int | None]:
     """Return the present and the highest clock in MHz.
 
     0: 500Mhz
@@ -261,7 +263,7 @@ def _clocks(table: bytes) -> Tuple[Optional[int], Optional[int]]:
     return now, most
 
 
-def _held(before: Residencies, after: Residencies) -> Optional[Tuple[str, ...]]:
+def _held(before: Residencies, after: Residencies) -> tuple[str, ...] | None:
     """Return the reasons that held the clock down for at least half of the firmware's cycles in between."""
     rises = [risen(before[index], after[index], bits=32) for index in range(len(after))]
     cycles, *held = [rise or 0 for rise in rises]

@@ -1,10 +1,12 @@
 """Read AMD's devices from KFD's part of sysfs, which needs neither root nor ROCm."""
 
-import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from __future__ import annotations
 
-from . import files
-from .node import Device
+import os
+from typing import NamedTuple
+
+from .. import files
+from ..nouns import Device, Link, Listing
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _DRIVER = "sys/bus/pci/drivers/amdgpu"
@@ -15,46 +17,63 @@ _FRAME_BUFFERS = (1, 2)  # mem_banks/*/properties, "heap_type": visible and invi
 _LINKS_WITHIN_CHIP = 4
 _DUAL_DIE = "gfx90a"
 
-Link = Tuple[int, int, str, int]
 
-
-class _KfdNode(NamedTuple):
+class KfdNode(NamedTuple):
     """A device among KFD's nodes; without properties if the device cgroup hides it."""
 
     number: int
-    properties: Dict[str, int]
+    properties: dict[str, int]
+
+    @property
+    def is_allowed(self) -> bool:
+        """Say whether the device cgroup allows it."""
+        return bool(self.properties)
 
 
-def read(root: str) -> Tuple[Tuple[Device, ...], Tuple[Link, ...]]:
-    """Return the devices in HIP's order, hidden ones included, and the xGMI links between them."""
+def nodes(root: str) -> list[KfdNode]:
+    """Return the devices in HIP's order, hidden ones included."""
     folder = os.path.join(root, _NODES)
-    nodes = [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
-    addresses = _addresses(root, nodes)
-    links = _links(folder, {node.number: index for index, node in enumerate(nodes)}, nodes)
-    devices = [_device(root, folder, node, index, addresses[index]) for index, node in enumerate(nodes)]
+    return [node for number in files.numbers(folder) if (node := _node(folder, number)) is not None]
+
+
+def addresses_by_id(root: str) -> dict[str, str]:
+    """Return the PCI address of each allowed device by the number that KFD's list of processes has for it."""
+    place = os.path.join(root, _NODES)
+    return {
+        files.text(os.path.join(place, str(node.number), "gpu_id")): address
+        for node in nodes(root)
+        if (address := _address(root, node.properties))
+    }
+
+
+def read(root: str) -> Listing:
+    """Return the devices in HIP's order, hidden ones included, and the xGMI links between them."""
+    folder, found = os.path.join(root, _NODES), nodes(root)
+    addresses = _addresses(root, found)
+    links = _links(folder, {node.number: index for index, node in enumerate(found)}, found)
+    devices = [_device(folder, node, index, addresses[index]) for index, node in enumerate(found)]
     chips = _chips(devices, links)
     return tuple(device._replace(chip=chips[device.number]) for device in devices), links
 
 
-def _node(folder: str, number: int) -> Optional[_KfdNode]:
+def _node(folder: str, number: int) -> KfdNode | None:
     """Return a KFD node if it is a device, else None."""
     place = os.path.join(folder, str(number))
     gpu_id = files.text_or_none(os.path.join(place, "gpu_id"))
     properties = _properties(place)
     if properties:
-        return _KfdNode(number, properties) if properties.get("simd_count", 0) > 0 and gpu_id != "0" else None
+        return KfdNode(number, properties) if properties.get("simd_count", 0) > 0 and gpu_id != "0" else None
     # Files of a hidden device are empty or unreadable (EPERM); a processor's gpu_id is 0 and always readable.
-    return None if gpu_id in (None, "0") else _KfdNode(number, {})
+    return None if gpu_id in (None, "0") else KfdNode(number, {})
 
 
-def _properties(place: str) -> Dict[str, int]:
+def _properties(place: str) -> dict[str, int]:
     # simd_count 440
     words = (line.split() for line in files.text(os.path.join(place, "properties")).splitlines())
     return {pair[0]: files.number(pair[1], 0) for pair in words if len(pair) == 2}
 
 
-def _device(root: str, folder: str, node: _KfdNode, index: int, address: str) -> Device:
-    place = files.place(root, address)
+def _device(folder: str, node: KfdNode, index: int, address: str) -> Device:
     unique = node.properties.get("unique_id", 0)
     return Device(
         number=index,
@@ -62,12 +81,11 @@ def _device(root: str, folder: str, node: _KfdNode, index: int, address: str) ->
         model=_model(node.properties.get("gfx_target_version", 0)),
         pci=address,
         uuid=f"GPU-{unique:016x}" if unique > 0 else "",  # the form that ROCR_VISIBLE_DEVICES takes
-        numa=place.numa,
-        local_cpus=place.local_cpus,
+        numa=-1,
+        local_cpus=(),
         memory_bytes=_memory_bytes(os.path.join(folder, str(node.number), "mem_banks")),
         chip=index,
-        is_allowed=bool(node.properties),
-        pci_path=place.path,
+        is_allowed=node.is_allowed,
     )
 
 
@@ -81,7 +99,7 @@ def _memory_bytes(folder: str) -> int:
     return sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _FRAME_BUFFERS)
 
 
-def _addresses(root: str, nodes: List[_KfdNode]) -> List[str]:
+def _addresses(root: str, nodes: list[KfdNode]) -> list[str]:
     """Return the PCI address of each device; for hidden devices, use the driver's order."""
     known = [_address(root, node.properties) for node in nodes]
     if all(known):
@@ -91,7 +109,7 @@ def _addresses(root: str, nodes: List[_KfdNode]) -> List[str]:
     return bound if fits else known
 
 
-def _address(root: str, properties: Dict[str, int]) -> str:
+def _address(root: str, properties: dict[str, int]) -> str:
     location = properties.get("location_id", 0)
     if location <= 0:
         return ""
@@ -101,9 +119,9 @@ def _address(root: str, properties: Dict[str, int]) -> str:
     return address if os.path.exists(os.path.join(root, "sys/bus/pci/devices", address)) else f"{slot}.0"
 
 
-def _links(folder: str, index_of: Dict[int, int], nodes: List[_KfdNode]) -> Tuple[Link, ...]:
+def _links(folder: str, index_of: dict[int, int], nodes: list[KfdNode]) -> tuple[Link, ...]:
     """Return the direct xGMI links; KFD lists links over other devices too, with a greater weight."""
-    links: Dict[Tuple[int, int], int] = {}
+    links: dict[tuple[int, int], int] = {}
     for node in nodes:
         place = os.path.join(folder, str(node.number), "io_links")
         for number in files.numbers(place):
@@ -117,16 +135,16 @@ def _links(folder: str, index_of: Dict[int, int], nodes: List[_KfdNode]) -> Tupl
     return tuple((one, other, "xgmi", count) for (one, other), count in sorted(links.items()))
 
 
-def _num_links(link: Dict[str, int]) -> int:
+def _num_links(link: dict[str, int]) -> int:
     # The least bandwidth is that of one link, the greatest that of all links; older kernels give 0 for both.
     least, greatest = link.get("min_bandwidth", 0), link.get("max_bandwidth", 0)
     return greatest // least if least > 0 else 0
 
 
-def _chips(devices: List[Device], links: Tuple[Link, ...]) -> List[int]:
+def _chips(devices: list[Device], links: tuple[Link, ...]) -> list[int]:
     """Return each device's chip: the least number among the devices of the chip."""
     chips = list(range(len(devices)))
-    first_with: Dict[Tuple[str, str], int] = {}
+    first_with: dict[tuple[str, str], int] = {}
     for device in devices:  # partitions of one chip share its address or its unique number
         for key in (("pci", device.pci), ("uuid", device.uuid)):
             if key[1]:
