@@ -64,7 +64,7 @@ class MappedFile:
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "a.safetensors")
     >>> write(path, {"a": torch.arange(6).reshape(3, 2)})
-    >>> Reader(path).slice("a", offsets=(1, 0), lengths=(2, 1))
+    >>> MappedFile(path).slice("a", offsets=(1, 0), lengths=(2, 1))
     tensor([[2],
             [4]])
     """

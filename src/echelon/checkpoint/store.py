@@ -104,7 +104,7 @@ class CheckpointStore:
     """A folder of checkpoints, of which the newest `keep` are kept.
 
     >>> import tempfile
-    >>> store = Store(tempfile.mkdtemp(), keep=2)
+    >>> store = CheckpointStore(tempfile.mkdtemp(), keep=2)
     >>> draft = store.begin(120)
     >>> files = {"journal.json": draft.write("journal.json", b"{}")}
     >>> checkpoint = draft.publish(files, num_ranks=1, about={}, versions={})

@@ -98,8 +98,8 @@ class _Keeper:
             self._give_signals_back()
             self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
             return KeeperLink(
-                link=theirs, began=self._began, num_earlier_supervisors=self._num_supervisors, num_attempts=num_attempts,
-                restarts=self._restarts, shown=self._shown, mask=self._mask,
+                link=theirs, began=self._began, num_earlier_supervisors=self._num_supervisors,
+                num_attempts=num_attempts, restarts=self._restarts, shown=self._shown, mask=self._mask,
             )  # fmt: skip
         theirs.close()
         ours.setblocking(False)

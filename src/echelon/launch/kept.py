@@ -110,7 +110,7 @@ _LOOK_SECONDS, _MOST_SECONDS = 0.1, 5.0
 class ShownOutput:
     """The number of bytes of each rank's output that are on the console, in memory that forked processes share.
 
-    >>> shown = Shown()
+    >>> shown = ShownOutput()
     >>> shown.set(3, 100)
     >>> shown.of(3), shown.of(4)
     (100, 0)

@@ -38,14 +38,9 @@ class Supervisor:
     """A loop over the agents' messages, signals and deadlines; `outcome` is set at the end of the run."""
 
     def __init__(
-        self,
-        plan: Plan,
-        directory: RunDirectory,
-        listener: socket.socket,
-        secret: bytes,
-        console: Console,
-        kept: KeeperLink,
-    ) -> None:
+        self, plan: Plan, directory: RunDirectory, listener: socket.socket, secret: bytes,
+        console: Console, kept: KeeperLink,
+    ) -> None:  # fmt: skip
         self.plan = plan
         self.directory = directory
         self.console = console

@@ -84,8 +84,8 @@ def unescaped(text: str) -> tuple[str, frozenset[int]]:
 
 class _Reader:
     def __init__(
-        self, text: str, script: ParsedScript, *, first_line: int, first_column: int, outer: SimpleCommand | None, depth: int,
-        place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
+        self, text: str, script: ParsedScript, *, first_line: int, first_column: int, outer: SimpleCommand | None,
+        depth: int, place: Callable[[int], tuple[int, int]] | None = None, spent: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         self.known_place, self.spent = place, spent
         self.text, self.script, self.outer, self.depth = text, script, outer, depth

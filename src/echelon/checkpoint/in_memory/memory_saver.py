@@ -233,7 +233,7 @@ def _report_path(folder: str, rank: int) -> str:
 class NodeMarks:
     """The nodes of a run, each known by a text that only its ranks have.
 
-    >>> nodes = Nodes(["a", "a", "b", "b"])
+    >>> nodes = NodeMarks(["a", "a", "b", "b"])
     >>> [nodes.keeper_of(rank) for rank in range(4)], nodes.kept_by(0), nodes.leaders
     ([2, 3, 0, 1], [2], [0, 2])
     """
@@ -288,7 +288,7 @@ MOST_STEPS = 1000
 class SavePace:
     """The steps between two saves, from what the save before took.
 
-    >>> pace = Pace()
+    >>> pace = SavePace()
     >>> pace.begin(1)
     1
     """

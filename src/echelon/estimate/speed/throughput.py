@@ -150,7 +150,7 @@ def fit(runs: Sequence[SizeRun], *, mode: str = "", network: NetworkSpeed | None
     `mode` is "strong", "weak", or empty: then the batches of the runs tell. Raises UsageError for another mode, or
     without a run.
 
-    >>> runs = [Run(num_devices=128, step_seconds=346.7), Run(num_devices=256, step_seconds=180.82)]
+    >>> runs = [SizeRun(num_devices=128, step_seconds=346.7), SizeRun(num_devices=256, step_seconds=180.82)]
     >>> round(fit(runs, mode="strong").at(2048).step_seconds.value, 1)  # measured on LUMI: 36.05
     35.7
     """

@@ -54,8 +54,8 @@ def put_ragged(module: nn.Module, known: list[Any]) -> None:
 
 
 def leave(
-    module: nn.Module, outputs: list[Any], leads: list[list[Sharded]], call: returned_numbers.ModelCall | None = None, *,
-    is_trained_alone: bool = False,
+    module: nn.Module, outputs: list[Any], leads: list[list[Sharded]],
+    call: returned_numbers.ModelCall | None = None, *, is_trained_alone: bool = False,
 ) -> Any:  # fmt: skip
     """Return a model's outputs for the rows of this rank, or of its virtual shards, as global tensors of all rows.
 
