@@ -67,7 +67,9 @@ class LateHooks:
     @contextmanager
     def around_backward(self, gradients: Any) -> Iterator[None]:
         """Call the hooks with the gradients that a backward pass has added, after their mean over ranks."""
-        before, after = ([(gradients.present(one), hooks) for one, hooks in self._of(kind)] for kind in _KINDS)
+        before, after = (
+            [(gradients.current_parameter(weight), hooks) for weight, hooks in self._of(kind)] for kind in _KINDS
+        )
         kept = {id(weight): weight.grad for weight, _ in (*before, *after)}
         for weight, _ in (*before, *after):
             weight.grad = None

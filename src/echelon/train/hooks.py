@@ -147,7 +147,7 @@ def _hook_readers_of_gradients(run: Run) -> None:
 
         def clip(parameters: Any, *args: object, **kwargs: object) -> Any:
             weights = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            return read([run.parallelism.present(one) for one in weights], *args, **kwargs)
+            return read([run.parallelism.current_parameter(one) for one in weights], *args, **kwargs)
 
         return clip
 
@@ -212,7 +212,7 @@ def _hook_modes(run: Run) -> None:
         if run.calls.is_idle or world.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
-            run.parallelism.settle(self)
+            run.parallelism.sync_weights(self)
         if depth[0] == 0 and not mode and _is_trained(self, run):
             _share_buffers(self, run)
         return result

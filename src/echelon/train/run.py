@@ -97,7 +97,7 @@ class Run(Explicit):
         if not self.is_at_home or self.is_aside:  # a worker may use loaders of its own
             return iterate(loader)
         if not torch.is_grad_enabled():
-            self.parallelism.settle()
+            self.parallelism.sync_weights()
         if self.begins_training():
             self.begin_training()
         elif self.options.shards_evaluation:

@@ -108,10 +108,10 @@ class Parallelism:
     def note_zero(self) -> None:
         """Notice that gradients are cleared."""
 
-    def settle(self, module: nn.Module | None = None) -> None:
+    def sync_weights(self, module: nn.Module | None = None) -> None:
         """Give all ranks the same weights before a script reads the weights of a module, or all weights."""
 
-    def present(self, parameter: object) -> Any:
+    def current_parameter(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before a change."""
         return parameter
 

@@ -43,7 +43,7 @@ def _hook_saving(run: Training, meetings: Meetings) -> None:
         @wraps(original)
         def save(*args: Any, **kwargs: object) -> Any:
             if _may_meet(run):
-                run.parallelism.settle(args[0] if of_module else None)
+                run.parallelism.sync_weights(args[0] if of_module else None)
             return original(*args, **kwargs)
 
         return save
@@ -52,7 +52,7 @@ def _hook_saving(run: Training, meetings: Meetings) -> None:
 
     @wraps(load)
     def load_state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        run.parallelism.settle(self)
+        run.parallelism.sync_weights(self)
         result = load(self, *args, **kwargs)
         meetings.forget(self.parameters())  # loaded weights are no progress of a rank
         return result
@@ -71,7 +71,7 @@ def _hook_calls(run: Training, meetings: Meetings) -> None:
 
     def call(as_ever: Callable[..., Any], module: nn.Module, args: object, kwargs: object) -> Any:
         if meetings.are_apart and not torch.is_grad_enabled() and run.loop is None and _may_meet(run):
-            run.parallelism.settle(module)
+            run.parallelism.sync_weights(module)
         return original(as_ever, module, args, kwargs)
 
     run.calls.call = call  # type: ignore[method-assign, assignment]

@@ -58,7 +58,7 @@ class ParallelModel:
     @torch.no_grad()
     def evaluate(self, inputs: object, targets: object) -> torch.Tensor:
         """Return the loss over a whole batch; every rank computes it."""
-        self._run.parallelism.settle()
+        self._run.parallelism.sync_weights()
         return self._forward(inputs, targets)
 
     def _forward(self, inputs: object, targets: object) -> torch.Tensor:
@@ -73,7 +73,7 @@ class ParallelModel:
 
     def state(self) -> dict[str, Any]:
         """Return the whole model's state as one device has it, in the memory of the host; every rank must ask."""
-        self._run.parallelism.settle(self.model)
+        self._run.parallelism.sync_weights(self.model)
         return {name: _kept(value) for name, value in self.model.state_dict().items()}
 
     def load(self, state: State) -> None:
