@@ -8,7 +8,7 @@ from typing import Any
 from tests.checks.nodes import GIB
 from tests.topology import trees
 
-from echelon.hardware.nouns import Health
+from echelon.hardware.answers import Health
 from echelon.node.survey.nouns import Quota, Survey
 
 LUMI, PART, DGX, ROIHU, PUHTI, DESK, VM = (

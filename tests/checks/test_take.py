@@ -14,7 +14,7 @@ from tests.checks import nodes
 from tests.runs import ECHELON
 from tests.test_house import pythons
 
-from echelon.hardware.nouns import Health
+from echelon.hardware.answers import Health
 from echelon.hardware.nvidia import smi
 from echelon.launch import package
 from echelon.node.survey import folders, nouns, process, take, visit

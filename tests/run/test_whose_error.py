@@ -51,7 +51,7 @@ def run(folder: Path, breaks: str = "", ends: str = "pass", *words: str) -> tupl
         ("global_tensors.rules", "module.GlobalTensor", "rule"),
         in_all("hooks", "module", "_scale_learning_rate"),
         ("rng.draws", "module.Draws", "place"),
-        in_all("way", "module.Parallelism", "current_parameter"),
+        in_all("base_parallelism", "module.Parallelism", "current_parameter"),
         ("files.sharing", "module.Files", "act"),
         ("measuring.measures", "module.Measures", "loaded"),
     ],

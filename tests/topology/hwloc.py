@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
-from echelon.hardware.nouns import Device
+from echelon.hardware.answers import Device
 from echelon.topology.node import Cpu, Node
 
 CACHES = ("L3Cache", "L2Cache", "L1Cache")

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tiers import pick
 
-from echelon.hardware.nouns import Device
+from echelon.hardware.answers import Device
 from echelon.topology import binding
 from echelon.topology.devices import LOCAL, REMOTE
 from echelon.topology.node import Cpu, Node

@@ -9,7 +9,7 @@ import pytest
 from tests.topology import trees
 
 from echelon.hardware.nvidia import cards
-from echelon.topology import places
+from echelon.topology import pci
 
 BUSES = ("07", "0f", "47", "4e", "87", "90", "b7", "bd")
 
@@ -111,7 +111,7 @@ def test_mig_devices_take_their_card_s_place(dgx: str) -> None:
     assert devices[2] == devices[1]._replace(number=2, uuid="MIG-1")
     assert (devices[1].model, devices[1].memory_bytes) == ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 5 * trees.GIB)
     assert devices[1].pci == "0000:0f:00.0"
-    assert [device.numa for device in places.placed(dgx, devices)[:3]] == [3, 3, 3]
+    assert [device.numa for device in pci.placed(dgx, devices)[:3]] == [3, 3, 3]
 
 
 def test_mig_device_whose_capability_is_hidden_is_not_allowed(dgx: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.topology import hwloc, trees
 
-from echelon.hardware.nouns import Device
+from echelon.hardware.answers import Device
 from echelon.topology import binding, discover
 from echelon.topology.devices import LOCAL
 

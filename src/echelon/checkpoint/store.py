@@ -195,13 +195,13 @@ class CheckpointStore:
     def _candidates(self) -> list[tuple[int, str]]:
         """Return steps and folders; one that was being replaced counts where the new one is missing."""
         names = self._names()
-        found: dict[int, str] = {}
+        path_of: dict[int, str] = {}
         for pattern in (_REPLACED, _PUBLISHED):
             for name in names:
                 matched = pattern.fullmatch(name)
                 if matched is not None:
-                    found[int(matched.group(1))] = os.path.join(self.folder, name)
-        return sorted(found.items())
+                    path_of[int(matched.group(1))] = os.path.join(self.folder, name)
+        return sorted(path_of.items())
 
     def _names(self) -> list[str]:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.environment import digits
 from echelon.hardware import vendors
-from echelon.hardware.nouns import Health
+from echelon.hardware.answers import Health
 from echelon.hardware.vendor import Vendor
 from echelon.node.survey.nouns import Survey, SurveyedDevice
 from echelon.units import GIB, size

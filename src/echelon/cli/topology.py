@@ -16,7 +16,7 @@ from echelon.units import aligned, size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from echelon.hardware.nouns import Device
+    from echelon.hardware.answers import Device
     from echelon.topology.node import Node
 
 OPTIONS: tuple[Option, ...] = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .nouns import Device, Healths, Listing, Readings, Sampled
+    from .answers import Device, Healths, Listing, Readings, Sampled
 
 
 class Cache(NamedTuple):

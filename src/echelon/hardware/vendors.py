@@ -13,7 +13,7 @@ from .vendor import Interconnect, Vendor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .nouns import Sampled
+    from .answers import Sampled
 
 ALL: tuple[Vendor, ...] = (NVIDIA, AMD, INTEL)
 LISTED: tuple[Vendor, ...] = tuple(vendor for vendor in ALL if vendor.control_file)

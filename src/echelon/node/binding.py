@@ -10,7 +10,7 @@ from .agent_spec import AgentSpec, Placement
 from .ranks import Attempt, Rank
 
 if TYPE_CHECKING:
-    from ..hardware.nouns import Device
+    from ..hardware.answers import Device
     from ..topology.node import Node
 
 

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
-from echelon.scheduler.here import refuse_tasks
 from echelon.scheduler.protocol import AgentStart, Allocation, End, RunNodes, Scheduler, not_started, without_python
+from echelon.scheduler.this_machine import refuse_tasks
 from echelon.spec import Job, Plan
 
 PROGRAM = "ECHELON_SSH"

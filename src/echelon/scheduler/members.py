@@ -24,9 +24,9 @@ def of(where: str) -> Scheduler:
         from echelon.scheduler.hosts import Hosts
 
         return Hosts()
-    from echelon.scheduler.here import Here
+    from echelon.scheduler.this_machine import ThisMachine
 
-    return Here()
+    return ThisMachine()
 
 
 def place(job: Job, allocation: Allocation | None, node: str) -> RunNodes:

@@ -2,7 +2,7 @@
 
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..hardware.nouns import Device
+from ..hardware.answers import Device
 from .cpu_lists import cpu_list, mask, parse_cpu_list
 from .devices import LOCAL, REMOTE, between, distance, nearest_nic
 from .node import Node

@@ -4,8 +4,8 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..environment import digits
 from ..hardware import vendors
-from ..hardware.nouns import Device
-from . import places
+from ..hardware.answers import Device
+from . import pci
 from .node import Nic, Node
 
 LOCAL, REMOTE = 10, 20  # the kernel's own LOCAL_DISTANCE and REMOTE_DISTANCE
@@ -61,7 +61,7 @@ def _ranked(node: Node, device: Device) -> _Ranked:
     worth = [nic for nic in up if nic.kind in _FAST] or up
     # The greatest distance of SLIT is 255; unknown distances come after it.
     keys = {
-        nic: (-places.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
+        nic: (-pci.num_shared(nic.pci_path, device.pci_path), between(node, nic.numa, device.numa) or 256)
         for nic in worth
     }
     if len(worth) > 1 and all(key == (0, 256) for key in keys.values()):

@@ -4,8 +4,8 @@ import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..hardware import files, vendors
-from ..hardware.nouns import Device, Listing
-from . import binding, cpus, nics, places
+from ..hardware.answers import Device, Listing
+from . import binding, cpus, nics, pci
 from .cpu_lists import cpu_list
 from .node import Cpu, Nic, Node
 
@@ -38,7 +38,7 @@ def _listed(root: str, environ: Mapping[str, str]) -> Listing:
     """Return the devices of one vendor, each with its place, and their links."""
     listings = {vendor: vendor.read(root) for vendor in vendors.LISTED}
     devices, links = listings[vendors.meant(environ, [vendor for vendor in listings if listings[vendor][0]])]
-    return places.placed(root, devices), links
+    return pci.placed(root, devices), links
 
 
 FORMAT = 1

@@ -5,7 +5,7 @@ This room is shipped to the compute nodes: standard library only, Python 3.9 or 
 
 from typing import Dict, NamedTuple, Tuple
 
-from ..hardware.nouns import Device, Link
+from ..hardware.answers import Device, Link
 
 
 class Cpu(NamedTuple):

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from .base_parallelism import Parallelism
 from .check.later_steps import LaterSteps
 from .exact.keys import Keys
 from .global_tensors.tensors import GlobalTensor, plain
 from .loops import ShardedLoader
 from .parallelism import choice
 from .training import Training
-from .way import Parallelism
 from .wire import world as worlds
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import torch
 from ..orders import checkpoint
 from ..orders.scale import ScaleOptions
 from . import child_training
+from .base_parallelism import Parallelism, Setup
 from .batches import rows_of
 from .buckets import DEFAULT_MEGABYTES
 from .caught_errors import Raised
@@ -25,7 +26,6 @@ from .recording.record import Record
 from .rng.draws import Draws
 from .rng.generators import Generators
 from .rng.workers_draws import WorkersDraws
-from .way import Parallelism, Setup
 from .wire.world import World
 
 

@@ -11,7 +11,7 @@ from ..vendor import Cache, Interconnect, Vendor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..nouns import Device, Healths, Listing, Readings, Sampled
+    from ..answers import Device, Healths, Listing, Readings, Sampled
 
 
 class Amd(Vendor):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from .. import files
-from ..nouns import Device, Health, Healths
+from ..answers import Device, Health, Healths
 from . import kfd
 from .sampling import MOST_BYTES, parse
 

@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from .. import files
-from ..nouns import Device, Link, Listing
+from ..answers import Device, Link, Listing
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _DRIVER = "sys/bus/pci/drivers/amdgpu"

@@ -17,7 +17,7 @@ import struct
 from typing import NamedTuple
 
 from .. import files
-from ..nouns import Sampled
+from ..answers import Sampled
 from ..reading import POWER_CAP, THERMAL, KeptFile, Reading, risen
 
 MOST_BYTES = 4096

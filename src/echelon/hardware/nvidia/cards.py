@@ -6,7 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from .. import files
-from ..nouns import Device, Link, Listing
+from ..answers import Device, Link, Listing
 from .package import Card, Instance
 from .package import read as read_package
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from .. import files
-from ..nouns import Health, Healths, Sampled
+from ..answers import Health, Healths, Sampled
 from ..reading import Reading
 
 TOOL_SECONDS = 8.0

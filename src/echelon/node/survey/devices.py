@@ -3,7 +3,7 @@
 from typing import Mapping
 
 from ...environment import devices
-from ...hardware.nouns import Device as Found
+from ...hardware.answers import Device as Found
 from ...topology import devices as topology_devices
 from ...topology.devices import distance, nearest_nic
 from ...topology.node import Node

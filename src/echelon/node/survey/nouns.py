@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Mapping, NamedTuple, Tuple, get_type_hints
 
-from ...hardware.nouns import Healths
+from ...hardware.answers import Healths
 
 NOTHING: Mapping[str, str] = {}
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
 from echelon.host import Host
-from echelon.scheduler.here import Here, hint_for_mpi, refusal, refuse_tasks
 from echelon.scheduler.protocol import (
     AgentStart,
     Allocation,
@@ -20,6 +19,7 @@ from echelon.scheduler.protocol import (
     not_started,
 )
 from echelon.scheduler.slurm.step import on_one_node, step_command, step_environment
+from echelon.scheduler.this_machine import ThisMachine, hint_for_mpi, refusal, refuse_tasks
 from echelon.spec import ALL_NODES, Job, Plan
 
 
@@ -32,7 +32,7 @@ class Slurm(Scheduler):
 
     def place(self, job: Job, allocation: Allocation | None, node: str) -> RunNodes:
         if allocation is None:
-            return Here().place(job, allocation, node)
+            return ThisMachine().place(job, allocation, node)
         if allocation.is_task:
             return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
         return _in_allocation(job, allocation)

@@ -16,8 +16,8 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import events, modules
+from ..base_parallelism import Parallelism
 from ..scaling_error import ScalingError
-from ..way import Parallelism
 from ..wire import device as devices
 from ..wire.gather import each_whole
 from ..wire.oracle import NO_STEP, TOO_LARGE, Oracle

@@ -20,12 +20,12 @@ from torch import nn
 from ...orders.scale import ScaleOptions
 from ...pytorch import internals
 from .. import gradient_hooks
+from ..base_parallelism import Parallelism
 from ..global_tensors.arguments import Entries
 from ..global_tensors.model_calls import Owner
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, map_tensors
 from ..rng import states as own_generators
-from ..way import Parallelism
 from ..wire import device as devices
 from ..wire.world import alone
 from .closeness import HALF, differs

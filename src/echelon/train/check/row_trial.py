@@ -261,7 +261,7 @@ _UNSET = "empty"
 
 class _Operation(NamedTuple):
     name: str
-    line: lines.Line
+    line: lines.SourceLine
     results: list[torch.Tensor]
     has_inputs: bool
     layer: str
@@ -338,7 +338,7 @@ def _mixes(operation: _Operation, results: tuple[torch.Tensor, ...], runs: PartR
     return fits(results[0], results[1], results[2], runs.sizes) == set()
 
 
-def _told(name: str, line: lines.Line, how: str) -> str:
+def _told(name: str, line: lines.SourceLine, how: str) -> str:
     return "mixes the samples of its batch in {}(), at {}: {}, and each rank has only its own samples".format(
         name.strip("_"), line, how,
     )  # fmt: skip

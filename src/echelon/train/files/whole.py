@@ -267,10 +267,10 @@ def _clear(folder: str) -> None:
     pattern = re.compile(r"\..+\.%s-(\d+)-[0-9a-f]{6}\.partial" % (_here() or "no machine"))
     try:
         with scandir(folder) as entries:
-            found = [pattern.fullmatch(entry.name) for entry, _ in zip(entries, range(MOST_SEEN_NAMES), strict=False)]
+            matches = [pattern.fullmatch(entry.name) for entry, _ in zip(entries, range(MOST_SEEN_NAMES), strict=False)]
     except OSError:
         return
-    for match in found:
+    for match in matches:
         if match and not _lives(match.group(1)):
             _remove(os.path.join(folder, match.group()))
 

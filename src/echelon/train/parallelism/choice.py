@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import UsageError
 from ...orders.scale import KINDS, ScaleOptions
 from .. import patches
-from ..way import Parallelism, Setup
+from ..base_parallelism import Parallelism, Setup
 from .shared_batches import SharedBatches
 
 _REPLICATED = KINDS["data"].place

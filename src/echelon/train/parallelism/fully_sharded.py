@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .. import fsdp, optimizer_kinds
-from ..way import Setup
+from ..base_parallelism import Setup
 from ..wire.gather import is_sharded
 from .shared_batches import SharedBatches
 

@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..base_parallelism import Setup, refuse_several_devices
 from ..fsdp import roots_of
 from ..global_tensors.tensors import Partial
 from ..local_sgd import hooks
 from ..local_sgd.meetings import MeetingRule, Meetings
-from ..way import Setup, refuse_several_devices
 from .shared_batches import SharedBatches
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from ...orders.scale import MODEL_PARALLEL
 from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
+from ..base_parallelism import Parallelism, Setup
 from ..check import same_batch
 from ..fsdp import give_parts, roots_of
 from ..global_tensors.model_calls import ModelCalls
@@ -25,7 +26,6 @@ from ..strategies import norms, versions
 from ..strategies.axes import Axes
 from ..strategies.strategy import Strategy, StrategyError
 from ..training import Training
-from ..way import Parallelism, Setup
 from ..wire.gather import is_sharded, whole
 from .calls import has_parameters
 

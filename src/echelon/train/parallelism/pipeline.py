@@ -10,6 +10,7 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import patches
+from ..base_parallelism import Setup
 from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
@@ -17,7 +18,6 @@ from ..model_parallel.stage import SHARED, Stage, StageLayout
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
-from ..way import Setup
 from ..wire import messages
 from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 

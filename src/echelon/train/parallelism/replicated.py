@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel, distributed
 
 from ...pytorch import distributed as private
 from .. import buckets, patches
+from ..base_parallelism import Setup
 from ..buckets import ONE_BUCKET_MEGABYTES, Buckets, compress, described, is_of_matrices
 from ..global_tensors.model_calls import ModelCalls
-from ..way import Setup
 from ..wire import messages
 from .shared_batches import SharedBatches
 

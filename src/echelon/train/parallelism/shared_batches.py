@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..base_parallelism import Parallelism, Setup
 from ..batches import refusal
 from ..global_tensors import losses
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import GlobalTensor, Partial
 from ..gradient_hooks import multiply_all
-from ..way import Parallelism, Setup
 from ..wire import exchange
 from ..wire.gather import is_sharded
 from .calls import Calls

@@ -10,8 +10,8 @@ from torch import nn
 
 from ...orders import records
 from .. import events
+from ..base_parallelism import Parallelism
 from ..global_tensors.tensors import plain, tensors_of
-from ..way import Parallelism
 from ..wire.gather import is_dtensor
 from ..wire.world import SEED_OF_RECORDS
 from .record import Record

@@ -103,12 +103,12 @@ def _cut(tensor: Any) -> tuple[Any, ...]:
 
 def counts() -> dict[str, int]:
     """Return the whole numbers in the script's variables, by their paths."""
-    found: dict[str, int] = {}
+    value_of: dict[str, int] = {}
     for frame, name in _script_frames():
         for key, value in frame.f_locals.items():
-            if type(value) is int and not key.startswith("__") and len(found) < _MOST_COUNTS:
-                found[f"{name}.{key}"] = int(value)
-    return found
+            if type(value) is int and not key.startswith("__") and len(value_of) < _MOST_COUNTS:
+                value_of[f"{name}.{key}"] = int(value)
+    return value_of
 
 
 def random_states() -> dict[str, Any]:

@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 class DrawLine(NamedTuple):
     """A line that draws, and the number of dims of what it draws."""
 
-    line: lines.Line
+    line: lines.SourceLine
     num_dims: int
 
 

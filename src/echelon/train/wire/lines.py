@@ -16,7 +16,7 @@ _LIBRARIES = (
 )
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a file."""
 
     path: str
@@ -30,16 +30,16 @@ class Line(NamedTuple):
         return f"{self.path if short.startswith('..') else short}:{self.number}"
 
 
-def of_script() -> Line:
+def of_script() -> SourceLine:
     """Return the innermost line that belongs neither to echelon, nor to PyTorch, nor to Python's library."""
     return of_frame(sys._getframe(1))
 
 
-def of_frame(frame: FrameType) -> Line:
+def of_frame(frame: FrameType) -> SourceLine:
     """Return the script's line from which a frame was called."""
     while frame.f_back is not None and not is_of_script(frame):
         frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
 def is_of_script(frame: FrameType) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from ....hardware import files
 from ....hardware.reading import WORD_BITS, KeptFile, risen
 from ....topology import nics as topology_nics
-from ....topology import places
+from ....topology import pci
 from ....topology.node import Nic
 
 _STAT_BYTES = 1 << 20  # some thousand interrupts follow the cores
@@ -215,7 +215,7 @@ def _telemetry(root: str, address: str) -> str:
     folder = os.path.join(root, _CXI)
     for name in files.names(folder):
         card = os.path.join(folder, name, "device")
-        if address and places.address_of(card) == address:
+        if address and pci.address_of(card) == address:
             telemetry = os.path.join(card, "telemetry")
             return telemetry if os.path.exists(os.path.join(telemetry, _CXI_FILES[0])) else ""
     return ""
@@ -226,6 +226,6 @@ def _roce(root: str, address: str) -> str:
     folder = os.path.join(root, _VERBS)
     for name in files.names(folder):
         is_mellanox = files.text(os.path.join(folder, name, "hca_type")).startswith("MT")  # MT4123
-        if address and is_mellanox and places.address_of(os.path.join(folder, name, "device")) == address:
+        if address and is_mellanox and pci.address_of(os.path.join(folder, name, "device")) == address:
             return name
     return ""

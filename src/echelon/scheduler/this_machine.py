@@ -20,7 +20,7 @@ from echelon.scheduler.protocol import (
 from echelon.spec import Job, Plan
 
 
-class Here(Scheduler):
+class ThisMachine(Scheduler):
     """This machine; where nodes meet that are started by hand, the agent of the one that hosts the supervisor."""
 
     is_remote = False

@@ -4,7 +4,7 @@ import os
 from typing import Iterable, NamedTuple, Tuple
 
 from ..hardware import files
-from ..hardware.nouns import Device
+from ..hardware.answers import Device
 from .cpu_lists import parse_cpu_list
 
 _DEVICES = "sys/bus/pci/devices"
