@@ -24,7 +24,8 @@ FORMAT = 1
 LEAST_SECONDS, MOST_SECONDS = 0.9, 30.0  # agents tell each second, and not to the millisecond
 SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
-
+LEAST_SECONDS_OF_DISK = 20.0
+"""The time between two looks at the run's files: one call of the file system for each of them."""
 
 MOST_DETAILED = 64
 """Ranks whose measures stand in each line; with more of them, in one of so many lines that the file grows no faster."""
@@ -38,7 +39,7 @@ class Samples:
     def __init__(self, directory: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._clock = clock
-        self._began = self._written = clock()
+        self._began = self._written = self._disk_seen = clock()
         self._attempt = -1
         self._num_lines = 0
         self._steps: dict[int, int] = {}
@@ -80,6 +81,9 @@ class Samples:
         load = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
         host = {node: row for node, row in self.host.items() if self._host_written.get(node) is not row}
         sample.update({name: fresh for name, fresh in (("load", load), ("host", host)) if fresh})
+        if now - self._disk_seen >= LEAST_SECONDS_OF_DISK:
+            self._disk_seen = now
+            sample.update(self._directory.disk_use())
         self._load_written, self._host_written = dict(self.load), dict(self.host)
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"

@@ -10,8 +10,9 @@ from typing import Any
 from echelon.errors import UsageError
 from echelon.monitor import attempts as attempts_of
 from echelon.monitor import attempts as monitor_attempts
-from echelon.monitor import stragglers, training
+from echelon.monitor import growth, stragglers, training
 from echelon.monitor.attempts import Attempt, Phase
+from echelon.monitor.growth import Growth
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.stragglers import Straggler
 from echelon.monitor.training import MeasuredTraining
@@ -74,6 +75,8 @@ class Account:
     devices: tuple[DeviceUse, ...]
     energy_joules: float | None
     """Of all devices that tell it, beside the run; None: no device does."""
+    growths: tuple[Growth, ...]
+    """What only grew in the last attempt."""
     attempts: tuple[Attempt, ...]
 
     def seconds_of(self, name: str) -> float:
@@ -123,6 +126,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         stragglers=tuple(_stragglers(attempts)),
         devices=devices,
         energy_joules=sum(energies) if energies else None,
+        growths=tuple(growth.find(recorded.samples)),
         attempts=tuple(attempts),
     )
 

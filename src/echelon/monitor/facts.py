@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from echelon.monitor import device_facts, stragglers
+from echelon.monitor import device_facts, growth, stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.device_facts import Fact
 from echelon.monitor.stragglers import Measures
@@ -24,6 +24,10 @@ IDLE_SECONDS = 120.0
 """The time with steps after which a device that was never busy is named: before, the script may still prepare."""
 ALONE_STEPS = 3
 """The least steps of each rank after which ranks that never met train alone: the first step is not measured."""
+MOST_LINES, NUM_LINES = 128, 16
+"""The lines of a run that are kept to see what grows in it, and after how many more it is looked at again."""
+SOON_SECONDS = 86400.0
+"""What meets its limit later is in the report alone."""
 SLOWER = 1.5
 """Steps became slower if they take so many times the time of the fastest window."""
 
@@ -52,6 +56,8 @@ class SampleFacts:
         self._fastest: float | None = None
         self._slow_windows = 0
         self._first_step: float | None = None
+        self._lines: list[dict[str, Any]] = []
+        self._num_lines, self._stride = 0, 1
         self._loads: dict[str, list[dict[str, Any]]] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
 
@@ -59,6 +65,7 @@ class SampleFacts:
         """Take a line of samples.jsonl; return a fact that is to be said now."""
         self._note(list(self._of_losses(line)))
         self._note_devices(line)
+        self._note_growth(line)
         if "measures" in line:
             self._compare(line)
         if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
@@ -69,6 +76,7 @@ class SampleFacts:
     def rest(self) -> list[Fact]:
         """Return at the end of the run the facts that were not said yet, with those of its devices."""
         self._note(device_facts.facts(self._devices()))
+        self._look_at_growth()
         facts, self._waiting = self._waiting, []
         return facts
 
@@ -83,6 +91,20 @@ class SampleFacts:
         self._silent.update({node: host.get("devices", []) for node, host in line.get("host", {}).items()})
         trains = self._first_step is not None and line["time"] - self._first_step >= IDLE_SECONDS
         self._note([fact for fact in device_facts.facts(self._devices()) if trains or fact.kind != device_facts.IDLE])
+
+    def _note_growth(self, line: dict[str, Any]) -> None:
+        """Keep every second, fourth, eighth line as the run lasts, and look at what grows each time some were added."""
+        self._num_lines += 1
+        if len(self._lines) >= MOST_LINES:
+            self._lines, self._stride = self._lines[::2], 2 * self._stride
+        if self._num_lines % self._stride == 0:
+            self._lines.append(line)
+            if len(self._lines) % NUM_LINES == 0:
+                self._look_at_growth()
+
+    def _look_at_growth(self) -> None:
+        grown = growth.find(self._lines)
+        self._note([_of_growth(each) for each in grown if 0 < each.seconds_left < SOON_SECONDS][:1])
 
     def _devices(self) -> dict[str, list[dict[str, Any]]]:
         """Return the newest rows of all devices, also of those whose load is not told."""
@@ -166,6 +188,11 @@ class SampleFacts:
                 "shows which rank and which part of a step",
                 evidence={"seconds": seconds, "before": self._fastest},
             )
+
+
+def _of_growth(grown: growth.Growth) -> Fact:
+    evidence = {"rank": grown.rank, "name": grown.name, "per_step": grown.per_step, "steps_left": grown.steps_left}
+    return Fact(kind="grows", line=grown.sentence, evidence=evidence)
 
 
 def _of_wait(part: str, share: float) -> Fact:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from echelon.monitor import stragglers
+from echelon.monitor import growth, stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
@@ -14,6 +14,7 @@ from echelon.monitor.training import COMMUNICATION, DATA, SAVES, MeasuredTrainin
 from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
+MOST_GROWTHS = 4
 JOULES_PER_KWH = 3.6e6
 WIDTH = 10
 """The columns of the first word of a line."""
@@ -50,11 +51,12 @@ def text(
     lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
     slow = account.stragglers[:MOST_STRAGGLERS]
     lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
+    grown = account.growths[:MOST_GROWTHS]
+    lines += [_line("grows" if not index else "", each.sentence) for index, each in enumerate(grown)]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
-    lines += [
-        _line("failures" if not index else "", _failure(each, recorded.path)) for index, each in enumerate(failed)
-    ]
+    failures = [line for each in failed for line in _failure(each, recorded)]
+    lines += [_line("failures" if not index else "", each) for index, each in enumerate(failures)]
     lines += [_line("advice" if not index else "", each) for index, each in enumerate(advice)]
     return "\n".join(lines) + "\n"
 
@@ -191,12 +193,15 @@ def _devices(account: Account) -> str:
     return " · ".join(words)
 
 
-def _failure(attempt: Attempt, path: str) -> str:
+def _failure(attempt: Attempt, recorded: Recorded) -> Iterator[str]:
     rank = f"rank {attempt.rank}: " if attempt.rank >= 0 else ""
-    log = f" · {path}/logs/attempt-{attempt.number}/rank-{attempt.rank}.log" if attempt.rank >= 0 else ""
+    log = f" · {recorded.path}/logs/attempt-{attempt.number}/rank-{attempt.rank}.log" if attempt.rank >= 0 else ""
     error = f": {attempt.error}" if attempt.error else ""
     after = f" after {attempt.num_steps} steps" if attempt.num_steps else ""
-    return f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"
+    yield f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"
+    curve = growth.curve(recorded.samples, attempt.number, attempt.rank) if attempt.was_killed else ""
+    if curve:
+        yield f"host memory of rank {attempt.rank} before it was killed: {curve}"
 
 
 LEAST_SECONDS = 10.0

@@ -4,6 +4,7 @@ import linecache
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from ..environment import memory_left
 from . import flight_recorder, frames, processes, report
 from .ranks import Attempt, Rank
 
@@ -97,6 +98,9 @@ class HangWatch:
         """Return what the ranks of this node know of their training: by name, a value for each rank, None: unknown."""
         ranks = self._attempt.ranks if self._attempt is not None else []
         of_ranks = [report.measures(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+        if of_ranks:
+            left = {"host_bytes_left": float(memory_left.available_bytes())}
+            of_ranks = [{**values, **left} for values in of_ranks]
         names = sorted({name for values in of_ranks for name in values})
         return {name: [values.get(name) for values in of_ranks] for name in names}
 
