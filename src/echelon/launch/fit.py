@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,10 @@ from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
 from echelon.orders.scale import KINDS, MODEL_PARALLEL
-from echelon.script import distributes, find, imports
+from echelon.script import distributes
+from echelon.script.imports import Imports
+from echelon.script.reading import Reading
+from echelon.spec import Command
 from echelon.units import duration
 
 PROGRAM = "echelon.tracing"
@@ -38,7 +42,7 @@ _REPAIRS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceQuestion:
     """What to trace."""
 
@@ -55,6 +59,12 @@ class TraceQuestion:
     rows: int = 1
     length: int = 0
     dtype: str = "float32"
+
+    @cached_property
+    def imports(self) -> Imports | None:
+        """The imports of a script; None for other targets."""
+        command = Command(kind="script", target=self.target)
+        return Reading(command, search_path=()).imports if self.kind == SCRIPT else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +218,9 @@ def _told(failed: Mapping[str, str]) -> str:
 
 def _own_distribution(question: TraceQuestion) -> str:
     """Return how a script distributes itself, from reading it; empty if it does not."""
-    return distributes.how(_imports(question)) if question.kind == SCRIPT else ""
+    return distributes.how(question.imports) if question.imports is not None else ""
 
 
 def _has_trainer(question: TraceQuestion) -> bool:
     """Say whether a script leaves its training to a framework, which distributes it on several devices only."""
-    return question.kind == SCRIPT and distributes.has_trainer(_imports(question))
-
-
-def _imports(question: TraceQuestion) -> imports.Imports:
-    return imports.read_imports(find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=()))
+    return question.imports is not None and distributes.has_trainer(question.imports)
