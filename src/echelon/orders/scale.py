@@ -1,10 +1,9 @@
 """The options of scaling: the command line chooses them, the launcher writes them, and each rank reads them."""
 
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..errors import UsageError
+from . import codec
 
 
 class Kind(NamedTuple):
@@ -119,7 +118,7 @@ class ScaleOptions(NamedTuple):
 
     def to_json(self) -> str:
         """Return the JSON that `from_json` reads."""
-        return json.dumps(self._asdict())
+        return codec.write(self)
 
     @classmethod
     def from_json(cls, text: str) -> "ScaleOptions":
@@ -128,19 +127,7 @@ class ScaleOptions(NamedTuple):
         >>> ScaleOptions.from_json('{"how": "fsdp", "num_shards": 8}').num_shards
         8
         """
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise _refusal(f"{text!r} is no JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise _refusal(f"{text!r} is no JSON object")
-        for name, value in values.items():
-            if name not in cls._fields:
-                raise _refusal(f"there is no option {name!r}; the options are {', '.join(cls._fields)}")
-            kind = type(cls._field_defaults[name])
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                raise _refusal(f"{name} is {value!r}, which is not of type {kind.__name__}")
-        return cls(**values)
+        return codec.decode(text, VARIABLE, cls)
 
 
 DEFAULT = ScaleOptions()
@@ -159,7 +146,3 @@ _OPTIONS = {
     "compress": "--compress",
     "bucket_megabytes": "--bucket-mb",
 }
-
-
-def _refusal(problem: str) -> UsageError:
-    return UsageError(f"{VARIABLE}: {problem}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, own_command
+from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
 from echelon.spec import Command
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def without_logs(report: str) -> str:
 
 def _as_of(command: str, message: str, details: str, hint: str, *, verb: str = "run") -> UsageError:
     return UsageError(message, details=details, hint=hint.replace(f"echelon {verb}", f"echelon {command}"))
+
+
+def variables(values: Mapping[str, str], *, observes: bool) -> list[str]:
+    """Return the options that set variables in all ranks; a script that distributes itself is only observed."""
+    observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()} if observes else {}
+    return [word for name, value in {**values, **observed}.items() for word in ("--env", f"{name}={value}")]
 
 
 def finish(host: Host, words: Sequence[str], *, folder: str = "", verb: str = "run") -> Finished:
