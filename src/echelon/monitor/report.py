@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from echelon.monitor import stragglers
+from echelon.monitor import bad_steps, stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
@@ -50,6 +50,9 @@ def text(
     lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
     slow = account.stragglers[:MOST_STRAGGLERS]
     lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
+    lines += [
+        _line("bad step" if not index else "", each) for index, each in enumerate(bad_steps.told(recorded.events))
+    ]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
     lines += [
