@@ -30,7 +30,7 @@ def main() -> None:
         differences, plain = [], []
         for _ in range(NUM_TURNS):
             without = _turn(loader, model, optimizer)
-            install(["samples"] * 15, lambda _: None, lambda _: None)
+            install(["samples"] * 15, lambda _: None, lambda _: None, lambda _: None)
             with_measures = _turn(loader, model, optimizer)
             patches.undo()
             plain.append(without)

@@ -44,6 +44,9 @@ class Samples:
         self._num_lines = 0
         self._steps: dict[int, int] = {}
         self._measures: dict[int, dict[str, float | None]] = {}
+        self._notes: dict[int, int] = {}
+        """How many notes of each rank are known."""
+        self._fresh: list[dict[str, Any]] = []
         self._load_written: Load = {}
         self._host_written: Host = {}
         self.load: Load = {}
@@ -57,16 +60,28 @@ class Samples:
     def hear(self, member: AgentConnection, message: Message) -> None:
         """Take the steps and measures of an agent's pulse, and write a line if it is time."""
         if message["attempt"] != self._attempt:
-            self._attempt, self._steps, self._measures = message["attempt"], {}, {}
+            self._attempt, self._steps, self._measures, self._notes = message["attempt"], {}, {}, {}
         if member.share is not None:
             self._steps.update(zip(member.share.ranks, message["steps"], strict=False))
             for place, rank in enumerate(member.share.ranks):
                 self._measures[rank] = {
                     name: values[place] if place < len(values) else None for name, values in message["measures"].items()
                 }
+        for rank, notes in message.get("notes", {}).items():
+            self.note(int(rank), notes)
         now = self._clock()
-        if now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
+        if self._fresh or now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
             self._write(now)
+
+    def note(self, rank: int, notes: list[dict[str, Any]]) -> None:
+        """Take all notes of a rank about bad steps; those that are new stand in the next line."""
+        self._fresh += [{"rank": rank, **note} for note in notes[self._notes.get(rank, 0) :]]
+        self._notes[rank] = len(notes)
+
+    def hear_exit(self, message: Message) -> Message:
+        """Take the notes of a rank that has ended; return the rest of the message."""
+        self.note(message["rank"], message.get("notes", []))
+        return {name: value for name, value in message.items() if name != "notes"}
 
     def _write(self, now: float) -> None:
         self._written = now
@@ -78,6 +93,8 @@ class Samples:
         if measures and self._num_lines % math.ceil(len(ranks) / MOST_DETAILED) == 0:
             sample["measures"] = {name: _once(values) for name, values in measures.items()}
         self._num_lines += 1
+        if self._fresh:
+            sample["notes"], self._fresh = self._fresh, []
         load = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
         host = {node: row for node, row in self.host.items() if self._host_written.get(node) is not row}
         sample.update({name: fresh for name, fresh in (("load", load), ("host", host)) if fresh})
@@ -98,7 +115,7 @@ class Samples:
 
     def close(self) -> None:
         """Write the last line, and say what was not said yet."""
-        if self._steps or self.load or self.host:
+        if self._steps or self.load or self.host or self._fresh:
             self._write(self._clock())
         for seen in self.observer.rest():
             self._tell(seen)

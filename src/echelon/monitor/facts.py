@@ -8,6 +8,7 @@ from typing import Any
 
 from echelon.monitor import device_facts, growth, stragglers
 from echelon.monitor.attempts import of_ranks
+from echelon.monitor.bad_steps import BadSteps
 from echelon.monitor.device_facts import Fact
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS
@@ -60,6 +61,8 @@ class SampleFacts:
         self._num_lines, self._stride = 0, 1
         self._loads: dict[str, list[dict[str, Any]]] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
+        self._bad_steps = BadSteps()
+        self._urgent: list[Fact] = []
 
     def look(self, line: dict[str, Any]) -> Fact | None:
         """Take a line of samples.jsonl; return a fact that is to be said now."""
@@ -68,6 +71,9 @@ class SampleFacts:
         self._note_growth(line)
         if "measures" in line:
             self._compare(line)
+        self._urgent += self._bad_steps.look(line)
+        if self._urgent:
+            return self._urgent.pop(0)
         if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
             return None
         self._said_at = line["time"]
@@ -77,7 +83,7 @@ class SampleFacts:
         """Return at the end of the run the facts that were not said yet, with those of its devices."""
         self._note(device_facts.facts(self._devices()))
         self._look_at_growth()
-        facts, self._waiting = self._waiting, []
+        facts, self._waiting = [*self._urgent, *self._bad_steps.rest(), *self._waiting], []
         return facts
 
     def _note_devices(self, line: dict[str, Any]) -> None:
@@ -135,7 +141,7 @@ class SampleFacts:
         """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
         steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]]
         now = _Sample(float(line["time"]), int(line["attempt"]), min(steps), of_ranks(line))
-        self._note([*_not_finite(now), *self._of_ranks_alone(now)])
+        self._note(list(self._of_ranks_alone(now)))
         base = self._base
         if base is None or base.attempt != now.attempt or len(base.ranks) != len(now.ranks):
             self._base, self._fastest = now, None
@@ -207,18 +213,6 @@ def _of_wait(part: str, share: float) -> Fact:
         "shorter? echelon report names the options that this run accepts"
     )
     return Fact(kind="bound by communication", line=line, evidence={"share": round(share, 3)})
-
-
-def _not_finite(now: _Sample) -> Iterator[Fact]:
-    ranks = [rank for rank, measures in enumerate(now.ranks) if measures.get("losses_not_finite")]
-    if ranks:
-        more = f" and of {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        yield Fact(
-            kind="loss not finite",
-            line=f"the loss of rank {ranks[0]}{more} is infinite or not a number, at about step {now.num_steps}: the "
-            "weights may be lost; go on from a checkpoint before it",
-            evidence={"ranks": ranks, "step": now.num_steps},
-        )
 
 
 def _mean_passed(before: _Sample, now: _Sample, name: str) -> float:

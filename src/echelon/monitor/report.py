@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from echelon.monitor import growth, stragglers
+from echelon.monitor import bad_steps, growth, stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
@@ -53,6 +53,9 @@ def text(
     lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
     grown = account.growths[:MOST_GROWTHS]
     lines += [_line("grows" if not index else "", each.sentence) for index, each in enumerate(grown)]
+    lines += [
+        _line("bad step" if not index else "", each) for index, each in enumerate(bad_steps.told(recorded.events))
+    ]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
     failures = [line for each in failed for line in _failure(each, recorded)]

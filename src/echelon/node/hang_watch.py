@@ -92,7 +92,15 @@ class HangWatch:
             has_stepped=self._has_stepped,
             steps=[steps for _, (steps, _) in sorted(self._counts.items())],
             measures=self._measures(),
+            **self._notes(),
         )
+
+    def _notes(self) -> Dict[str, Dict[str, Any]]:
+        """Return the notes of ranks that have any; the supervisor knows which are new."""
+        ranks = self._attempt.ranks if self._attempt is not None else []
+        notes = {str(rank.rank): rank.pulse.notes() for rank in ranks if rank.pulse is not None}
+        told = {rank: found for rank, found in notes.items() if found}
+        return {"notes": told} if told else {}
 
     def _measures(self) -> Dict[str, List[Optional[float]]]:
         """Return what the ranks of this node know of their training: by name, a value for each rank, None: unknown."""

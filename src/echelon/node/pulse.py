@@ -41,12 +41,17 @@ MEASURES = (
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
 MEASURED = TIMES + NUM_BUCKETS
 """The word that is 1 once the words behind it hold the measures."""
+NOTES = 1024
+"""The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""
+MOST_NOTES_BYTES = 16 << 10
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
-Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None]], bool]
+Measuring = Callable[
+    [Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], Callable[[str], None]], bool
+]
 """Measures this process: after each step it calls the third argument, and gives the second one the values of the names.
 
-It returns False if it does not know this PyTorch, and then does nothing.
+The fourth one gets the notes about bad steps. It returns False if it does not know this PyTorch, and then does nothing.
 """
 
 
@@ -88,7 +93,7 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
 
     def begin() -> None:
         count = _counter(descriptor)
-        if not measuring()(MEASURES, _measured(descriptor), count):
+        if not measuring()(MEASURES, _measured(descriptor), count, _telling(descriptor)):
             _hook(count)
 
     if _TORCH in sys.modules:
@@ -160,6 +165,16 @@ def _measured(descriptor: int) -> "Callable[[Sequence[float | None]], None]":
         os.pwrite(descriptor, pack(1, *[missing if value is None else value for value in values]), at)
 
     return write
+
+
+def _telling(descriptor: int) -> "Callable[[str], None]":
+    def tell(text: str) -> None:
+        content = text.encode()
+        if len(content) <= MOST_NOTES_BYTES:
+            os.pwrite(descriptor, content, (NOTES + 1) * 8)
+            _write(descriptor, NOTES, len(content))
+
+    return tell
 
 
 def _hook(count: Callable[..., None]) -> None:

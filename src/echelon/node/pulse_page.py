@@ -1,9 +1,10 @@
 """The agent's side of a rank's pulse: count its steps, and ask it for its stacks."""
 
+import json
 import math
 import os
 import time
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from . import frames, processes, pulse, secret
 
@@ -52,6 +53,15 @@ class PulsePage:
         behind = pulse.MEASURED + 1
         values = self._words[behind : behind + len(pulse.MEASURES)].cast("B").cast("d").tolist()
         return {name: value for name, value in zip(pulse.MEASURES, values) if not math.isnan(value)}  # noqa: B905
+
+    def notes(self) -> List[Dict[str, Any]]:
+        """Return what the rank says of bad steps."""
+        size = min(int(self._words[pulse.NOTES]), pulse.MOST_NOTES_BYTES)
+        try:
+            notes: List[Dict[str, Any]] = json.loads(os.pread(self.descriptor, size, (pulse.NOTES + 1) * 8) or b"[]")
+        except ValueError:
+            return []  # it is being written
+        return notes
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""
