@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import AgentConnection
+from echelon.launch.line_times import LineTimes
 from echelon.launch.lookouts import NOBODY, Host, Load, NodeFinding
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
@@ -24,6 +25,8 @@ FORMAT = 1
 LEAST_SECONDS, MOST_SECONDS = 0.9, 30.0  # agents tell each second, and not to the millisecond
 SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
+LINES_SECONDS = 2.0
+"""The least time between two states of the ranks' lines: their file is written anew."""
 
 
 MOST_DETAILED = 64
@@ -43,6 +46,8 @@ class Samples:
         self._num_lines = 0
         self._steps: dict[int, int] = {}
         self._measures: dict[int, dict[str, float | None]] = {}
+        self._lines = LineTimes(directory)
+        self._lines_written = self._began
         self._load_written: Load = {}
         self._host_written: Host = {}
         self.load: Load = {}
@@ -63,9 +68,15 @@ class Samples:
                 self._measures[rank] = {
                     name: values[place] if place < len(values) else None for name, values in message["measures"].items()
                 }
+        if "lines" in message:
+            self._lines.hear(self._attempt, message["lines"])
         now = self._clock()
-        if now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
+        pause = min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE))
+        if now - self._written >= pause:
             self._write(now)
+        if now - self._lines_written >= max(pause, LINES_SECONDS):
+            self._lines_written = now
+            self._lines.write()
 
     def _write(self, now: float) -> None:
         self._written = now
@@ -96,6 +107,7 @@ class Samples:
         """Write the last line, and say what was not said yet."""
         if self._steps or self.load or self.host:
             self._write(self._clock())
+        self._lines.write()
         for seen in self.observer.rest():
             self._tell(seen)
 

@@ -19,12 +19,13 @@ from _thread import get_ident
 from typing import Any, Callable, Dict, MutableMapping, Sequence
 
 from ..environment import digits
+from .sampler import Sampler
 
 VARIABLE = "ECHELON_PULSE_FD"
 SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
 )  # libraries and sites send USR1, USR2 and few others
-PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
+PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes; `sampler` has a part of it
 MAIN_THREAD, DESCRIPTOR, FIRST_AT, LAST_AT, STEPS = range(5)
 """The words of the page: the id of the main thread, 1 + the descriptor (0: not armed), in nanoseconds of the monotonic
 clock the ends of the first and of the last step, and the number of steps.
@@ -85,9 +86,11 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
+    sampler = Sampler(descriptor)
+    sampler.begin()
 
     def begin() -> None:
-        count = _counter(descriptor)
+        count = _counter(descriptor, sampler)
         if not measuring()(MEASURES, _measured(descriptor), count):
             _hook(count)
 
@@ -132,7 +135,7 @@ def seconds_of(number: int) -> float:
     return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
-def _counter(descriptor: int) -> Callable[..., None]:
+def _counter(descriptor: int, sampler: Sampler) -> Callable[..., None]:
     numbers = itertools.count(1)
     counts = [0] * NUM_BUCKETS
     both, at = struct.Struct("=QQ").pack, LAST_AT * 8  # STEPS is the word behind LAST_AT
@@ -148,7 +151,9 @@ def _counter(descriptor: int) -> Callable[..., None]:
         else:
             _write(descriptor, FIRST_AT, now)
         last = now
-        os.pwrite(descriptor, both(now, next(numbers)), at)
+        sampler.steps = next(numbers)
+        sampler.resume()
+        os.pwrite(descriptor, both(now, sampler.steps), at)
 
     return count
 
