@@ -1,4 +1,4 @@
-"""Measure what the measures of a rank cost its training: the same steps with and without them, in turns.
+"""Measure what the measures of a rank, and the looks at its lines, cost its training: with and without, in turns.
 
 python -m benchmarks.measuring
 """
@@ -6,16 +6,21 @@ python -m benchmarks.measuring
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from echelon.node.pulse import PAGE_BYTES
+from echelon.node.sampler import Sampler
 from echelon.train import patches
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
+LOOK_TURNS, TURN_SECONDS = 60, 2.0
 
 
 def main() -> None:
@@ -41,6 +46,39 @@ def main() -> None:
             f"a step of {step * 1e6:.0f} µs: {added * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {added / step:+.2%} of it; "
             f"0.2 % of a step of {added / 0.002 * 1e3:.0f} ms"
         )
+
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
+    rows = torch.randn(64, 64)
+    _looks("steps of PyTorch", lambda: model(rows).sum().backward())
+    _looks("a loop of Python", lambda: sum(number * number for number in range(1000)))
+
+
+def _looks(what: str, work: Callable[[], object]) -> None:
+    """Print the processor time that looks add to the same work, as a part of a core."""
+    page = os.memfd_create("page")
+    os.ftruncate(page, PAGE_BYTES)
+    sampler = Sampler(page)
+    sampler.begin()
+    began, number = time.monotonic(), 0
+    while time.monotonic() - began < TURN_SECONDS:
+        work()
+        number += 1
+    differences = []
+    for turn in range(2 * LOOK_TURNS):
+        sampler._stop()
+        if turn % 2:
+            sampler.resume()
+        began, used = time.monotonic(), time.process_time()
+        for _ in range(number):
+            work()
+        share = (time.process_time() - used) / TURN_SECONDS
+        differences.append(share if turn % 2 else -share)
+    added = [without + looked for without, looked in zip(differences[::2], differences[1::2], strict=True)]
+    spread = 1.96 * 1.25 * statistics.stdev(added) / math.sqrt(LOOK_TURNS)
+    print(f"{what}: looks add {statistics.median(added):+.2%} ± {spread:.2%} of a core")
+    sampler._end()
+    os.close(page)
 
 
 def _turn(loader: DataLoader[tuple[torch.Tensor, ...]], model: torch.nn.Module, optimizer: torch.optim.SGD) -> float:

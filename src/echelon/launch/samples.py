@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import AgentConnection
+from echelon.launch.line_times import LineTimes
 from echelon.launch.lookouts import NOBODY, Host, Load, NodeFinding
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
@@ -26,6 +27,9 @@ SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
 LEAST_SECONDS_OF_DISK = 20.0
 """The time between two looks at the run's files: one call of the file system for each of them."""
+LINES_SECONDS = 2.0
+"""The least time between two states of the ranks' lines: their file is written anew."""
+
 
 MOST_DETAILED = 64
 """Ranks whose measures stand in each line; with more of them, in one of so many lines that the file grows no faster."""
@@ -47,6 +51,8 @@ class Samples:
         self._notes: dict[int, int] = {}
         """How many notes of each rank are known."""
         self._fresh: list[dict[str, Any]] = []
+        self._lines = LineTimes(directory)
+        self._lines_written = self._began
         self._load_written: Load = {}
         self._host_written: Host = {}
         self.load: Load = {}
@@ -69,9 +75,15 @@ class Samples:
                 }
         for rank, notes in message.get("notes", {}).items():
             self.note(int(rank), notes)
+        if "lines" in message:
+            self._lines.hear(self._attempt, message["lines"])
         now = self._clock()
-        if self._fresh or now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
+        pause = min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE))
+        if self._fresh or now - self._written >= pause:
             self._write(now)
+        if now - self._lines_written >= max(pause, LINES_SECONDS):
+            self._lines_written = now
+            self._lines.write()
 
     def note(self, rank: int, notes: list[dict[str, Any]]) -> None:
         """Take all notes of a rank about bad steps; those that are new stand in the next line."""
@@ -117,6 +129,7 @@ class Samples:
         """Write the last line, and say what was not said yet."""
         if self._steps or self.load or self.host or self._fresh:
             self._write(self._clock())
+        self._lines.write()
         for seen in self.observer.rest():
             self._tell(seen)
 

@@ -7,10 +7,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from ..environment import memory_left
 from . import flight_recorder, frames, processes, report
 from .ranks import Attempt, Rank
+from .script_lines import ScriptLines
 
 OFF, AUTO = "off", "auto"
 LONGEST_BEAT_SECONDS = 1.0
 CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
+LINES_SECONDS, MOST_LINES_SECONDS = 2.0, 30.0  # between two tellings of the ranks' lines: rarer as the run lasts
+LINES_SHARE = 1 / 50  # the same, as a part of the age of the attempt
 PAUSE_SECONDS = 3.0  # a turn of the agent's loop that is so late was a pause of the agent
 
 
@@ -30,12 +33,14 @@ class HangWatch:
         self._calm = min(CALM_SECONDS, seconds / 4)
         self._tell = tell
         self._is_stalled = is_stalled
+        self._lines = ScriptLines()
         self._clear(None, time.monotonic())
 
     def _clear(self, attempt: Optional[Attempt], now: float) -> None:
         self._attempt = attempt
         self._began = time.time()
         self._counts: Dict[int, Tuple[int, int]] = {}
+        self._lines_at = now
         self._next = self._last = self._quiet_since = self._step_at = now
         self._longest_seconds = 0.0
         self._has_stepped = False
@@ -57,7 +62,7 @@ class HangWatch:
             self._work.look([rank.pid for rank in attempt.alive], now)
         else:
             self._work = Work(now)
-        self._send(attempt.number, now)
+        self._send(attempt.number, now, attempt.alive if now >= self._lines_at else [])
         return self._beat
 
     def _forgive_pause(self, now: float) -> None:
@@ -82,7 +87,17 @@ class HangWatch:
             self._step_at = now
         self._counts = counts
 
-    def _send(self, number: int, now: float) -> None:
+    def tell_end(self, attempt: Attempt, rank: Rank) -> None:
+        """Send in which lines a rank was that has ended."""
+        if attempt is self._attempt:
+            self._send(attempt.number, time.monotonic(), [rank])
+
+    def _send(self, number: int, now: float, in_lines: List[Rank]) -> None:
+        """Send the pulse of all ranks, and the lines of some."""
+        if in_lines:
+            age = time.time() - self._began
+            self._lines_at = now + min(MOST_LINES_SECONDS, max(LINES_SECONDS, age * LINES_SHARE))
+        lines = {"lines": self._lines.of(in_lines)} if in_lines else {}
         self._tell(
             "pulse",
             attempt=number,
@@ -93,6 +108,7 @@ class HangWatch:
             steps=[steps for _, (steps, _) in sorted(self._counts.items())],
             measures=self._measures(),
             **self._notes(),
+            **lines,
         )
 
     def _notes(self) -> Dict[str, Dict[str, Any]]:

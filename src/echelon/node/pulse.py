@@ -19,12 +19,13 @@ from _thread import get_ident
 from typing import Any, Callable, Dict, MutableMapping, Sequence
 
 from ..environment import digits
+from .sampler import Sampler
 
 VARIABLE = "ECHELON_PULSE_FD"
 SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
 )  # libraries and sites send USR1, USR2 and few others
-PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
+PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes; `sampler` has a part of it
 MAIN_THREAD, DESCRIPTOR, FIRST_AT, LAST_AT, STEPS = range(5)
 """The words of the page: the id of the main thread, 1 + the descriptor (0: not armed), in nanoseconds of the monotonic
 clock the ends of the first and of the last step, and the number of steps.
@@ -41,9 +42,9 @@ MEASURES = (
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
 MEASURED = TIMES + NUM_BUCKETS
 """The word that is 1 once the words behind it hold the measures."""
-NOTES = 1024
+NOTES = 6144
 """The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""
-MOST_NOTES_BYTES = 16 << 10
+MOST_NOTES_BYTES = (16 << 10) - 8
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
 Measuring = Callable[
@@ -90,9 +91,11 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
+    sampler = Sampler(descriptor)
+    sampler.begin()
 
     def begin() -> None:
-        count = _counter(descriptor)
+        count = _counter(descriptor, sampler)
         if not measuring()(MEASURES, _measured(descriptor), count, _telling(descriptor)):
             _hook(count)
 
@@ -137,7 +140,7 @@ def seconds_of(number: int) -> float:
     return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
-def _counter(descriptor: int) -> Callable[..., None]:
+def _counter(descriptor: int, sampler: Sampler) -> Callable[..., None]:
     numbers = itertools.count(1)
     counts = [0] * NUM_BUCKETS
     both, at = struct.Struct("=QQ").pack, LAST_AT * 8  # STEPS is the word behind LAST_AT
@@ -153,7 +156,9 @@ def _counter(descriptor: int) -> Callable[..., None]:
         else:
             _write(descriptor, FIRST_AT, now)
         last = now
-        os.pwrite(descriptor, both(now, next(numbers)), at)
+        sampler.steps = next(numbers)
+        sampler.resume()
+        os.pwrite(descriptor, both(now, sampler.steps), at)
 
     return count
 

@@ -4,9 +4,9 @@ import json
 import math
 import os
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from . import frames, processes, pulse, secret
+from . import frames, processes, pulse, sampler, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -62,6 +62,10 @@ class PulsePage:
         except ValueError:
             return []  # it is being written
         return notes
+
+    def lines(self) -> Optional[List[Tuple[str, sampler.Place, sampler.Times]]]:
+        """Return in which lines of the script the rank was; None if it has not told yet."""
+        return sampler.read(self._words.cast("B"))
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""
