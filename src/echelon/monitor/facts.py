@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from echelon.monitor import device_facts, growth, stragglers
@@ -19,8 +21,8 @@ WINDOW_SECONDS = 10.0
 """The least time between the two samples that are compared."""
 LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
 """The share of the steps' time from which a wait is a fact."""
-GREW = 10.0
-"""A loss explodes if it is so many times the least one."""
+GREW, NUM_LOSSES = 10.0, 5
+"""A loss explodes if the median of so many newest ones is so many times the least median."""
 IDLE_SECONDS = 120.0
 """The time with steps after which a device that was never busy is named: before, the script may still prepare."""
 ALONE_STEPS = 3
@@ -54,6 +56,7 @@ class SampleFacts:
         self._waiting: list[Fact] = []
         self._said_at = 0.0
         self._least_loss: float | None = None
+        self._losses: deque[float] = deque(maxlen=NUM_LOSSES)
         self._fastest: float | None = None
         self._slow_windows = 0
         self._first_step: float | None = None
@@ -125,17 +128,22 @@ class SampleFacts:
                 self._waiting.append(fact)
 
     def _of_losses(self, line: dict[str, Any]) -> Iterator[Fact]:
-        loss = line.get("loss")
-        if loss is None:
+        """Say that the loss explodes: the median of the newest ones, for a single batch may be an outlier."""
+        if line.get("loss") is None:
             return
-        if self._least_loss is not None and loss > GREW * abs(self._least_loss) and loss > 1:
+        self._losses.append(line["loss"])
+        if len(self._losses) < NUM_LOSSES:
+            return
+        loss = median(self._losses)
+        least = self._least_loss
+        if least is not None and loss > GREW * abs(least) and loss > 1:
             yield Fact(
                 kind="loss explodes",
-                line=f"the loss rose from {self._least_loss:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
+                line=f"the loss rose from {least:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
                 "gradients, would show whether the training diverges",
-                evidence={"least": self._least_loss, "loss": loss},
+                evidence={"least": least, "loss": loss},
             )
-        self._least_loss = loss if self._least_loss is None else min(loss, self._least_loss)
+        self._least_loss = loss if least is None else min(loss, least)
 
     def _compare(self, line: dict[str, Any]) -> None:
         """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
