@@ -186,6 +186,7 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
         checks_first_step="no_check" not in values,
         shards_evaluation="shard_eval" in values,
         syncs_batch_norm="sync_bn" in values,
+        watches_bits="watch_bits" in values,
         draws_all="same_random" in values,
         keeps_batch="per_device_batch" in values,
         learning_rate=rule,

@@ -34,6 +34,7 @@ _SPLIT = {
     "sync-bn": _WHOLE_BATCH + "so BatchNorm already has the statistics of this batch",
     "per-device-batch": _WHOLE_BATCH + "so no rank has a batch of its own",
     "scale-lr": _WHOLE_BATCH + "so the global batch is the script's",
+    "watch-bits": "each rank has its own part of the model, so no two ranks have the same bits",
     "sync-every": "a rank that trains alone needs the whole model",
     "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
     "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
@@ -45,7 +46,8 @@ KINDS: dict[str, Kind] = {
     ),
     "fsdp": Kind(
         "fully_sharded:FullySharded", "use more ranks, each with fewer weights and fewer samples",
-        {"sync-every": "a rank that trains alone needs all weights", "compress": _BY_LAYER, "bucket-mb": _BY_LAYER},
+        {"sync-every": "a rank that trains alone needs all weights", "compress": _BY_LAYER, "bucket-mb": _BY_LAYER,
+         "watch-bits": "each rank has its own shard, so no two ranks have the same bits"},
         exact_place="exact:ExactFullySharded", axis="shard", has_dtensors=True,
     ),
     "tensor": Kind(
@@ -98,6 +100,8 @@ class ScaleOptions(NamedTuple):
     """The format of gradients in transit: "bf16", "fp16", "powersgd:RANK:STEP"; empty: their own."""
     bucket_megabytes: float = 0.0
     """The bucket size of gradients in MB; 0: chosen by measurements."""
+    watches_bits: bool = False
+    """`--watch-bits`: whether ranks compare the bits of what all of them have; with `--exact` they do in any case."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to distribute itself."""
 
@@ -145,4 +149,5 @@ _OPTIONS = {
     "is_late": "--async",
     "compress": "--compress",
     "bucket_megabytes": "--bucket-mb",
+    "watches_bits": "--watch-bits",
 }

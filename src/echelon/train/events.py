@@ -128,6 +128,7 @@ before_step = _Hooked(
     "record",
     "first step",
     "later steps",
+    "bits",
 )
 after_step = _Hooked(
     lambda module, event: [patches.hook(module.register_optimizer_step_post_hook, event, why="")],

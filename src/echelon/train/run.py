@@ -12,6 +12,7 @@ from ..orders.scale import DEFAULT, ScaleOptions
 from . import events
 from .batches import STEP_OF_NO_BATCH, leave_workers
 from .caught_errors import Raised
+from .check.bit_watch import BitWatch
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
 from .check.row_trial import RowTrials
@@ -58,7 +59,7 @@ class Run(Explicit):
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
         self.suit_first_step()
-        self.later = LaterSteps(self)
+        self.later, self.bits = LaterSteps(self), BitWatch(self)
         cuts_draws = world.size > 1 and self.parallelism.cuts_draws
         self.draws = Draws(world, self.generators, self.say, is_on=cuts_draws, takes_all=options.draws_all)
         self.calls = self.parallelism.kind_of_calls(self)
@@ -83,6 +84,7 @@ class Run(Explicit):
             steps.listen_to(self.record, lambda: self.parallelism)
             return
         self.first_step.listen(self)
+        self.bits.listen()
         if self.first_step.is_due:
             self.later.listen()
 
