@@ -155,7 +155,7 @@ class _Call:
             bit_watch.refuse_other_bits(self._run.world, [parts, self._parts(every, leads)], self._module)
         outputs = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
-            outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, leads[0][0])
+            outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, inputs, leads[0][0])
         if not self._agree(is_fine=_fits(outputs)):
             return self._left_out()
         values = plain(outputs)

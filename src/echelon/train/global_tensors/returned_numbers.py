@@ -28,6 +28,7 @@ class ModelCall(NamedTuple):
     lead: Sharded
     compute: Callable[[nn.Module, int, int], Any]
     """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
+    arguments: Any
     say: Callable[[str], None]
     fits: dict[int, set[str]] | None = None
     """What the trial of this call has shown of the numbers among its outputs, by their place."""
@@ -61,7 +62,9 @@ def of_two(call: ModelCall) -> tuple[Any, Any] | None:
 
 _TOLERANCE = 1e-4
 _SAME, _SUM, _MEAN = "same", "sum", "mean"
-_known: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKeyDictionary()
+_Kinds = dict[int, str]
+_known: "weakref.WeakKeyDictionary[nn.Module, dict[Any, _Kinds]]" = weakref.WeakKeyDictionary()
+"""The kinds of a model's numbers by their place, for each way in which it was called: see `_way`."""
 
 
 def of_all(result: object, local: object, call: ModelCall) -> Any:
@@ -69,21 +72,37 @@ def of_all(result: object, local: object, call: ModelCall) -> Any:
     leaves, own = leaves_of(result), leaves_of(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
     places = [place for place, one in enumerate(leaves) if _is_number(one)]
-    is_known = bool(call.fits) or call.module in _known
+    known = _known.setdefault(call.module, {}).setdefault(_way(call.module, call.arguments, result), {})
+    is_known = bool(call.fits) or bool(known)
     if (not places and len(means) < 2 and not is_known) or len(leaves) != len(own):
         return result  # a loss alone is a mean, unless the trial of the model has shown a sum
-    kinds = _kinds({place: own[place] for place in sorted(places + means)}, set(means), call)
+    kinds = _kinds({place: own[place] for place in sorted(places + means)}, set(means), call, known)
     changed = iter([_whole(leaf, own[place], kinds.get(place, ""), call.lead) for place, leaf in enumerate(leaves)])
     return _with_leaves(result, changed)
 
 
-def as_known(result: object, local: object, module: nn.Module, lead: Sharded) -> Any:
+def as_known(result: object, local: object, module: nn.Module, arguments: object, lead: Sharded) -> Any:
     """Return a model's result with the numbers of one device, by the kinds that earlier calls have shown."""
-    kinds, leaves, own = _known.get(module, {}), leaves_of(result), leaves_of(local)
+    kinds = _known.get(module, {}).get(_way(module, arguments, result), {})
+    leaves, own = leaves_of(result), leaves_of(local)
     if not kinds or len(leaves) != len(own):
         return result
     changed = iter([_whole(leaf, own[place], kinds.get(place, ""), lead) for place, leaf in enumerate(leaves)])
     return _with_leaves(result, changed)
+
+
+def _way(module: nn.Module, arguments: object, result: object) -> tuple[Any, ...]:
+    """Return how a model was called: another mode, another word or switch, another structure, other numbers."""
+    words = tuple((at, one) for at, one in enumerate(leaves_of(arguments)) if isinstance(one, (str, bool)))
+    return module.training, words, _structure(result)
+
+
+def _structure(value: object) -> Any:
+    if isinstance(value, dict):
+        return tuple((str(name), _structure(one)) for name, one in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(_structure(one) for one in value)
+    return _is_number(value), isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def _is_number(leaf: Any) -> bool:
@@ -111,9 +130,8 @@ def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
     return type(own)(round(float(total)) if isinstance(own, int) else float(total))
 
 
-def _kinds(own: dict[int, Any], means: set[int], call: ModelCall) -> dict[int, str]:
-    """Return the kind of each number (same, sum or mean), by its place among the outputs."""
-    known = _known.setdefault(call.module, {})
+def _kinds(own: dict[int, Any], means: set[int], call: ModelCall, known: _Kinds) -> _Kinds:
+    """Return the kind of each number (same, sum or mean), by its place among the outputs; remember it in `known`."""
     own = {place: one for place, one in own.items() if place not in known}
     if not own:
         return known

@@ -174,7 +174,7 @@ class Calls(ModelCalls):
                 GlobalTensor.inside_of = rows[0]
                 return original(twin, *own[0], **own[1])
 
-        call = returned_numbers.ModelCall(module, rows[0], compute, self._run.say, tried.fits)
+        call = returned_numbers.ModelCall(module, rows[0], compute, (own_args, own_kwargs), self._run.say, tried.fits)
         result = outputs.leave(module, results, leads, call, is_trained_alone=self._run.parallelism.trains_alone)
         return result if self._run.world.is_exact else returned_numbers.of_all(result, results[0], call)
 
