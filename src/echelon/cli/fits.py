@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option, one_of
+from echelon.cli.options import Option
+from echelon.cli.readers import one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
 from echelon.units import aligned, size, size_bytes, slurm_time

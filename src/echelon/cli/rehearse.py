@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan, whole
+from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.readers import whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders import rehearsal
