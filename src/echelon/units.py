@@ -13,7 +13,7 @@ _UNIT_MINUTES = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
 TIMES = "30 (minutes), 1:30:00, 2-00:00:00, 90m, 36h or 2d"
 
 
-def minutes(text: str, *, option: str = "--time") -> int:
+def minutes(text: str, option: str = "--time") -> int:
     """Read a time limit as Slurm does, or a number with s, m, h or d; whole minutes, rounded up.
 
     Raises UsageError for anything else, such as 1:70.
@@ -57,7 +57,7 @@ def slurm_time(total_minutes: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def size_bytes(text: str, *, option: str = "--mem") -> int:
+def size_bytes(text: str, option: str = "--mem") -> int:
     """Read a size such as 60G (powers of 1024, as in Slurm); raise UsageError for anything else."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match or float(match.group(1)) <= 0:

@@ -2,13 +2,17 @@
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import fields
 
 import pytest
 
 from echelon.cli import COMMANDS
 from echelon.cli.options import OPTIONS, Option, scan
+from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
 from echelon.lint.batch import names, names_of_steps
+from echelon.orders.scale import ScaleOptions
+from echelon.spec import Job, Request
 
 from .shell import Shell
 
@@ -62,3 +66,10 @@ def test_time_is_slurms(shell: Shell) -> None:
     refused = shell.fork("--time", "1", "--timeout", "60", "train.py")
     assert (refused.exit_code, "remove --timeout 60" in refused.said) == (2, True)
     assert b'"timeout_seconds": 1800' in shell.fork("--time", "30", "--dry-run", "--json", "train.py").stdout
+
+
+def test_rows_fill_fields_that_exist() -> None:
+    """A row names the field that its option sets: of a job, of the options of scaling, or of a request."""
+    of_run = {each.name for each in fields(Job)} | set(ScaleOptions._fields)
+    assert {row.fills for row in OPTIONS if row.fills} <= of_run
+    assert {row.fills for row in RESOURCES if row.fills} <= {each.name for each in fields(Request)}

@@ -11,6 +11,7 @@ from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.checks.reference import Usual
 from echelon.environment.hostlist import compress
 from echelon.node.survey.nouns import Survey
+from echelon.units import counted
 
 QUESTION = "Are the collectives as fast as they should be, and do they go by the fast network?"
 NAME = "collectives"
@@ -39,7 +40,7 @@ def look(
 
 def rows(result: Mapping[str, Any]) -> list[str]:
     """Return the table of a sweep for a person."""
-    where = f"{result['num_ranks']} ranks on {_count(len(result['nodes']), 'node')}"
+    where = f"{result['num_ranks']} ranks on {counted(len(result['nodes']), 'node')}"
     return [
         f"all-reduce of {where} ({result['backend']}, {result['device']}):",
         f"{'SIZE':>9}  {'TIME':>10}  {'ALGORITHM':>12}  {'BUS':>12}",
@@ -101,7 +102,7 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
     name_of = {
         number: names[place] if place < len(names) else str(number) for place, number in enumerate(result["nodes"])
     }
-    rounds = f"{_count(slow['num_rounds'], 'round')} of pairs of nodes"
+    rounds = f"{counted(slow['num_rounds'], 'round')} of pairs of nodes"
     for number in slow["bad"]:
         yield Finding(
             node=name_of[number], severity="error",
@@ -189,7 +190,3 @@ def _size(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:.0f} {unit}"
     return f"{num_bytes} B"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -8,7 +8,7 @@ from echelon.checks.finding import Finding, Wanted
 from echelon.environment import digits
 from echelon.node.survey.nouns import Cores, Survey
 from echelon.topology.cpu_lists import cpu_list, parse_cpu_list
-from echelon.units import GIB, size
+from echelon.units import GIB, counted, size
 
 BUSY = 1.5  # runnable processes per core
 LEAST_CORES = 8  # a smaller machine is a workstation: its owner's other work is expected
@@ -65,7 +65,7 @@ def _too_few(cores: Cores, ranks: int, share: int, wanted: Wanted, *, has_device
         remedy = f"taskset --cpu-list 0-{cores.num_threads - 1} echelon run …"
     return Finding(
         severity="error",
-        message=f"{ranks} ranks on {cores.num_usable} core{'s' if cores.num_usable != 1 else ''}",
+        message=f"{ranks} ranks on {counted(cores.num_usable, 'core')}",
         evidence=f"allowed: {cores.allowed}; the node has {cores.num_cores} cores",
         remedy=remedy,
         source="in Slurm, srun does not inherit --cpus-per-task from the job" if cores.num_allowed_cores == 1 else "",

@@ -9,6 +9,7 @@ from typing import Any
 
 from echelon.checks.finding import Wanted
 from echelon.machines.machine import Reference
+from echelon.units import counted
 
 ASKED_SHARE = 0.8  # LUMI's own acceptance test requires 0.95 on quiet nodes
 MACHINES_SHARE = 0.5  # other jobs share the network, and library versions differ
@@ -54,7 +55,7 @@ def usual(result: Mapping[str, Any], wanted: Wanted) -> Usual | None:
     return Usual(
         bytes_per_second=row.bus_bytes_per_second,
         least_share=MACHINES_SHARE,
-        name=f"what {row.num_nodes} such node{'s' if row.num_nodes > 1 else ''} of {wanted.machine} reach",
+        name=f"what {counted(row.num_nodes, 'such node')} of {wanted.machine} reach",
         source=f"{row.source}, {row.seen.isoformat()}",
     )
 

@@ -12,6 +12,7 @@ from echelon.checks.finding import Finding
 from echelon.environment.hostlist import compress
 from echelon.node.survey.nouns import Survey, plain
 from echelon.spec.severity import SEVERITIES
+from echelon.units import counted
 
 COLOURS = {"error": "31;1", "warning": "33;1", "note": "36;1"}
 MOST_DIFFERING = 4  # nodes that the first line names
@@ -92,7 +93,7 @@ def likeness(surveys: Sequence[Survey], findings: Sequence[Finding]) -> str:
                 "no facts in common with the other nodes",
             )
             others.setdefault(own, []).append(node)
-    lines = [f"{count} node{'s' if count > 1 else ''} alike: {describe(like)}"]
+    lines = [f"{counted(count, 'node')} alike: {describe(like)}"]
     for own, nodes in list(others.items())[:MOST_DIFFERING]:
         lines.append(f"{compress(nodes)} {'differs' if len(nodes) == 1 else 'differ'}: {own[0]}"
                      + (f" and {len(own) - 1} more" if len(own) > 1 else ""))  # fmt: skip
@@ -108,7 +109,7 @@ def describe(survey: Survey) -> str:
     models = Counter(each.model or "device" for each in devices)
     parts = [f"{count} × {model}" for model, count in models.items()] or ["no device"]
     cores = survey.cores.num_usable
-    parts.append(f"{cores} core{'s' if cores != 1 else ''}" if "cores" in survey.answered else "cores not known")
+    parts.append(counted(cores, "core") if "cores" in survey.answered else "cores not known")
     fast = [each.name for each in survey.network.interfaces if each.kind in ("slingshot", "infiniband") and each.is_up]
     parts += [", ".join(fast)] if fast else []
     if torch := survey.software.packages.get("torch"):
@@ -145,12 +146,8 @@ def fields(group: Group) -> dict[str, Any]:
 
 def _summary(findings: Sequence[Finding], surveys: Sequence[Survey], seconds: float) -> str:
     counts = Counter(group.finding.severity for group in grouped(findings))
-    parts = [_counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
-    return f"{', '.join(parts) or 'nothing found'} on {_counted(len(surveys), 'node')} in {seconds:.1f} s"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+    parts = [counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    return f"{', '.join(parts) or 'nothing found'} on {counted(len(surveys), 'node')} in {seconds:.1f} s"
 
 
 def as_json(

@@ -8,7 +8,7 @@ from echelon.checks.finding import Finding, Wanted, leave_out
 from echelon.environment import digits
 from echelon.node.survey.nouns import Survey
 from echelon.script.nearest import meant
-from echelon.units import GIB, size
+from echelon.units import GIB, counted, size
 
 _REMEDIES = {
     "topology": "leave the node out and tell the support: its drivers or its /sys do not answer",
@@ -91,7 +91,7 @@ def _shared(survey: Survey, ranks: int) -> Iterator[Finding]:
     if limits.shared_bytes < least:
         yield Finding(
             severity="warning",
-            message=f"/dev/shm has {size(limits.shared_bytes)} for {ranks} rank{'s' if ranks != 1 else ''}: loaders "
+            message=f"/dev/shm has {size(limits.shared_bytes)} for {counted(ranks, 'rank')}: loaders "
             "pass batches through it",
             evidence="df /dev/shm",
             remedy="docker run --shm-size=16g …   or bind the node's own: --bind /dev/shm",

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from echelon.cli.options import Option, scan_all, whole
+from echelon.cli.options import Option, scan_all
+from echelon.cli.readers import whole
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError

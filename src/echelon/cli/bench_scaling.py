@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan, whole
+from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.readers import whole
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, scan_all, whole
+from echelon.cli.options import Option, scan_all
+from echelon.cli.readers import whole
 from echelon.cli.talk import print_help, print_table, say
 from echelon.errors import UsageError
 

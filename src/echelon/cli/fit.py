@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from echelon.cli import fit_devices, fit_scaling
 from echelon.cli.fits import OPTIONS as OF_MODEL
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, one_of, scan, whole
+from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.readers import one_of, whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.estimate import remembered_memory, trainings

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option, one_of
+from echelon.cli.options import Option
+from echelon.cli.readers import one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
-from echelon.units import aligned, size, size_bytes, slurm_time
+from echelon.units import aligned, counted, size, size_bytes, slurm_time
 
 if TYPE_CHECKING:
     from echelon.plan.candidates import PartitionCandidate
@@ -160,7 +161,7 @@ class StrategiesAnswer:
     def print(self) -> None:
         """Print a row for each strategy, and the first strategy that fits."""
         model, devices = self._model, self._devices
-        ranks = f"{devices.num_ranks} rank{'s' if devices.num_ranks > 1 else ''}"
+        ranks = counted(devices.num_ranks, "rank")
         print(
             f"\n{_short(model.num_parameters)} parameters in {model.dtype} with {model.optimizer}, on {ranks} with "
             f"{size(devices.device_bytes)} each:"

@@ -17,6 +17,7 @@ from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import print_help, say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.host import Host
@@ -230,7 +231,7 @@ def make(
 def _say(repaired: Repaired, *, writes: bool) -> None:
     counts = Counter(finding.code for finding in repaired.findings)
     codes = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
-    some = f"{len(repaired.findings)} repair{'s' if len(repaired.findings) != 1 else ''}"
+    some = counted(len(repaired.findings), "repair")
     if not counts:
         say("no repair is certain")
     elif writes:

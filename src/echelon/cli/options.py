@@ -5,10 +5,13 @@ The scanner stops at the script, so that nothing after it is ever interpreted: i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from echelon.cli import readers
+from echelon.cli.readers import one_of, whole
 from echelon.errors import UsageError
 from echelon.host import terminal
 from echelon.orders.scale import KINDS
@@ -39,6 +42,14 @@ class Option:
     """For an option of torchrun without an effect here: the reason."""
     trains: bool = False
     """Whether the option changes the training: `echelon prove` has it too."""
+    fills: str = ""
+    """The field of the job or the request that the option sets; empty: other code reads it."""
+    reads: Callable[[str, str], Any] = lambda text, _option: text
+    """Turns the text of the value into that of the field, by the name of the option; see `readers`."""
+    sets: Any = True
+    """What a flag sets the field to."""
+    repeats: bool = False
+    """Whether the field has all values, in a tuple; else the last one counts."""
 
     @property
     def key(self) -> str:
@@ -49,6 +60,13 @@ class Option:
         """Return the choices; a callable reads them from files."""
         return self.choices() if callable(self.choices) else self.choices
 
+    def read(self, texts: Sequence[str]) -> Any:
+        """Return the value of the field."""
+        if not self.value:
+            return self.sets
+        values = [self.reads(text, self.names[-1]) for text in (texts if self.repeats else texts[-1:])]
+        return tuple(values) if self.repeats else values[0]
+
 
 LAUNCHES = ("warm", "exec", "tasks")
 VISIBLE = ("all", "own")
@@ -57,26 +75,32 @@ LEARNING_RATE_RULES = ("linear", "sqrt")
 CHECKS = ("fast", "full", "off")
 WE_MEET = "echelon finds the nodes by itself"
 _OWN_LOGS = "every rank has its own log in the run directory"
+_FROM_0, _FROM_1 = partial(whole, least=0), partial(whole, least=1)
+
+
+def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
+    return partial(one_of, choices=choices, command="run")
+
 
 OPTIONS: tuple[Option, ...] = (
-    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
-    Option(names=("-N", "--nodes", "--nnodes"), value="N", help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
+    Option(names=("-n", "--gpus-per-node", "--nproc-per-node"), value="N", fills="ranks_per_node", reads=readers.ranks_per_node, choices=("auto", "cpu", "gpu"), help="ranks per node, or gpu or cpu (default: the devices, or 1)"),
+    Option(names=("-N", "--nodes", "--nnodes"), value="N", fills="num_nodes", reads=readers.nodes, help="nodes of the allocation to use (default: all), or MIN:MAX: continue with MIN if nodes fail"),
     Option(names=("--hosts",), value="A,B,…", help="start the ranks on these hosts by ssh: a,b, or a:2,b:2 with the ranks of each"),
-    Option(names=("--spares",), value="N", help="further nodes of the allocation, which take the place of lost ones"),
-    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank (default: its share of the node's)"),
-    Option(names=("--launch",), value="HOW", choices=LAUNCHES, help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
-    Option(names=("--visible",), value="WHICH", choices=VISIBLE, help="all: each rank sees the node's devices; own: only its own, as device 0"),
-    Option(names=("--share-devices",), help="allow more ranks than devices"),
+    Option(names=("--spares",), value="N", fills="num_spares", reads=_FROM_0, help="further nodes of the allocation, which take the place of lost ones"),
+    Option(names=("--cpus-per-task",), value="N", fills="cpus_per_rank", reads=_FROM_1, help="CPUs of each rank (default: its share of the node's)"),
+    Option(names=("--launch",), value="HOW", choices=LAUNCHES, fills="launch", reads=_choice(LAUNCHES), help="warm: import once, then fork; exec: a process each; tasks: a Slurm task each"),
+    Option(names=("--visible",), value="WHICH", choices=VISIBLE, fills="visible", reads=_choice(VISIBLE), help="all: each rank sees the node's devices; own: only its own, as device 0"),
+    Option(names=("--share-devices",), fills="share_devices", help="allow more ranks than devices"),
     Option(names=("--scale",), value="HOW", choices=SCALES, help=f"scale a script for one device with {', '.join(_FIRST_KINDS)} or {_LAST_KIND}, or a class of FILE.py:CLASS; off; "
         "auto: decide by the script; auto-fit: trace it, and take the simplest that fits into memory"),
-    Option(names=("--no-check",), help="scaled: do not compare the first step and later steps with one device"),
-    Option(names=("--shard-eval",), help="scaled: share evaluation too", trains=True),
-    Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
-    Option(names=("--same-random",), help="scaled: also draw the expensive random numbers as on one device", trains=True),
-    Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
-    Option(names=("--watch-bits",), help="scaled: compare the bits of weights, gradients and states on all ranks (on with --exact)", trains=True),
-    Option(names=("--per-device-batch",), help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
-    Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, help="scale the learning rate with this batch: linear or sqrt", trains=True),
+    Option(names=("--no-check",), fills="checks_first_step", sets=False, help="scaled: do not compare the first step and later steps with one device"),
+    Option(names=("--shard-eval",), fills="shards_evaluation", help="scaled: share evaluation too", trains=True),
+    Option(names=("--sync-bn",), fills="syncs_batch_norm", help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
+    Option(names=("--same-random",), fills="draws_all", help="scaled: also draw the expensive random numbers as on one device", trains=True),
+    Option(names=("--exact",), value="V", fills="num_shards", reads=readers.shards, help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
+    Option(names=("--watch-bits",), fills="watches_bits", help="scaled: compare the bits of weights, gradients and states on all ranks (on with --exact)", trains=True),
+    Option(names=("--per-device-batch",), fills="keeps_batch", help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
+    Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, fills="learning_rate", reads=_choice(LEARNING_RATE_RULES), help="scale the learning rate with this batch: linear or sqrt", trains=True),
     Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone; average the weights every H steps", trains=True),
     Option(names=("--outer-lr",), value="LR", help="with --sync-every: step along the mean progress instead (DiLoCo: 0.7)", trains=True),
     Option(names=("--outer-momentum",), value="M", help="with --sync-every: the Nesterov momentum of that step (DiLoCo: 0.9)", trains=True),
@@ -85,33 +109,33 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--bucket-mb",), value="N", help="scaled: exchange gradients N MB at a time (default: the fastest size here)", trains=True),
     Option(names=("--check",), value="HOW", choices=CHECKS, help="check the nodes: fast, full or off (default: fast, while the ranks run)"),
     Option(names=("--exclude-bad",), help="with --check: continue without the nodes that have an error"),
-    Option(names=("--bind",), value="HOW", choices=BINDS, help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
-    Option(names=("--global-batch",), value="N", help="divide N samples: sets ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
-    Option(names=("--container",), value="IMAGE", takes="file", help="run the ranks in this Singularity or Apptainer image"),
-    Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
-    Option(names=("--env",), value="K=V", help="set a variable in every rank; may be repeated"),
-    Option(names=("--run-dir",), value="DIR", takes="folder", help="the directory of this run (default: a new one in echelon-runs/)"),
-    Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
-    Option(names=("--debug",), value="RANK", help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
-    Option(names=("--timeout",), value="TIME", help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
-    Option(names=("--time",), value="TIME", help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
-    Option(names=("--hang-timeout",), value="TIME", choices=("auto", "off"), help="end a run that hangs: no step and no output for 300 (seconds), 10m or 2h; auto: learn it from the steps (default); off"),
+    Option(names=("--bind",), value="HOW", choices=BINDS, fills="bind", reads=_choice(BINDS), help="auto: each rank on the cores nearest to its device; strict: or stop; off"),
+    Option(names=("--global-batch",), value="N", fills="global_batch", reads=_FROM_1, help="divide N samples: sets ECHELON_BATCH_PER_RANK, and {batch_per_rank} in the arguments"),
+    Option(names=("--container",), value="IMAGE", takes="file", fills="container", reads=readers.image, help="run the ranks in this Singularity or Apptainer image"),
+    Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", fills="container_binds", repeats=True, help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
+    Option(names=("--env",), value="K=V", fills="environ", reads=readers.pair, repeats=True, help="set a variable in every rank; may be repeated"),
+    Option(names=("--run-dir",), value="DIR", takes="folder", fills="run_directory", reads=readers.run_directory, help="the directory of this run (default: a new one in echelon-runs/)"),
+    Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), fills="show", reads=readers.ranks, help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
+    Option(names=("--debug",), value="RANK", fills="debug", reads=_FROM_0, help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
+    Option(names=("--timeout",), value="TIME", fills="timeout_seconds", reads=readers.seconds, help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
+    Option(names=("--time",), value="TIME", fills="timeout_seconds", reads=readers.slurm_seconds, help="the same in Slurm's format: 30 (minutes), 1:30:00 or 2-00:00:00"),
+    Option(names=("--hang-timeout",), value="TIME", choices=("auto", "off"), fills="hang_timeout", reads=readers.hang_timeout, help="end a run that hangs: no step and no output for 300 (seconds), 10m or 2h; auto: learn it from the steps (default); off"),
     Option(names=("--checkpoint-every",), value="EVERY", help="save the training of an unchanged script every 10m, 2h or 200steps"),
     Option(names=("--keep-checkpoints",), value="N", help="keep the latest N checkpoints (default: 3)"),
     Option(names=("--resume",), value="RUN", takes="run", help="continue from the latest checkpoint of a run"),
-    Option(names=("--max-restarts",), value="N", help="start all ranks again after a failure, at most N times without progress"),
+    Option(names=("--max-restarts",), value="N", fills="max_restarts", reads=_FROM_0, help="start all ranks again after a failure, at most N times without progress"),
     Option(names=("--dry-run",), help="print the plan and stop"),
     Option(names=("--explain-hooks",), help="print what echelon replaces in PyTorch, Python and libraries, and why; run nothing"),
     Option(names=("--json",), help="with --dry-run or --explain-hooks: print JSON"),
     Option(names=("-m", "--module"), help="SCRIPT is a module, as after python -m"),
     Option(names=("--no-python",), help="SCRIPT is any program, as after --"),
     Option(names=("-h", "--help"), help="show this"),
-    Option(names=("--node-rank",), value="K", help="this node's number, if you start each node by hand"),
+    Option(names=("--node-rank",), value="K", fills="node_rank", reads=_FROM_0, help="this node's number, if you start each node by hand"),
     Option(names=("--master-addr",), value="HOST", help="the address where nodes that you start by hand meet"),
     Option(names=("--master-port",), value="PORT", help="and the port"),
     Option(names=("--rdzv-endpoint",), value="HOST:PORT", help="the same as one option"),
-    Option(names=("--rdzv-id",), value="ID", help="the value of TORCHELASTIC_RUN_ID in the ranks"),
-    Option(names=("--virtual-local-rank",), help="the same as --visible own"),
+    Option(names=("--rdzv-id",), value="ID", fills="name", help="the value of TORCHELASTIC_RUN_ID in the ranks"),
+    Option(names=("--virtual-local-rank",), fills="visible", sets="own", help="the same as --visible own"),
     Option(names=("-t", "--tee"), value="N", help="torchrun's way to say --show all"),
     Option(names=("--standalone",), no_meaning=WE_MEET),
     Option(names=("--rdzv-backend",), value="NAME", no_meaning=WE_MEET),
@@ -180,12 +204,9 @@ class Scanned:
         return tuple(words)
 
 
-def whole(text: str, option: str, *, least: int, usual: int) -> int:
-    """Return the whole number that an option gives; raise UsageError, whose hint has `usual` or the least number."""
-    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-        hint = f"{option} {max(least, usual)}"
-        raise UsageError(f"{option} {text or repr('')}: give a whole number of at least {least}", hint=hint)
-    return int(text)
+def fields(values: Mapping[str, Sequence[str]], options: Sequence[Option]) -> dict[str, Any]:
+    """Return the fields that these rows fill: name → value; raise UsageError for a text that is no value."""
+    return {row.fills: row.read(values[row.key]) for row in options if row.fills and row.key in values}
 
 
 def scan(arguments: Sequence[str], options: Sequence[Option] = OPTIONS, *, command: str = "run") -> Scanned:
@@ -225,15 +246,6 @@ def scan_all(arguments: Sequence[str], options: Sequence[Option], *, command: st
         words += scanned.rest if scanned.is_program else scanned.rest[:1]
         rest = () if scanned.is_program else scanned.rest[1:]
     return Scanned(values=values, rest=tuple(words), is_program=False)
-
-
-def one_of(text: str, option: str, choices: tuple[str, ...]) -> str:
-    """Return the value of an option that has choices; raise UsageError for another value."""
-    if text not in choices:
-        raise UsageError(
-            f"{option} {text or repr('')}: the choices are {', '.join(choices)}", hint=f"{option} {choices[0]}"
-        )
-    return text
 
 
 def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:

@@ -17,6 +17,7 @@ from echelon.errors import EchelonError, UsageError
 from echelon.launch.profilers import NAMES, TORCH
 from echelon.orders import profile
 from echelon.orders.scale import AUTO_FIT
+from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.monitor.traces.verdict import TraceVerdict
@@ -268,7 +269,7 @@ def _no_profile(directory: str, missing: list[int], order: profile.ProfileOrder,
     if tool != TORCH:
         return EchelonError(f"{who}: {tool} wrote no file", hint=f"its output is in {log}")
     if isinstance(steps, int) and steps < order.first:
-        number = f"{steps} step{'s' if steps != 1 else ''} of an optimizer"
+        number = f"{counted(steps, 'step')} of an optimizer"
         last = min(steps, order.last)
         hint = f"--steps {profile.LEAST_STEP}..{last}" if last >= profile.LEAST_STEP else "train for more steps"
         return EchelonError(f"{who}: it made {number}, and the profile begins with step {order.first}", hint=hint)

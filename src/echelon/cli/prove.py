@@ -10,7 +10,8 @@ from typing import Any
 from echelon.cli import run_options
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, scan, whole
+from echelon.cli.options import Option, scan
+from echelon.cli.readers import whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders.records import NOTHING

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan, whole
+from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.readers import whole
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders import rehearsal
+from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.trials.rehearsal_verdict import RehearsalVerdict
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
     with shared_folder("rehearsal", "the copies of it are made there") as folder:
         rehearsing = rehearse.Rehearsing(question, host, say, folder)
         known = rehearsing.begin()
-        say(f"undisturbed: {known.num_steps} steps on {_ranks(known.num_ranks)} in {known.seconds:.1f} s")
+        say(f"undisturbed: {known.num_steps} steps on {counted(known.num_ranks, 'rank')} in {known.seconds:.1f} s")
         for verdict in rehearsing.verdicts(known):
             verdicts.append(verdict)
             if "json" not in values:
@@ -122,10 +124,6 @@ def _kinds(text: str, possible: Sequence[str], script: str) -> tuple[str, ...]:
                 hint=f"--faults {','.join(possible[:2])}",
             )
     return kinds
-
-
-def _ranks(number: int) -> str:
-    return f"{number} rank{'s' if number > 1 else ''}"
 
 
 def _row(verdict: RehearsalVerdict) -> str:

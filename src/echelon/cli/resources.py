@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon import units
-from echelon.cli.options import Option
+from echelon.cli import readers
+from echelon.cli.options import Option, fields
 from echelon.errors import UsageError
 from echelon.spec import Request
 
@@ -26,35 +27,25 @@ def machine_names() -> tuple[str, ...]:
     return load.names(os.environ)
 
 
+_NUMBER = partial(readers.whole, least=1, most=9_999_999)
 RESOURCES: tuple[Option, ...] = (
-    Option(names=("-G", "--gpus"), value="N", help="the total number of devices: 1, 8, 16 …"),
-    Option(
-        names=("-N", "--nodes"), value="N", help="nodes: whole nodes, or with --gpus the nodes that share these devices"
-    ),
-    Option(names=("--gpus-per-node",), value="N", help="devices of each node, as in Slurm"),
-    Option(names=("--exclusive",), help="use the nodes for this job alone"),
-    Option(names=("-t", "--time"), value="TIME", help=f"the time limit: {units.TIMES}"),
-    Option(names=("-p", "--partition"), value="NAME", help="use this partition (default: the cheapest that fits)"),
-    Option(names=("--chip",), value="NAME", help="use nodes with this chip, if a machine has several chips"),
-    Option(names=("--cores-per-gpu",), value="N", help="cores of each rank (default: its fair share)"),
-    Option(names=("--cpus-per-task",), value="N", help="CPUs of each rank, as in Slurm with one task per rank"),
-    Option(names=("--mem-per-gpu",), value="SIZE", help="memory of each rank, 60G (default: its fair share)"),
-    Option(names=("--mem",), value="SIZE", help="memory of each node, as in Slurm"),
-    Option(names=("-A", "--account"), value="NAME", help="whom to bill"),
-    Option(names=("--qos",), value="NAME", help="Slurm's quality of service"),
-    Option(names=("--reservation",), value="NAME", help="a reservation, for a course or a demonstration"),
-    Option(
-        names=("--global-batch",),
-        value="N",
-        help="samples of one step over all ranks: each rank gets its part as an argument",
-    ),
-    Option(
-        names=("--machine",),
-        value="NAME",
-        choices=machine_names,
-        help="the machine to plan for (default: the machine you are on)",
-    ),
-)
+    Option(names=("-G", "--gpus"), value="N", fills="num_devices", reads=_NUMBER, help="the total number of devices: 1, 8, 16 …"),
+    Option(names=("-N", "--nodes"), value="N", fills="num_nodes", reads=_NUMBER, help="nodes: whole nodes, or with --gpus the nodes that share these devices"),
+    Option(names=("--gpus-per-node",), value="N", fills="devices_per_node", reads=_NUMBER, help="devices of each node, as in Slurm"),
+    Option(names=("--exclusive",), fills="whole_nodes", help="use the nodes for this job alone"),
+    Option(names=("-t", "--time"), value="TIME", fills="minutes", reads=units.minutes, help=f"the time limit: {units.TIMES}"),
+    Option(names=("-p", "--partition"), value="NAME", fills="partition", reads=readers.name, help="use this partition (default: the cheapest that fits)"),
+    Option(names=("--chip",), value="NAME", fills="chip", reads=readers.name, help="use nodes with this chip, if a machine has several chips"),
+    Option(names=("--cores-per-gpu",), value="N", fills="cores_per_device", reads=_NUMBER, help="cores of each rank (default: its fair share)"),
+    Option(names=("--cpus-per-task",), value="N", fills="cpus_per_rank", reads=_NUMBER, help="CPUs of each rank, as in Slurm with one task per rank"),
+    Option(names=("--mem-per-gpu",), value="SIZE", fills="memory_bytes_per_device", reads=units.size_bytes, help="memory of each rank, 60G (default: its fair share)"),
+    Option(names=("--mem",), value="SIZE", fills="memory_bytes_per_node", reads=units.size_bytes, help="memory of each node, as in Slurm"),
+    Option(names=("-A", "--account"), value="NAME", fills="account", reads=readers.name, help="whom to bill"),
+    Option(names=("--qos",), value="NAME", fills="qos", reads=readers.name, help="Slurm's quality of service"),
+    Option(names=("--reservation",), value="NAME", fills="reservation", reads=readers.name, help="a reservation, for a course or a demonstration"),
+    Option(names=("--global-batch",), value="N", fills="global_batch", reads=_NUMBER, help="samples of one step over all ranks: each rank gets its part as an argument"),
+    Option(names=("--machine",), value="NAME", choices=machine_names, help="the machine to plan for (default: the machine you are on)"),
+)  # fmt: skip
 
 DEFAULT_MINUTES = 60
 
@@ -67,23 +58,8 @@ def read_request(values: Mapping[str, str], environ: Mapping[str, str]) -> Reque
         if option in values and other in values:
             both = f"--{option} and --{other}".replace("_", "-")
             raise UsageError(f"{both} set the same value", hint=f"remove --{other.replace('_', '-')}")
-    return Request(
-        num_devices=_whole(values, "gpus", "--gpus"),
-        num_nodes=_whole(values, "nodes", "--nodes"),
-        whole_nodes="exclusive" in values,
-        partition=_name(values, "partition"),
-        chip=_name(values, "chip"),
-        minutes=units.minutes(values["time"]) if "time" in values else DEFAULT_MINUTES,
-        cores_per_device=_whole(values, "cores_per_gpu", "--cores-per-gpu"),
-        devices_per_node=_whole(values, "gpus_per_node", "--gpus-per-node"),
-        cpus_per_rank=_whole(values, "cpus_per_task", "--cpus-per-task"),
-        memory_bytes_per_device=_memory(values, "mem_per_gpu", "--mem-per-gpu"),
-        memory_bytes_per_node=_memory(values, "mem", "--mem"),
-        account=_name(values, "account") or account(environ),
-        qos=_name(values, "qos"),
-        reservation=_name(values, "reservation"),
-        global_batch=_whole(values, "global_batch", "--global-batch"),
-    )
+    filled = {"minutes": DEFAULT_MINUTES, **fields({key: [text] for key, text in values.items()}, RESOURCES)}
+    return Request(**{**filled, "account": filled.get("account") or account(environ)})
 
 
 def read_machine(values: Mapping[str, str], host: Host) -> tuple[Machine, str]:
@@ -128,23 +104,3 @@ def projects() -> tuple[str, ...]:
         except KeyError:
             continue  # a group that has no name on this node
     return tuple(sorted(name for name in names if name.startswith("project")))
-
-
-def _whole(values: Mapping[str, str], key: str, option: str) -> int:
-    text = values.get(key)
-    if text is None:
-        return 0
-    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
-        raise UsageError(f"{option} {text or repr('')}: give a whole number of at least 1", hint=f"{option} 1")
-    return int(text)
-
-
-def _memory(values: Mapping[str, str], key: str, option: str) -> int:
-    return units.size_bytes(values[key], option=option) if key in values else 0
-
-
-def _name(values: Mapping[str, str], key: str) -> str:
-    text = values.get(key, "")
-    if key in values and not re.fullmatch(r"[\w.,@%+:-]+", text):
-        raise UsageError(f"--{key} {text or repr('')}: give a name", hint=f"--{key} NAME")
-    return text

@@ -6,29 +6,19 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from echelon.cli import run_options
+from echelon.cli import readers, run_options
 from echelon.cli.help import Help
 from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.mistakes import refuse_unread, say_worst
-from echelon.cli.options import (
-    BINDS,
-    LAUNCHES,
-    LEARNING_RATE_RULES,
-    OPTIONS,
-    VISIBLE,
-    Option,
-    Scanned,
-    in_groups,
-    scan,
-)
+from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups, scan
 from echelon.cli.preflight import checked, look, observer
 from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
-from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Command, Job, Plan
+from echelon.spec import ALL_NODES, Command, Job, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +26,6 @@ if TYPE_CHECKING:
     from echelon.host import Host
     from echelon.jobs.settings import Chain
     from echelon.script.reading import Reading
-
-MAX_RANKS = 1 << 20
 
 HELP = Help(
     command="run",
@@ -130,37 +118,24 @@ def _start(scanned: Scanned, job: Job, reading: Reading | None, plan: Plan, host
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line describes."""
     values = {key: found[-1] for key, found in scanned.values.items()}
+    filled = fields(scanned.values, OPTIONS)
+    of_scaling = {name: filled.pop(name) for name in ScaleOptions._fields if name in filled}
     named, slots = _hosts(values)
-    least, most = _nodes(values["nnodes"]) if "nnodes" in values else (ALL_NODES, ALL_NODES)
+    filled.setdefault("ranks_per_node", readers.ranks_per_node(slots))
+    filled.setdefault("max_restarts", run_options.RESTARTS if "checkpoint_every" in values else 0)
+    least, most = filled.pop("num_nodes", (ALL_NODES, ALL_NODES))
+    _refuse_two_limits(values)
     return Job(
-        ranks_per_node=_ranks_per_node(values.get("nproc_per_node", slots)),
+        **_shown(values, filled),
         hosts=named,
         min_nodes=least,
         num_nodes=most,
-        num_spares=_whole("--spares", values.get("spares", "0"), least=0),
-        cpus_per_rank=_whole("--cpus-per-task", values["cpus_per_task"], least=1) if "cpus_per_task" in values else 0,
-        launch=_one_of("--launch", values.get("launch", "warm"), LAUNCHES),
-        visible=_one_of("--visible", _visible(values), VISIBLE),
         scale=run_options.scale(values),
-        scale_options=_scale_options(values),
-        bind=_one_of("--bind", values.get("bind", "auto"), BINDS),
-        container=_image(values),
-        container_binds=tuple(scanned.values.get("container_bind", ())),
-        global_batch=_whole("--global-batch", values["global_batch"], least=1) if "global_batch" in values else 0,
-        share_devices="share_devices" in values,
-        environ=tuple(_pair(text) for text in scanned.values.get("env", ())),
-        run_directory=_run_directory(values),
-        name=values.get("rdzv_id", "none"),
-        show=_show(values),
-        debug=_debug(values),
-        timeout_seconds=run_options.of_run(values),
-        hang_timeout=run_options.of_hang(values),
-        max_restarts=_whole("--max-restarts", values.get("max_restarts", run_options.restarts(values)), least=0),
+        scale_options=_scale_options(values, of_scaling),
         checkpoints=run_options.order(values),
-        node_rank=_whole("--node-rank", values["node_rank"], least=0) if "node_rank" in values else -1,
         rendezvous=_rendezvous(values),
         command=_command(scanned),  # last, because an option without its value has taken the script as the value
-    )  # fmt: skip
+    )
 
 
 def _hosts(values: dict[str, str]) -> tuple[tuple[str, ...], str]:
@@ -172,27 +147,14 @@ def _hosts(values: dict[str, str]) -> tuple[tuple[str, ...], str]:
     return hosts.read(values)
 
 
-def _scale_options(values: dict[str, str]) -> ScaleOptions:
+def _scale_options(values: dict[str, str], filled: dict[str, Any]) -> ScaleOptions:
     exchange.refuse_with_splits(values)
-    rule = ""
-    if "scale_lr" in values:
-        rule = _one_of("--scale-lr", values["scale_lr"], LEARNING_RATE_RULES)
-        if "per_device_batch" not in values:
-            raise UsageError(
-                "--scale-lr is for a global batch that grows with the ranks, but here it is the script's own batch",
-                hint=f"echelon run --per-device-batch --scale-lr {rule} …",
-            )
-    options = ScaleOptions(
-        checks_first_step="no_check" not in values,
-        shards_evaluation="shard_eval" in values,
-        syncs_batch_norm="sync_bn" in values,
-        watches_bits="watch_bits" in values,
-        draws_all="same_random" in values,
-        keeps_batch="per_device_batch" in values,
-        learning_rate=rule,
-        num_shards=_shards(values) if "exact" in values else 0,
-        **exchange.fields(values),
-    )
+    if "scale_lr" in values and "per_device_batch" not in values:
+        raise UsageError(
+            "--scale-lr is for a global batch that grows with the ranks, but here it is the script's own batch",
+            hint=f"echelon run --per-device-batch --scale-lr {values['scale_lr']} …",
+        )
+    options = ScaleOptions(**filled, **exchange.fields(values))
     if options.written() and values.get("scale") == "off":
         raise UsageError(
             f"{options.written()[0]} is for a script that echelon scales, but --scale off switches scaling off",
@@ -201,16 +163,19 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
     return options
 
 
-def _shards(values: dict[str, str]) -> int:
-    """Return the number of virtual shards of `--exact`."""
-    number = _whole("--exact", values["exact"], least=2)
-    if number & (number - 1):
-        nearest = 1 << (number.bit_length() - 1)
-        raise UsageError(
-            f"--exact {number}: a binary tree adds up the shards, so their number must be a power of two",
-            hint=f"--exact {nearest}   or --exact {nearest * 2}",
-        )
-    return number
+def _refuse_two_limits(values: dict[str, str]) -> None:
+    if "time" in values and "timeout" in values:
+        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
+
+
+def _shown(values: dict[str, str], filled: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields, with the ranks whose output is shown: those of --debug, --show or torchrun's --tee."""
+    if "debug" not in values:
+        is_teed = "show" not in values and values.get("tee", "0") not in ("0", "")
+        return {**filled, "show": None} if is_teed else filled
+    if "show" in values:
+        raise UsageError("--debug shows only its rank, but --show asks for others", hint="remove --show")
+    return {**filled, "show": frozenset({filled["debug"]})}
 
 
 def _command(scanned: Scanned) -> Command:
@@ -233,105 +198,6 @@ def _is_script(scanned: Scanned) -> bool:
     return not os.access(target, os.X_OK) or not of_torchrun.isdisjoint(scanned.values)
 
 
-def _whole(name: str, text: str, *, least: int) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not least <= int(text) <= MAX_RANKS:
-        raise UsageError(
-            f"{name} {_seen(text)}: give a whole number of at least {least}", hint=f"{name} {max(least, 1)}"
-        )
-    return int(text)
-
-
-def _ranks_per_node(text: str) -> int:
-    if text == "auto":
-        return ONE_PER_DEVICE
-    if text == "cpu":
-        from echelon.environment import threads
-
-        return threads.num_cores()
-    if text in ("gpu", "xpu"):
-        return ONE_PER_DEVICE
-    if not re.fullmatch(r"[+-]?[0-9]{1,12}", text) or not 1 <= int(text) <= MAX_RANKS:
-        raise UsageError(
-            f"-n {_seen(text)}: give a whole number of ranks per node, at least 1, or gpu, cpu or auto",
-            hint="echelon run -n 2 …",
-        )
-    return int(text)
-
-
-def _image(values: dict[str, str]) -> str:
-    if values.get("container") == "":
-        raise UsageError("--container '': give the name of an image", hint="--container image.sif")
-    return values.get("container", "")
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    """Read N, or torchrun's elastic MIN:MAX."""
-    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9]{1,12}))?", text)
-    least, most = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (0, 0)
-    if not 1 <= least <= most <= MAX_RANKS:
-        raise UsageError(
-            f"--nnodes {_seen(text)}: give a number of at least 1, or MIN:MAX", hint="echelon run --nnodes 2 …"
-        )
-    return least, most
-
-
-def _seen(text: str) -> str:
-    """Return a value as a message shows it: an empty value shows as ''."""
-    return text or "''"
-
-
-def _one_of(name: str, text: str, choices: tuple[str, ...]) -> str:
-    if text not in choices:
-        raise UsageError(
-            f"{name} {_seen(text)}: the choices are {', '.join(choices)}", hint=f"echelon run {name} {choices[0]} …"
-        )
-    return text
-
-
-def _visible(values: dict[str, str]) -> str:
-    return "own" if "virtual_local_rank" in values else values.get("visible", "all")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(
-            f"--env {_seen(text)}: give a name, = and a value",
-            hint=f"echelon run --env {name or 'NAME'}=VALUE …",
-        )
-    return name, value
-
-
-def _debug(values: dict[str, str]) -> int:
-    return _whole("--debug", values["debug"], least=0) if "debug" in values else -1
-
-
-def _show(values: dict[str, str]) -> frozenset[int] | None:
-    if "debug" in values:
-        if "show" in values:
-            raise UsageError("--debug shows only its rank, but --show asks for others", hint="remove --show")
-        return frozenset({_debug(values)})
-    text = values.get("show", "all" if values.get("tee", "0") not in ("0", "") else "0")
-    if text == "all":
-        return None
-    if text == "none":
-        return frozenset()
-    shown: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", part)
-        low, high = (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
-        if not low <= high <= MAX_RANKS:
-            raise UsageError(f"--show {_seen(text)}: give ranks, all or none", hint="echelon run --show 0,4-7 …")
-        shown.update(range(low, high + 1))
-    return frozenset(shown)
-
-
-def _run_directory(values: dict[str, str]) -> str:
-    if values.get("run_dir") == "":
-        raise UsageError("--run-dir '': give the name of a directory", hint="echelon run --run-dir first …")
-    return os.path.normpath(os.path.join(os.getcwd(), values["run_dir"])) if "run_dir" in values else ""
-
-
 def _rendezvous(values: dict[str, str]) -> str:
     """Return host:port at which nodes that are started by hand meet."""
     if "rdzv_endpoint" in values:
@@ -349,7 +215,8 @@ def _rendezvous(values: dict[str, str]) -> str:
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
     """Return a port; 0 means any port to torchrun, which is accepted when no node has to meet another."""
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise UsageError(f"{name} {_seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
+        seen = readers.seen(text)
+        raise UsageError(f"{name} {seen}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 
 

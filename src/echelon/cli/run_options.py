@@ -39,11 +39,6 @@ def order(values: Mapping[str, str]) -> CheckpointOrder | None:
     return CheckpointOrder(folder=folder, steps=steps, seconds=seconds, keep=_keep(values), resumes="resume" in values)
 
 
-def restarts(values: Mapping[str, str]) -> str:
-    """Return what --max-restarts is where it is not given."""
-    return str(RESTARTS if "checkpoint_every" in values else 0)
-
-
 def _interval(text: str) -> tuple[int, float]:
     steps_and_seconds = interval(text)
     if steps_and_seconds is None:
@@ -62,8 +57,6 @@ def _keep(values: Mapping[str, str]) -> int:
 
 
 def _folder_of(name: str) -> str:
-    import os
-
     from echelon.checkpoint.store import CheckpointStore
     from echelon.launch.runs import find
     from echelon.node import private
@@ -83,39 +76,6 @@ def _folder_of(name: str) -> str:
             hint="echelon run --checkpoint-every 10m … saves them; echelon checkpoint ls lists them",
         )
     return folder
-
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def of_run(values: Mapping[str, str]) -> float:
-    """Return the time limit of a run in seconds: --timeout counts seconds, --time minutes, as Slurm does."""
-    if "time" not in values:
-        return _duration("--timeout", values.get("timeout", "0"), "give seconds, or a number with m, h or d", "90m")
-    if "timeout" in values:
-        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
-    from echelon.units import minutes
-
-    return minutes(values["time"]) * 60.0
-
-
-def of_hang(values: Mapping[str, str]) -> float | str:
-    """Return the seconds of silence after which a run hangs, "auto" or "off"."""
-    text = values.get("hang_timeout", "auto")
-    if text in ("auto", "off"):
-        return text
-    forms = "give seconds above 0, or a number with m, h or d, or auto or off"
-    seconds = _duration("--hang-timeout", text, forms, "10m")
-    if seconds == 0:
-        raise UsageError(f"--hang-timeout {text}: {forms}", hint="echelon run --hang-timeout off …")
-    return seconds
-
-
-def _duration(name: str, text: str, forms: str, example: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
-    if not match or match.group(2) not in _UNITS:
-        raise UsageError(f"{name} {text or repr(text)}: {forms}", hint=f"echelon run {name} {example} …")
-    return float(match.group(1)) * _UNITS[match.group(2)]
 
 
 _FORM = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)")

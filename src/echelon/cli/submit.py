@@ -21,6 +21,7 @@ from echelon.cli.run import read_job
 from echelon.cli.talk import print_help, say, say_remarks
 from echelon.environment import digits
 from echelon.errors import UsageError
+from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.dialects.translate import LauncherLine
@@ -218,14 +219,13 @@ def _refuse_booking(booking: Booking, wish: Wish) -> None:
 
     if wish.min_nodes > booking.num_nodes:
         raise UsageError(
-            f"--min-nodes {wish.min_nodes}: the job has {booking.num_nodes} node{'s' if booking.num_nodes > 1 else ''}",
+            f"--min-nodes {wish.min_nodes}: the job has {counted(booking.num_nodes, 'node')}",
             hint=f"--min-nodes {max(1, booking.num_nodes - 1)}, or more nodes",
         )
     least, num_spares = max(1, wish.min_nodes), wish.job.num_spares
     if num_spares > booking.num_nodes - least:
         raise UsageError(
-            f"--spares {num_spares}: the job has {booking.num_nodes} node{'s' if booking.num_nodes > 1 else ''}, "
-            f"and at least {least} must train",
+            f"--spares {num_spares}: the job has {counted(booking.num_nodes, 'node')}, and at least {least} must train",
             hint=f"--nodes {least + num_spares} --spares {num_spares}",
         )
     refuse_nodes_of_horovodrun(wish.job, booking.num_nodes)

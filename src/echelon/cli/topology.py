@@ -11,7 +11,7 @@ from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.hardware import vendors
 from echelon.topology import binding, discover
-from echelon.units import aligned, size
+from echelon.units import aligned, counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,11 +98,11 @@ def _summary(node: Node) -> list[str]:
     domains = len({cpu.numa for cpu in node.cpus if cpu.numa >= 0})
     usable = {cpu.core for cpu in node.cpus if cpu.number in set(node.allowed)}
     parts = [
-        _count(sockets, "socket"),
-        _count(cores, "core"),
-        _count(len(node.cpus), "hardware thread"),
-        _count(domains, "NUMA domain") if domains else "NUMA domains not known",
-        _count(len(node.devices), "device"),
+        counted(sockets, "socket"),
+        counted(cores, "core"),
+        counted(len(node.cpus), "hardware thread"),
+        counted(domains, "NUMA domain") if domains else "NUMA domains not known",
+        counted(len(node.devices), "device"),
     ]
     whole = "all cores" if len(usable) == cores else f"{len(usable)} of {cores} cores"
     lines = [f"{node.name or 'this node'}: {', '.join(parts)}"]
@@ -111,10 +111,6 @@ def _summary(node: Node) -> list[str]:
     if hidden:
         lines.append(f"not allowed: {'devices' if len(hidden) > 1 else 'device'} {', '.join(hidden)}")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _domains(node: Node) -> list[str]:

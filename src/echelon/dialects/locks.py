@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from echelon.dialects.ranks import Ranks
 from echelon.environment import digits
 from echelon.errors import UsageError
-from echelon.script.calls import Source
+from echelon.script.reading import Source
 from echelon.units import duration
 
 FOLDER = "TORCH_EXTENSIONS_DIR"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from echelon.dialects.line import Given, LauncherLine
 from echelon.errors import UsageError
 from echelon.spec import ALL_NODES, Command, Job, Launcher
+from echelon.units import counted
 
 AUTOMATIC = ("", "auto", "gpu", "xpu")
 """Values that leave the number of ranks to the machine; a stated number wins over these."""
@@ -126,7 +127,8 @@ def sizes(job: Job, line: LauncherLine, *, num_devices: int, num_nodes: int) -> 
         )
     if num_devices and wanted and num_devices != wanted:
         raise UsageError(
-            f"two numbers disagree: --gpus {num_devices}, but {line.launcher} {_words(line)} starts {_ranks(wanted)}",
+            f"two numbers disagree: --gpus {num_devices}, but {line.launcher} {_words(line)} starts "
+            f"{counted(wanted, 'rank')}",
             hint=f"--gpus {wanted}   or remove --gpus: the line gives the number",
         )
     return num_devices or wanted, nodes
@@ -180,7 +182,3 @@ def _words(line: LauncherLine) -> str:
     """Return the words of the line that state numbers of ranks and nodes."""
     texts = [given.text for given in line.options if given.key in ("nnodes", "nproc_per_node")]
     return " ".join([*texts, *([line.num_ranks_text] if line.num_ranks_text else [])])
-
-
-def _ranks(number: int) -> str:
-    return f"{number} rank{'s' if number != 1 else ''}"

@@ -13,6 +13,7 @@ from echelon.host import Host
 from echelon.scheduler.protocol import Allocation
 from echelon.scheduler.slurm import step
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Job, Launcher
+from echelon.units import counted
 
 ANSWER_SECONDS = 20.0
 FAMILIES = (("Open MPI", "pmix"), ("OpenRTE", "pmix"), ("HYDRA", "pmi2"), ("Intel(R) MPI", "pmi2"), ("mvapich", "pmi2"))
@@ -50,7 +51,7 @@ def _divided(job: Job, launcher: Launcher, num_nodes: int) -> Job:
     if not total:
         return job
     said = f"{launcher.name} {launcher.num_ranks_text}"
-    nodes = f"{num_nodes} node{'s' if num_nodes != 1 else ''}"
+    nodes = counted(num_nodes, "node")
     if job.ranks_per_node != ONE_PER_DEVICE and job.ranks_per_node * num_nodes != total:
         raise UsageError(
             f"two numbers of ranks disagree: {job.ranks_per_node} per node on {nodes} make "

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from echelon.environment import regular_files
 from echelon.environment.variables import RANK_NAMES
 from echelon.errors import UsageError
-from echelon.script.calls import Source
-from echelon.script.reading import Reading
+from echelon.script.reading import Reading, Source
 from echelon.spec import Command
 
 _OF_PYTORCH = (

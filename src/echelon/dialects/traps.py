@@ -16,10 +16,10 @@ from echelon.dialects.ranks import Ranks
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 from echelon.host import Host
-from echelon.script.calls import UNKNOWN, Call, Source
 from echelon.script.imports import Imports
-from echelon.script.reading import Reading
+from echelon.script.reading import UNKNOWN, Call, Reading, Source
 from echelon.spec import Job
+from echelon.units import counted
 
 TRAINERS = (
     "lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer", "lightning.Fabric",
@@ -137,7 +137,7 @@ def _wrong_numbers(call: Call, ranks: Ranks) -> str:
     """Return what is wrong with the numbers of one call; empty if they fit or cannot be read."""
     name = call.name.rpartition(".")[2]
     per_node, nodes = ranks.per_node, ranks.num_nodes
-    number = f"{per_node} rank{'s' if per_node != 1 else ''}"
+    number = counted(per_node, "rank")
     devices, num_nodes = _devices(call, ranks), call.arguments.get("num_nodes", 1)
     if devices and devices != per_node:
         value = call.arguments.get("devices", "auto")
@@ -147,7 +147,7 @@ def _wrong_numbers(call: Call, ranks: Ranks) -> str:
         return f"{name}(devices={value!r}) does not match this run, which has {number} on each node"
     if isinstance(num_nodes, int) and num_nodes != nodes:
         said = f"{name}(num_nodes={num_nodes})" if "num_nodes" in call.arguments else f"{name}() without num_nodes"
-        return f"{said} is for {num_nodes} node{'s' if num_nodes != 1 else ''}, but this run has {nodes}"
+        return f"{said} is for {counted(num_nodes, 'node')}, but this run has {nodes}"
     return ""
 
 

@@ -1,9 +1,10 @@
 """Read files that a person names; never wait for a pipe's writer, a device, or an endless file."""
 
 import errno
+import json
 import os
 import stat
-from typing import BinaryIO, Union
+from typing import Any, BinaryIO, Dict, Union
 
 MOST_BYTES = 16 << 20
 """The largest file that people write: scripts, host files, settings."""
@@ -55,3 +56,16 @@ def read_text(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OSError(errno.EILSEQ, f"it is not a UTF-8 text (byte {error.start})", path) from None
+
+
+def json_object(text: Union[str, bytes]) -> Dict[str, Any]:
+    """Return the object that a JSON text is; empty for any other text, such as a line that a full disk cut.
+
+    >>> json_object('{"a": 1}'), json_object('{"a": ')
+    ({'a': 1}, {})
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -17,9 +17,7 @@ BORDERS = (ENTER, LEAVE, ENTER_BACKWARD, LEAVE_BACKWARD)
 WORKSPACE = "workspace"
 """The most that a library may take for one operation; nobody knows what it takes."""
 TRACED = ("parameter", "gradient", "state", "buffer", "input", "activation", "temporary", WORKSPACE)
-"""The categories of a traced tensor."""
-CATEGORIES = (*TRACED, "gathered", "communication")
-"""The categories of a rank's tensor: a strategy adds gathered weights and the buffers of messages."""
+"""The categories of a traced tensor; a strategy adds "gathered" weights, and "communication" for messages."""
 
 Border: TypeAlias = "tuple[str, int]"
 Event: TypeAlias = "int | str | Border"

@@ -151,7 +151,7 @@ def _order(path: str) -> tuple[str, float]:
     except OSError:
         return "", 0.0
     for line in lines:
-        event = _parsed(line)
+        event = regular_files.json_object(line)
         if event.get("event") == "order":
             charge, given = str(event["charge"]), float(event["time"])
         elif event.get("event") == "exit":
@@ -161,14 +161,6 @@ def _order(path: str) -> tuple[str, float]:
 
 def _json(path: str) -> Mapping[str, Any]:
     try:
-        return _parsed(regular_files.read_text(path))
+        return regular_files.json_object(regular_files.read_text(path))
     except OSError:
         return {}
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

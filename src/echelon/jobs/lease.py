@@ -53,7 +53,7 @@ def take(run_directory: str, job_id: str, host: Host) -> Lease:
             content_of_other = _content(path)
         else:
             return Lease(path, content)
-        holder = _parsed(content_of_other)
+        holder = regular_files.json_object(content_of_other)
         state = _state(holder, mine, host)
         if not state and _content(path) == content_of_other:
             private.remove(path)
@@ -121,11 +121,3 @@ def _content(path: str) -> bytes:
         return regular_files.read_text(path).encode()
     except OSError:
         return b""
-
-
-def _parsed(content: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

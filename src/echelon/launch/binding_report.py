@@ -10,6 +10,7 @@ from echelon.launch.run_directory import RunDirectory
 from echelon.node.binding import ASKED_OFF, NO_OWN_CORES
 from echelon.node.channel import Message
 from echelon.spec import Plan
+from echelon.units import counted
 
 EXPECTED = frozenset({ASKED_OFF, NO_OWN_CORES})  # reasons that are not reported
 MAX_NAMED = 4  # the most ranks that a warning names; events.jsonl has all
@@ -111,7 +112,7 @@ class ReportedBindings:
 
     def _proved(self) -> str:
         rows = list(self._ranks.values())
-        ranks = f"{len(rows)} rank{'s' if len(rows) != 1 else ''}"
+        ranks = counted(len(rows), "rank")
         nodes = f" on {len(self._nodes)} nodes" if len(self._nodes) > 1 else ""
         counts = sorted({row["num_cores"] for row in rows})
         cores = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))

@@ -182,7 +182,7 @@ class Hangs:
         path = self._directory.write_text(f"hang-{self._attempt}.txt", hang_words.full(verdict))
         ranks = [stand.rank for stand in verdict.odd]
         self._directory.event("hang", attempt=self._attempt, seconds=round(quiet, 1), ranks=ranks, words=verdict.words)
-        detail = f"no step and no output for {quiet:.0f} s: {verdict.words}; all stacks: {_shortest(path)}"
+        detail = f"no step and no output for {quiet:.0f} s: {verdict.words}; all stacks: {shortest(path)}"
         place = {"rank": odd.rank, "node": odd.node, "local_rank": odd.local_rank} if odd is not None else {}
         self._fail(
             Failure(
@@ -204,7 +204,7 @@ def timeout_of(plan: Plan) -> float | str:
     return plan.hang_timeout
 
 
-def _shortest(path: str) -> str:
+def shortest(path: str) -> str:
     """Return the shorter of the absolute and the relative path."""
     short = os.path.relpath(path)
     return path if short.startswith("..") else short

@@ -31,7 +31,7 @@ from echelon.node import private, processes
 from echelon.node.processes import STOPPED_SECONDS, HaltWatch
 from echelon.orders.checkpoint import folder
 from echelon.spec import Plan
-from echelon.units import duration
+from echelon.units import counted, duration
 
 LOOK_SECONDS = 1.0
 END_SECONDS = 20.0  # for agents to end the ranks of a lost supervisor, and for srun to end its step
@@ -263,7 +263,7 @@ class _Keeper:
             self._say(
                 f"  hint: start the run again{'; with --max-restarts N, echelon does so' if may_be_asked else ''}"
             )
-        ranks = f"{num_ranks} rank{'s' if num_ranks != 1 else ''}"
+        ranks = counted(num_ranks, "rank")
         ranks += f" on {self._plan.num_nodes} nodes" if self._plan.num_nodes > 1 else ""
         name = short_name(self._directory.path)
         self._say(f"echelon: {ranks} · {duration(seconds)} · exit {reason.exit_code} · run {name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -165,10 +164,9 @@ def _json(path: str, name: str) -> dict[str, Any]:
 def _parsed(read: Callable[[str], str], path: str) -> dict[str, Any]:
     """Return the content of a JSON file; nothing if it is missing, broken, or not a run's."""
     try:
-        value = json.loads(read(path))
-    except (OSError, ValueError, RecursionError):
+        return regular_files.json_object(read(path))
+    except OSError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _number(fields: dict[str, Any], name: str, otherwise: float = 0.0) -> float:

@@ -19,6 +19,7 @@ from echelon.launch.agents import AllAgents
 from echelon.launch.console import Console
 from echelon.launch.crew import listen
 from echelon.launch.failure import Facts, Failure
+from echelon.launch.hangs import shortest
 from echelon.launch.keeper import fork_supervisor
 from echelon.launch.kept import KeeperLink
 from echelon.launch.lookouts import NOBODY, Load, Look, Lookouts, Observer
@@ -31,7 +32,7 @@ from echelon.plan import exchange
 from echelon.scheduler import members
 from echelon.scheduler.protocol import EVERY, AgentStart, End
 from echelon.spec import Plan
-from echelon.units import duration
+from echelon.units import counted, duration
 
 REASON_SECONDS = 1.0
 
@@ -68,7 +69,7 @@ def start(
         supervisor.samples.load, supervisor.samples.host = lookouts.load, lookouts.host
         supervisor.samples.say, supervisor.samples.observer = console.say, observer
         agents = _start_agents(plan, archive, host, supervisor, kept)
-        _allow_many_files()
+        allow_many_files()
         exit_code = 1
         try:
             if not kept.num_earlier_supervisors:
@@ -179,7 +180,7 @@ def own_addresses() -> list[str]:
     return list(dict.fromkeys([*addresses, "127.0.0.1"]))
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Raise the limit on open files for a thousand agents, after the children started with the user's limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -259,7 +260,7 @@ def _say_end(
     plan: Plan, directory: RunDirectory, supervisor: Supervisor, exit_code: int, seconds: float, observer: Observer
 ) -> None:
     """Write the last line of the run."""
-    ranks = f"{supervisor.num_ranks} rank{'s' if supervisor.num_ranks != 1 else ''}"
+    ranks = counted(supervisor.num_ranks, "rank")
     # mpirun places its ranks as it likes, and not always on all nodes
     num_nodes = next((member.share.num_nodes for member in supervisor.crew if member.share), plan.num_nodes)
     nodes = f" on {num_nodes} nodes" if num_nodes > 1 else ""
@@ -279,7 +280,7 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
     has_devices = plan.devices_per_node > 0
     is_shown = plan.show is None or outcome.rank in plan.show  # then the console has already shown its last words
     device = str(outcome.local_rank) if has_devices else ""
-    shown = replace(outcome, log=_shortest(outcome.log)) if outcome.log else outcome
+    shown = replace(outcome, log=shortest(outcome.log)) if outcome.log else outcome
     options = plan.scale_options
     cannot_shard = options is not None and not exchange.goes_with(options, "fsdp")
     return failure.describe(
@@ -288,9 +289,3 @@ def _explain(plan: Plan, outcome: Failure) -> list[str]:
         with_tail=not is_shown or outcome.cause == failure.HANG,
         scale="off" if plan.scale == "data" and cannot_shard else plan.scale,
     )
-
-
-def _shortest(path: str) -> str:
-    """Return the shorter of the absolute and the relative path."""
-    short = os.path.relpath(path)
-    return path if short.startswith("..") else short

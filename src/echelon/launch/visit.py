@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import selectors
 import socket
 import sys
@@ -17,7 +16,7 @@ from echelon.host import Host
 from echelon.launch import package
 from echelon.launch.crew import AgentConnection, AgentConnections, listen
 from echelon.launch.run_directory import shared_folder
-from echelon.launch.start import own_addresses
+from echelon.launch.start import allow_many_files, own_addresses
 from echelon.node.channel import Message
 from echelon.node.survey import visit
 from echelon.node.survey.nouns import Survey, rebuild
@@ -69,20 +68,13 @@ def survey_nodes(asked_round: Round, host: Host) -> list[Survey]:
         gathering = NodeAnswers(asked_round, listener, secret)
         process = host.start(command, environ=asked_round.environ)
         try:
-            _allow_many_files()
+            allow_many_files()  # the step has started with the user's limit
             gathering.follow(process)
             gathering.run()
         finally:
             gathering.close()
             _end(process, seconds=END_SECONDS if gathering.is_complete else HUNG_SECONDS)
     return gathering.surveys()
-
-
-def _allow_many_files() -> None:
-    """Raise the limit on open files for a thousand nodes, after the step started with the user's limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
 
 
 def _end(process: Process, *, seconds: float) -> None:

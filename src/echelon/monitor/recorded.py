@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -92,24 +91,13 @@ def earlier_jobs(path: str) -> list[str]:
 
 
 def _object(path: str, name: str) -> Fields:
-    try:
-        value = json.loads(_text(path, name))
-    except ValueError:
-        return {}  # it is being written, or the disk was full
-    return value if isinstance(value, dict) else {}
+    return regular_files.json_object(_text(path, name))  # empty while it is being written, or if the disk was full
 
 
 def _lines(path: str, name: str, most_lines: int | None = None) -> list[Fields]:
     """Return the objects of a file of lines; a broken line, such as the last one of a killed run, is left out."""
-    objects = []
-    for line in _text(path, name).splitlines()[:most_lines]:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            objects.append(value)
-    return objects
+    objects = map(regular_files.json_object, _text(path, name).splitlines()[:most_lines])
+    return [fields for fields in objects if fields]
 
 
 def _text(path: str, name: str) -> str:

@@ -12,7 +12,7 @@ from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, REST, SAVES, MeasuredTraining
-from echelon.units import amount, cost, duration, rate, size, step_time
+from echelon.units import amount, cost, counted, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
 MOST_GROWTHS = 4
@@ -116,8 +116,8 @@ def _line(word: str, rest: str) -> str:
 
 def _asked(recorded: Recorded, account: Account) -> str:
     plan, booking = recorded.plan, recorded.booking
-    ranks = f"{account.num_ranks} rank{'s' if account.num_ranks != 1 else ''}"
-    nodes = f"{account.num_nodes} node{'s' if account.num_nodes != 1 else ''}"
+    ranks = counted(account.num_ranks, "rank")
+    nodes = counted(account.num_nodes, "node")
     words = [f"{ranks} on {nodes}"]
     if booking:
         words.append(f"{booking.get('partition')} of {booking.get('machine')} for {booking.get('minutes')} min")
@@ -273,7 +273,7 @@ def used(recorded: Recorded, account: Account) -> str:
     """Return the sentence of a run's machine, processes, time, energy and bill."""
     machine = recorded.booking.get("machine")
     place = f"On {machine}, a" if machine else "A"
-    nodes = f"{account.num_nodes} node{'s' if account.num_nodes != 1 else ''}"
+    nodes = counted(account.num_nodes, "node")
     processes = f"{account.num_ranks} process{'es' if account.num_ranks != 1 else ''}"
     text = f"{place} training with {processes} on {nodes} took {duration(account.seconds)}"
     if account.num_devices:

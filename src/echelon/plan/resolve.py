@@ -13,6 +13,7 @@ from echelon.plan.site import KnownMachine, variables
 from echelon.scheduler import members
 from echelon.scheduler.protocol import Allocation, RunShape
 from echelon.spec import ALL_NODES, ONE_PER_DEVICE, Container, Job, Plan, Reason
+from echelon.units import counted
 
 # Variables that echelon sets in each rank; a common value would be wrong in all ranks but one.
 RANK_VARIABLES = frozenset(
@@ -272,7 +273,7 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
     if 0 < devices < asked and not job.share_devices:
         place = "this machine" if where == "here" else "a node"
         raise UsageError(
-            f"you asked for {asked} ranks per node, but {place} has {devices} device{'s' if devices > 1 else ''}",
+            f"you asked for {asked} ranks per node, but {place} has {counted(devices, 'device')}",
             hint=f"echelon run -n {devices} …   or, to let ranks share devices: --share-devices",
         )
     if job.visible == "own" and 0 < devices < asked:

@@ -47,8 +47,3 @@ def install(run: Owner, share_buffers: Callable[[nn.Module], None]) -> None:
             if original is not None:
                 why = "A trace or an export sees the model of one device."
                 patches.replace(module, function, looking(original, function), why=why)
-
-
-def is_counting() -> bool:
-    """Say whether a tool counts or records each operation of PyTorch."""
-    return internals.num_dispatch_modes() > 0

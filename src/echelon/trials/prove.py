@@ -20,6 +20,7 @@ from echelon.monitor.page import plots
 from echelon.orders import codec, records
 from echelon.orders.scale import DTENSOR
 from echelon.trials import own_runs
+from echelon.units import counted
 
 OFF, DATA = "off", "data"
 COMPARE_SECONDS = 3600.0
@@ -190,7 +191,7 @@ class _Prover:
         os.mkdir(record)
         self._say(f"{start.title}{', in float64' if self._is_double else ''} …")
         done = own_runs.finish(self._host, [*self._options(start), *self._script()])
-        ranks = f"{start.num_ranks} rank{'s' if start.num_ranks > 1 else ''}"
+        ranks = counted(start.num_ranks, "rank")
         if done.exit_code != 0:
             raise RunError(f"the run on {ranks} failed:", details=own_runs.without_logs(done.stdout))
         if not os.path.exists(os.path.join(record, records.ABOUT)):

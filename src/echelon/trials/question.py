@@ -21,6 +21,11 @@ class Size:
     num_nodes: int
     """0: Slurm decides when the job is submitted."""
 
+    @property
+    def words(self) -> list[str]:
+        """The options of `echelon run` that give this size."""
+        return ["--nnodes", str(self.num_nodes), "-n", str(self.num_ranks // self.num_nodes)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:

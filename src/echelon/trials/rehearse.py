@@ -28,7 +28,7 @@ from echelon.orders.rehearsal import (
 )
 from echelon.trials import own_runs, rehearsal_verdict, scratch
 from echelon.trials.rehearsal_verdict import Records, RehearsalVerdict
-from echelon.units import size
+from echelon.units import counted, size
 
 TRACKERS = {
     "WANDB_MODE": "offline",
@@ -99,8 +99,8 @@ class Rehearsing:
         contents = self._contents
         linked = f", links {len(contents.linked)}" if contents.linked else ""
         self._say(
-            f"each run gets its own copy of this folder: {_files(len(contents.copied))}, {size(contents.num_bytes)}"
-            f"{linked}; trackers are offline"
+            f"each run gets its own copy of this folder: {counted(len(contents.copied), 'file')}, "
+            f"{size(contents.num_bytes)}{linked}; trackers are offline"
         )
         steps = self._asked.num_steps
         self._contents = self._contents.kept_in(os.path.join(self._folder, "original"))
@@ -222,10 +222,6 @@ def _training_options(question: RehearsalQuestion, num_steps: int) -> list[str]:
         return ["--scale", "off", "--max-restarts", "3"]
     scale = [] if question.is_own or "--scale" in question.options else ["--scale", "data"]
     return [*scale, "--checkpoint-every", f"{interval(num_steps)}steps"]
-
-
-def _files(number: int) -> str:
-    return f"{number} file{'' if number == 1 else 's'}"
 
 
 def _script(question: RehearsalQuestion, target: str) -> list[str]:

@@ -14,7 +14,7 @@ from echelon.host import Host
 from echelon.orders import bench, codec
 from echelon.trials import measured, own_runs, records, scratch
 from echelon.trials.measured import MeasuredRun
-from echelon.trials.question import WEAK, Question, Size
+from echelon.trials.question import WEAK, Question
 from echelon.trials.records import BenchmarkStart
 from echelon.trials.rehearse import TRACKERS
 from echelon.units import counted
@@ -37,7 +37,7 @@ def refuse_what_cannot_run(question: Question, host: Host) -> None:
     """Raise UsageError, before anything is copied, for a size that `echelon run` will not accept."""
     for size in question.sizes:
         own_runs.refuse_what_cannot_run(
-            host, [*_place(size), *_training(question), *question.options, *question.command], command=COMMAND
+            host, [*size.words, *_training(question), *question.options, *question.command], command=COMMAND
         )
 
 
@@ -86,7 +86,7 @@ def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[M
         copy = copied(contents, folder, start)
         words = [
             "--show", "none", "--run-dir", os.path.join(folder, start.run),
-            *_place(sizes[start.num_ranks]), *options(question, os.path.join(folder, start.folder)),
+            *sizes[start.num_ranks].words, *options(question, os.path.join(folder, start.folder)),
             *command_in(question, copy),
         ]  # fmt: skip
         done = own_runs.finish(host, words, folder=copy)
@@ -122,10 +122,6 @@ def options(question: Question, folder: str, *, loader_workers: int = 0) -> list
     order = bench.BenchOrder(folder, question.num_steps, question.warm_up, loader_workers)
     variables = {**TRACKERS, "WANDB_DIR": folder, bench.VARIABLE: codec.write(order)}
     return [*own_runs.variables(variables, observes=question.is_own), *_training(question), *question.options]
-
-
-def _place(size: Size) -> list[str]:
-    return ["--nnodes", str(size.num_nodes), "-n", str(size.num_ranks // size.num_nodes)]
 
 
 def _training(question: Question) -> list[str]:

@@ -69,7 +69,7 @@ def measure(
 def refuse_what_cannot_run(sizes: Sequence[Size], options: Sequence[str], host: Host) -> None:
     """Raise UsageError for a size that `echelon run` will not accept."""
     for size in sizes:
-        own_runs.refuse_what_cannot_run(host, [*_place(size), *_words(options)], command=COMMAND)
+        own_runs.refuse_what_cannot_run(host, [*size.words, *_words(options)], command=COMMAND)
 
 
 def plan_of(options: Sequence[str], host: Host) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def plan_of(options: Sequence[str], host: Host) -> dict[str, Any]:
 def _started(size: Size, run: str, options: Sequence[str], host: Host) -> StartTimes:
     out = f"{run}.json"
     began = host.now()
-    words = ["--show", "none", "--run-dir", run, *_place(size), *_words(options), out]
+    words = ["--show", "none", "--run-dir", run, *size.words, *_words(options), out]
     done = own_runs.finish(host, words)
     if done.exit_code or not os.path.exists(out):
         ranks = counted(size.num_ranks, "rank")
@@ -101,10 +101,6 @@ def _started(size: Size, run: str, options: Sequence[str], host: Host) -> StartT
         first_line=moments["first_line"] - began,
         all_reduced=moments["all_reduced"] - began,
     )
-
-
-def _place(size: Size) -> list[str]:
-    return ["--nnodes", str(size.num_nodes), "-n", str(size.num_ranks // size.num_nodes)]
 
 
 def _words(options: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from echelon.monitor.page import plots
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import PARTS, REST
 from echelon.node.pulse import seconds_of
-from echelon.units import amount
+from echelon.units import amount, counted
 
 STYLE = (
     plots.STYLE
@@ -80,7 +80,7 @@ def _compared(runs: Sequence[RunStory]) -> str:
 
 def _ranks(run: RunStory) -> str:
     number = run.account.num_ranks
-    return f"{escape(run.name)} with {number} rank{'s' if number != 1 else ''}"
+    return f"{escape(run.name)} with {counted(number, 'rank')}"
 
 
 def _rate(account: Account) -> float:

@@ -21,6 +21,7 @@ from typing import IO, Any
 from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.monitor.traces import kinds
+from echelon.units import counted
 
 CHUNK_BYTES = 1 << 20
 GZ = b"\x1f\x8b"
@@ -99,7 +100,7 @@ class TraceFile:
                 event = self._value()
             except ValueError:
                 num_left_out += 1
-                self.damage = f"has {num_left_out} unreadable event{'s' if num_left_out > 1 else ''}"
+                self.damage = f"has {counted(num_left_out, 'unreadable event')}"
                 self._skip()
                 continue
             yield event

@@ -21,7 +21,7 @@ from echelon.monitor.traces.verdict import (
     WHOLE,
     TraceVerdict,
 )
-from echelon.units import step_time
+from echelon.units import counted, step_time
 
 WIDTH = 10
 """The columns of the first word of a line."""
@@ -122,7 +122,7 @@ def _about(verdict: TraceVerdict) -> str:
     if verdict.counted_by == WHOLE:
         words.append(f"no steps are marked: the whole trace of {step_time(verdict.seconds)}")
     else:
-        steps = f"{verdict.num_steps} step{'s' if verdict.num_steps > 1 else ''}"
+        steps = counted(verdict.num_steps, "step")
         by = " of an optimizer" if verdict.counted_by == BY_OPTIMIZER else ""
         words.append(f"{steps}{by} of {step_time(median(verdict.step_seconds))}")
     return " · ".join(words)

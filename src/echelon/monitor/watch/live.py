@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import deque
@@ -264,8 +263,5 @@ class Tail:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) and isinstance(value.get("time"), (int, float)) else {}
+    value = regular_files.json_object(line)
+    return value if isinstance(value.get("time"), (int, float)) else {}

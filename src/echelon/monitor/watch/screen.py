@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from echelon.monitor.watch.state import ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
-from echelon.units import rate, size
+from echelon.units import counted, rate, size
 
 Line = list[tuple[str, str]]
 """Parts of a line, each with a style; "" is plain."""
@@ -127,8 +127,8 @@ def draw(
 
 def _head(state: RunState, width: int, blocks: str) -> list[Line]:
     passed = max(0, int(state.now - state.began))
-    nodes = f"{len(state.nodes)} node{'s' if len(state.nodes) != 1 else ''}"
-    ranks = f"{state.num_ranks} rank{'s' if state.num_ranks != 1 else ''} on {nodes}"
+    nodes = counted(len(state.nodes), "node")
+    ranks = f"{counted(state.num_ranks, 'rank')} on {nodes}"
     clock = f"{passed // 3600:02}:{passed // 60 % 60:02}:{passed % 60:02}"
     attempt = f" · attempt {state.attempt}" if state.attempt else ""
     lines = [[(state.name, "bold"), (f" · {state.status} · {clock} · {ranks}{attempt} · step {state.steps}", "")]]

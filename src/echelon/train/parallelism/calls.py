@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import batches, events, tracing
+from .. import batches, events
 from ..batches import is_batch
 from ..global_tensors import aliases, lists, outputs, pieces, returned_numbers
 from ..global_tensors.arguments import Doubt, Entries
@@ -59,14 +59,14 @@ class Calls(ModelCalls):
         aliases.copy_changes()
         was_alone = self._run.world.size == 1
         global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
-        if any(_has_rows(one) for one in global_tensors) and not tracing.is_counting():
+        if any(_has_rows(one) for one in global_tensors) and not internals.num_dispatch_modes():
             every = pieces.apart((args, kwargs), self._run.world.hosted)
             return self._compute(original, module, (args, kwargs), every, [_rows_among(one) for one in every])
         if global_tensors:
             args, kwargs = map_tensors(
                 (args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one
             )
-        if tracing.is_counting():
+        if internals.num_dispatch_modes():  # a tool counts or records each operation
             return self._call_counted(original, module, args, kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:

@@ -19,7 +19,6 @@ from .hollow import hollow, is_hollow, of_shape
 from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Journal, is_ours
 
 _WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
-_muted: list["_Muted"] = []
 
 
 class _Muted:

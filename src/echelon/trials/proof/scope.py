@@ -8,6 +8,7 @@ from echelon.trials.proof import findings
 from echelon.trials.proof.evidence import RecordedRun, Recordings, Row, on_ranks
 from echelon.trials.proof.prints import Pair
 from echelon.trials.proof.tensors import is_same
+from echelon.units import counted
 
 _FEWEST_STEPS = 2  # the first step alone shows no use of what it has changed
 
@@ -78,7 +79,7 @@ def _too_short(case: Recordings) -> NothingToCompare | None:
     if num_steps >= _FEWEST_STEPS:
         return None
     meaning = "what a step changes shows in the next one: let the script make 2 steps or more"
-    return NothingToCompare(1, f"the script made {num_steps} step{'' if num_steps == 1 else 's'}", meaning)
+    return NothingToCompare(1, f"the script made {counted(num_steps, 'step')}", meaning)
 
 
 def _no_change(case: Recordings) -> NothingToCompare | None:
