@@ -117,7 +117,7 @@ def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | No
     def begin() -> int:
         looks = look(scanned.values, plan, host)
         is_unshared = partial(launch_prepare.is_unshared, job, plan, partial(imports_of, job.command, os.getcwd()))
-        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer(is_unshared))
+        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer(is_unshared, plan))
 
     if chain is None:
         return begin()

@@ -34,6 +34,8 @@ _item = internals.TensorBase.item
 """Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
 
 
+current: "BadSteps | None" = None
+"""Who watches this process; None: nobody measures it."""
 _num_parts = 1
 
 
@@ -66,6 +68,8 @@ class BadSteps:
     """Watches the steps of this rank; `tell` gets all notes so far as text whenever there is a new one."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
+        global current
+        current = self
         self.given = Given()
         self._tell = tell
         self._open: list[_Value] = []
@@ -77,6 +81,8 @@ class BadSteps:
         self._notes: list[dict[str, Any]] = []
         self._last: _Value | None = None
         self._has_told = False
+        self.newest: list[_Value] = []
+        """The values of the newest step."""
         self.losses: dict[str, float] = {}
         """The measures of losses that are known by now."""
         self._summed = 0
@@ -84,6 +90,10 @@ class BadSteps:
         """The steps so far, also those of an earlier process that a run continues."""
         self._pid = os.getpid()
         atexit.register(self._end)
+
+    def continue_after(self, num_steps: int) -> None:
+        """Go on after steps and passes of an earlier process."""
+        self.num_steps, self.given.is_continued = num_steps, True
 
     def note(self, what: str, tensor: object) -> None:
         """Take a loss that goes backward, or a norm of gradients."""
@@ -131,6 +141,7 @@ class BadSteps:
 
     def _close(self, optimizer: torch.optim.Optimizer) -> None:
         values, self._open = self._open, []
+        self.newest = values or self.newest
         found = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
         for value in values:
             if value.tensor is not None:
