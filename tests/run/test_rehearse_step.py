@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-x = torch.randn(64, 6)
+x, y = torch.randn(64, 6), torch.randn(64, 4)
 x[37] = 0.0
 
 
@@ -25,7 +25,7 @@ class Unit(nn.Module):
         return rows / rows.norm(dim=1, keepdim=True)
 
 
-data = TensorDataset(x, torch.randn(64, 4))
+data = TensorDataset(x, y)
 model = nn.Sequential(Unit(), nn.Linear(6, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(2):
@@ -67,8 +67,11 @@ def itself(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_step_of_a_scaled_run(tmp_path: Path, saves: bool) -> None:
-    """The script seeds nothing: the step has the samples and random numbers of the run, from a checkpoint too."""
-    (tmp_path / "train.py").write_text(SCRIPT)
+    """The script seeds nothing: the step has the samples and random numbers of the run, from a checkpoint too.
+
+    Where a target is bad, no module of the script is, and none of ours is named.
+    """
+    (tmp_path / "train.py").write_text(SCRIPT if saves else SCRIPT.replace("x[37] = 0.0", "y[37] = torch.nan"))
     options = ["--checkpoint-every", "3steps", "--keep-checkpoints", "9"] if saves else []
     call = itself if saves else echelon
     first = call(tmp_path, "run", "-n", "2", *options, "--run-dir", "first", "train.py")
@@ -79,11 +82,10 @@ def test_step_of_a_scaled_run(tmp_path: Path, saves: bool) -> None:
     healthy, bad = done.stdout.splitlines()
     assert healthy.startswith("rank 0: loss ")
     assert "; all outputs" in healthy
-    assert bad.startswith(
-        "rank 1: loss nan; the first output that is not finite is that of Sequential.0 (Unit), float32 4×6: 6 nan of "
-        "24 values, the others -"
-    )
-    assert bad.endswith("; its input is finite; its batch: samples 36, 37, 38, 39")
+    of_module = "the first output that is not finite is that of Sequential.0 (Unit), float32 4×6: 6 nan of 24 values"
+    of_script = "all outputs of modules are finite, so the script's computation of the loss from them is not"
+    assert bad.startswith(f"rank 1: loss nan; {of_module if saves else of_script}")
+    assert "; its batch: samples 36, 37, 38, 39" in bad
     place = "continued after step 3" if saves else "from the begin of the script"
     assert f"step 5 of first, {place}, on 2 ranks" in done.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == before

@@ -94,7 +94,8 @@ def of_batch(note: dict[str, Any]) -> list[str]:
         return []
     number = note.get("num_samples", len(samples))
     shown = ", ".join(map(str, samples[:MOST_SHOWN])) + (f" … ({number} samples)" if number > MOST_SHOWN else "")
-    words = [f"its batch: {'sample' if number == 1 else 'samples'} {shown}"]
+    owner = f"the batch of rank {note['rank']}" if note.get("what") == "weights" else "its batch"
+    words = [f"{owner}: {'sample' if number == 1 else 'samples'} {shown}"]
     if note.get("bad_sample") is not None:
         words.append(f"sample {note['bad_sample']} itself has a value that is not finite")
     return words

@@ -76,7 +76,7 @@ class Look:
         if not self._has_begun:
             self._begin()
         bad = next((tensor for tensor in _tensors(output) if not _is_finite(tensor)), None)
-        if bad is None:
+        if bad is None or not _is_of_script(module):
             return
         self._module = module
         self._output = {**_described(bad), "input_is_finite": all(map(_is_finite, _tensors(inputs)))}
@@ -114,6 +114,11 @@ class Look:
             json.dump(seen, file)
         world.mark_last_step(self._order.folder, self._rank, self._order.step)
         world.end_with_others(self._order.folder, self._size)
+
+
+def _is_of_script(module: nn.Module) -> bool:
+    """Say whether a module is none of ours, nor a wrapper of one."""
+    return not any(type(inner).__module__.startswith(("_echelon.", "echelon.")) for inner in module.modules())
 
 
 def _named(weight: nn.Parameter | None) -> str | None:
