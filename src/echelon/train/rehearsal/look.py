@@ -1,6 +1,7 @@
 """Look at one step: the first output of a module, and the first gradient, that is not finite; then end all ranks."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -80,14 +81,18 @@ class Look:
             return
         self._module = module
         self._output = {**_described(bad), "input_is_finite": all(map(_is_finite, _tensors(inputs)))}
-        if self._rank == self._order.debugged:
-            names_here = "module, inputs and output are here; up leads to its caller, q goes on"
-            sys.stdout.write(f"the output of {self._name()} is not finite: {names_here}\n")
-            import pdb
+        self._debug(f"the output of {self._name()} is not finite: module, inputs and output are here")
 
-            debugger = pdb.Pdb()
-            debugger.reset()
-            debugger.interaction(sys._getframe(), None)
+    def _debug(self, what: str) -> None:
+        """Open a debugger where the caller is, if this rank has the keyboard."""
+        if self._rank != self._order.debugged:
+            return
+        import pdb
+
+        sys.stdout.write(f"{what}; up leads to the script, q goes on\n")
+        debugger = pdb.Pdb()
+        debugger.reset()
+        debugger.interaction(sys._getframe(1), None)
 
     def _name(self) -> str:
         module = self._module
@@ -97,10 +102,13 @@ class Look:
         if self._watch.num_steps + 1 != self._order.step or os.getpid() != self._pid:
             return
         losses = [value for value in self._watch.newest if value.what == LOSS]
+        numbers = [value.number if value.tensor is None else float(value.tensor) for value in losses]
+        if self._module is None and (self._gradient is not None or not all(map(math.isfinite, numbers))):
+            self._debug("the outputs of all modules are finite, and the loss or its gradient is not")
         origin = losses[-1].origin if losses else None
         bad = origin.not_finite() if origin is not None else None
         seen = {
-            "losses": [str(value.number if value.tensor is None else float(value.tensor)) for value in losses],
+            "losses": list(map(str, numbers)),
             "pass": origin.num_pass if origin is not None else 0,
             "samples": origin.samples if origin is not None else [],
             "bad_sample": bad,
