@@ -1,5 +1,7 @@
 """Measure what the measures of a rank, and the looks at its lines, cost its training: with and without, in turns.
 
+The third turn has the measures without the watch for bad steps, which shows what this part costs.
+
 python -m benchmarks.measuring
 """
 
@@ -10,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -17,10 +20,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from echelon.node.pulse import PAGE_BYTES
 from echelon.node.sampler import Sampler
 from echelon.train import patches
+from echelon.train.measuring.bad_steps import BadSteps
+from echelon.train.measuring.given import Given
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
 LOOK_TURNS, TURN_SECONDS = 60, 2.0
+WATCH = (
+    (BadSteps, "note"), (BadSteps, "before_step"), (BadSteps, "after_step"), (BadSteps, "clear"), (Given, "gave"),
+    (Given, "drew"),
+)  # fmt: skip
 
 
 def main() -> None:
@@ -32,26 +41,39 @@ def main() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         loader = DataLoader(TensorDataset(torch.randn(NUM_STEPS * 64, width)), batch_size=64)
         _turn(loader, model, optimizer)
-        differences, plain = [], []
+        differences, of_watch, plain = [], [], []
         for _ in range(NUM_TURNS):
             without = _turn(loader, model, optimizer)
-            install(["samples"] * 15, lambda _: None, lambda _: None, lambda _: None)
-            with_measures = _turn(loader, model, optimizer)
-            patches.undo()
+            with_measures = _measured(loader, model, optimizer)
+            with ExitStack() as stack:
+                for owner, name in WATCH:
+                    stack.enter_context(patches.replaced(owner, name, lambda *_: None, why="Its cost is measured."))
+                unwatched = _measured(loader, model, optimizer)
             plain.append(without)
             differences.append(with_measures - without)
-        step, added = statistics.median(plain), statistics.median(differences)
-        spread = 1.96 * 1.25 * statistics.stdev(differences) / math.sqrt(NUM_TURNS)  # of a median
-        print(
-            f"a step of {step * 1e6:.0f} µs: {added * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {added / step:+.2%} of it; "
-            f"0.2 % of a step of {added / 0.002 * 1e3:.0f} ms"
-        )
-
-
+            of_watch.append(with_measures - unwatched)
+        step = statistics.median(plain)
+        for what, added in (("measures", differences), ("of these, the watch for bad steps", of_watch)):
+            middle = statistics.median(added)
+            spread = 1.96 * 1.25 * statistics.stdev(added) / math.sqrt(NUM_TURNS)  # of a median
+            print(
+                f"a step of {step * 1e6:.0f} µs: {middle * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {middle / step:+.2%} "
+                f"of it; 0.2 % of a step of {middle / 0.002 * 1e3:.0f} ms: {what}"
+            )
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
     rows = torch.randn(64, 64)
     _looks("steps of PyTorch", lambda: model(rows).sum().backward())
     _looks("a loop of Python", lambda: sum(number * number for number in range(1000)))
+
+
+def _measured(
+    loader: DataLoader[tuple[torch.Tensor, ...]], model: torch.nn.Module, optimizer: torch.optim.SGD
+) -> float:
+    install(["samples"] * 15, lambda _: None, lambda _: None, lambda _: None)
+    try:
+        return _turn(loader, model, optimizer)
+    finally:
+        patches.undo()
 
 
 def _looks(what: str, work: Callable[[], object]) -> None:

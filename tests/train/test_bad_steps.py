@@ -163,6 +163,24 @@ def test_spike_by_a_mislabelled_batch(tmp_path: Path) -> None:
     assert f"the loss of rank 0 is {fact['value']}; the median of those before is" in said
 
 
+def test_spike_of_a_norm() -> None:
+    """A gradient that explodes is told by the norm that the script clips by; three spikes are enough."""
+    import torch
+
+    told: list[str] = []
+    watched = BadSteps(told.append)
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    for step in range(900):
+        watched.note(LOSS, torch.tensor(1.0))
+        watched.note(NORM, torch.tensor(900.0 if step >= 300 and step % 100 == 0 else 1 + step % 7 / 10))
+        watched.before_step(optimizer)
+        watched.after_step(optimizer)
+    notes = json.loads(told[-1])
+    assert [(note["kind"], note["what"], note["step"]) for note in notes] == [
+        ("spike", "norm", step) for step in (301, 401, 501)
+    ]
+
+
 def test_batch_ahead_of_its_loss() -> None:
     """A loop that takes the next batch before it trains on the present one: both are named."""
     import torch

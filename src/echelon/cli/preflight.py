@@ -12,6 +12,7 @@ from echelon.cli.options import CHECKS
 from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import Host
+from echelon.orders.rehearsal import VARIABLE as VARIABLE_OF_REHEARSALS
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import BeforeRun
@@ -135,21 +136,22 @@ class _Elsewhere(Host):
         return self._environ
 
 
-def observer(is_unshared: Callable[[], bool]) -> Observer:
+def observer(is_unshared: Callable[[], bool], plan: Plan | None = None) -> Observer:
     """Return the functions that a supervisor calls; they import what they need when there is something to judge.
 
     `is_unshared` says whether the script is one for a single device that is not scaled.
     """
     from echelon.launch.lookouts import Observer
 
-    judge = _Judge(is_unshared)
+    judge = _Judge(is_unshared, plan)
     return Observer(judge=judge.look, rest=judge.rest, sum_up=_sum_up)
 
 
 class _Judge:
     """The facts of a run."""
 
-    def __init__(self, is_unshared: Callable[[], bool]) -> None:
+    def __init__(self, is_unshared: Callable[[], bool], plan: Plan | None) -> None:
+        self._plan = plan
         self._is_unshared = is_unshared
         self._facts: SampleFacts | None = None
 
@@ -160,9 +162,22 @@ class _Judge:
         if self._facts is None:
             from echelon.monitor.facts import SampleFacts
 
-            self._facts = SampleFacts(self._is_unshared)
+            self._facts = SampleFacts(self._is_unshared, self._name())
         fact = self._facts.look(line)
         return _seen(fact) if fact is not None else None
+
+    def _name(self) -> str:
+        """Return the name of the run, if its steps can be run again."""
+        from echelon.launch import run_directory, runs
+        from echelon.monitor import bad_steps
+
+        if (
+            self._plan is None
+            or VARIABLE_OF_REHEARSALS in dict(self._plan.environ)
+            or bad_steps.why_not(run_directory.plan_fields(self._plan))
+        ):
+            return ""
+        return runs.short_name(self._plan.run_directory)
 
     def rest(self) -> list[NodeFinding]:
         """Return what was not said yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,15 @@ OPTIONS: tuple[Option, ...] = (
            help="what goes wrong, one run each (default: all)"),
     Option(names=("--steps",), value="K", help="the number of optimizer steps of each run (default: 20)"),
     Option(names=("--seed",), value="S", help="draws the rank, the step and the moment of each fault (default: 0)"),
-    Option(names=("--json",), help="print the verdicts as JSON"),
+    Option(names=("--step",), value="RUN:STEP", help="run this step of a run again, and name what in it is not finite"),
+    Option(names=("--debug",), help="with --step: open a debugger where the output of a module is not finite"),
+    Option(names=("--json",), help="print the verdicts, or what was seen, as JSON"),
     Option(names=("-h", "--help"), help="show this"),
     *(option for option in RUN_OPTIONS if option.key in _OF_RUN or option.trains),
 )  # fmt: skip
 HELP = Help(
     command="rehearse",
-    usage=("[options] SCRIPT [args…]",),
+    usage=("[options] SCRIPT [args…]", "--step RUN:STEP [--debug]"),
     about="Run a script for some steps in a scratch copy of this folder, and let one thing go wrong in each run.\n"
     "Each verdict says whether the training goes on, how many steps are computed again, and whether the weights\n"
     "are those of an undisturbed run.\n"
@@ -52,6 +55,10 @@ def main(arguments: list[str]) -> int:
     if "help" in values:
         print_help(HELP.text())
         return 0
+    if "step" in values:
+        return _one_step(scanned, values)
+    if "debug" in values:
+        raise UsageError("--debug is for one step of a run", hint="echelon rehearse --step RUN:STEP --debug")
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon rehearse needs a script", hint="echelon rehearse -n 4 train.py")
     from echelon.host import Host
@@ -74,6 +81,40 @@ def main(arguments: list[str]) -> int:
         told: dict[str, Any] = {"format": 1, "ranks": known.num_ranks, "steps": known.num_steps, "faults": rows}
         print(json.dumps(told, indent=1))
     return 0 if all(verdict.survives for verdict in verdicts) else 1
+
+
+def _one_step(scanned: Scanned, values: dict[str, str]) -> int:
+    """Run one step of a run once more; return 1 if the run has said that it is bad, and it is not any more."""
+    from echelon.host import Host, terminal
+    from echelon.launch.run_directory import shared_folder
+    from echelon.trials import one_step
+
+    more = [*(f"--{key.replace('_', '-')}" for key in values if key not in ("step", "debug", "json")), *scanned.rest]
+    if more:
+        raise UsageError(
+            f"--step runs a step as its run did, and {more[0]} would change it",
+            hint=f"echelon rehearse --step {values['step']}",
+        )
+    question = one_step.read(values["step"])
+    is_bad = question.note is not None and question.note["fact"] == "value not finite"
+    if "debug" in values and not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)):
+        raise UsageError("--debug needs a terminal", hint=f"echelon rehearse --step {values['step']}")
+    debugged = (int(question.note["rank"]) if question.note is not None else 0) if "debug" in values else -1
+    with shared_folder("rehearsal", "the copy of it is made there") as folder:
+        rehearsed = one_step.Rehearsed(question, Host(), folder)
+        seen = rehearsed.run(debugged)
+    place = f"continued after step {rehearsed.begin}" if rehearsed.begin else "from the begin of the script"
+    say(f"step {question.step} of {question.name}, {place}, on {counted(question.num_ranks, 'rank')}")
+    if "json" in values:
+        print(
+            json.dumps({"format": 1, "step": question.step, "ranks": [seen[rank] for rank in sorted(seen)]}, indent=1)
+        )
+    else:
+        print("\n".join(one_step.lines(seen)))
+    if is_bad and not any(map(one_step.is_bad, seen.values())):
+        say("the step was not finite in the run, and it is now: the script draws or reads something else in each run")
+        return 1
+    return 0
 
 
 def _question(scanned: Scanned, values: dict[str, str]) -> Any:

@@ -105,7 +105,7 @@ def _start(scanned: Scanned, job: Job, reading: Reading | None, plan: Plan, host
 
     def begin() -> int:
         looks = look(scanned.values, plan, host)
-        observed = observer(lambda: is_unshared(job, plan, reading))
+        observed = observer(lambda: is_unshared(job, plan, reading), plan)
         return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observed)
 
     if chain is None:

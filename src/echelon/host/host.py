@@ -68,6 +68,15 @@ class Host:
             stderr=os.fsdecode(done.stderr),
         )
 
+    def lead(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str) -> int:
+        """Run a program to its end in a folder, with our own keyboard and screen; return its exit code."""
+        import subprocess
+
+        try:
+            return subprocess.run(list(argv), env=dict(environ), cwd=folder, check=False).returncode
+        except OSError as error:
+            raise _missing(argv[0], error) from None
+
     def start(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str = "") -> Process:
         """Start a program in its own session, in `folder` or the current one; its output comes through one pipe."""
         import subprocess

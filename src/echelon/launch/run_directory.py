@@ -150,14 +150,20 @@ class RunDirectory:
 
 def newest_step(folder: str) -> int:
     """Return the step of the newest published checkpoint, step-*, of a folder; -1 if there is none."""
+    return max(checkpoints(folder), default=-1)
+
+
+def checkpoints(folder: str) -> dict[int, str]:
+    """Return the names of the published checkpoints of a folder, by their steps."""
     try:
         names = os.listdir(folder)
     except OSError:
-        return -1
-    for step_name in sorted(names, key=_step_of, reverse=True):
-        if _step_of(step_name) >= 0 and os.path.isfile(os.path.join(folder, step_name, "manifest.json")):
-            return _step_of(step_name)
-    return -1
+        return {}
+    return {
+        _step_of(name): name
+        for name in names
+        if _step_of(name) >= 0 and os.path.isfile(os.path.join(folder, name, "manifest.json"))
+    }
 
 
 def _step_of(name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from echelon.monitor.device_facts import Fact
@@ -16,10 +16,23 @@ MOST_SHOWN = 8
 MOST_SPIKES = 3
 
 
-class BadSteps:
-    """Takes the notes of all ranks, and says the first bad step, and some spikes."""
+def why_not(plan: Mapping[str, Any]) -> str:
+    """Return why the steps of a run with this plan.json cannot be run again; empty if they can."""
+    if not plan.get("is_python"):
+        return "its program is no Python script"
+    if plan.get("container"):
+        return "its ranks were in a container"
+    return "another launcher's command line has started it" if plan.get("launcher") else ""
 
-    def __init__(self) -> None:
+
+class BadSteps:
+    """Takes the notes of all ranks, and says the first bad step, and some spikes.
+
+    `run` is the name of a run whose steps `echelon rehearse` can run again; empty: it cannot.
+    """
+
+    def __init__(self, run: str = "") -> None:
+        self._run = run
         self._held: dict[str, Any] | None = None
         self._held_until = 0.0
         self._said: tuple[int, bool, int] | None = None
@@ -45,21 +58,21 @@ class BadSteps:
         if held is None:
             return []
         self._said = _order(held)
-        return [_fact(NOT_FINITE, held)]
+        return [self._fact(NOT_FINITE, held)]
 
     def _spike(self, note: dict[str, Any]) -> list[Fact]:
         self._num_spikes += 1
-        return [_fact(SPIKE, note)] if self._num_spikes <= MOST_SPIKES else []
+        return [self._fact(SPIKE, note)] if self._num_spikes <= MOST_SPIKES else []
+
+    def _fact(self, kind: str, note: dict[str, Any]) -> Fact:
+        evidence = {name: value for name, value in note.items() if name != "kind"}
+        command = [f"look into it: echelon rehearse --step {self._run}:{note['step']}"] if self._run else []
+        return Fact(kind=kind, line="; ".join([_what(kind, note), *of_batch(note), *command]), evidence=evidence)
 
 
 def _order(note: dict[str, Any]) -> tuple[int, bool, int]:
     """Return what sorts notes: of one step, the rank with the bad loss is before those that have met its weights."""
     return int(note["step"]), note["what"] == "weights", int(note["rank"])
-
-
-def _fact(kind: str, note: dict[str, Any]) -> Fact:
-    evidence = {name: value for name, value in note.items() if name != "kind"}
-    return Fact(kind=kind, line="; ".join([_what(kind, note), *_of_batch(note)]), evidence=evidence)
 
 
 def _what(kind: str, note: dict[str, Any]) -> str:
@@ -74,14 +87,16 @@ def _what(kind: str, note: dict[str, Any]) -> str:
     return f"{where}: the {name} of rank {rank} is {value}{known.get(note.get('weights', ''), '')}"
 
 
-def _of_batch(note: dict[str, Any]) -> list[str]:
+def of_batch(note: dict[str, Any]) -> list[str]:
+    """Return the words about the samples of a note."""
     samples = note.get("samples", ())
     if not samples:
         return []
     number = note.get("num_samples", len(samples))
     shown = ", ".join(map(str, samples[:MOST_SHOWN])) + (f" … ({number} samples)" if number > MOST_SHOWN else "")
-    words = [f"its batch: {'sample' if number == 1 else 'samples'} {shown}"]
-    if "bad_sample" in note:
+    owner = f"the batch of rank {note['rank']}" if note.get("what") == "weights" else "its batch"
+    words = [f"{owner}: {'sample' if number == 1 else 'samples'} {shown}"]
+    if note.get("bad_sample") is not None:
         words.append(f"sample {note['bad_sample']} itself has a value that is not finite")
     return words
 

@@ -47,9 +47,10 @@ class SampleFacts:
     """Looks at the samples of a run, in their order, and says what is new.
 
     `is_unshared` says whether the script is one for a single device that is not scaled; it is asked once, if at all.
+    `run` is the name of the run if `echelon rehearse` can run its steps again.
     """
 
-    def __init__(self, is_unshared: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, is_unshared: Callable[[], bool] = lambda: False, run: str = "") -> None:
         self._is_unshared = is_unshared
         self._base: _Sample | None = None
         self._said: set[tuple[str, int]] = set()
@@ -64,7 +65,7 @@ class SampleFacts:
         self._num_lines, self._stride = 0, 1
         self._loads: dict[str, list[dict[str, Any]]] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
-        self._bad_steps = BadSteps()
+        self._bad_steps = BadSteps(run)
         self._urgent: list[Fact] = []
 
     def look(self, line: dict[str, Any]) -> Fact | None:

@@ -56,9 +56,9 @@ class PulsePage:
 
     def notes(self) -> List[Dict[str, Any]]:
         """Return what the rank says of bad steps."""
-        size = min(int(self._words[pulse.NOTES]), pulse.MOST_NOTES_BYTES)
+        size, begin = min(int(self._words[pulse.NOTES]), pulse.MOST_NOTES_BYTES), (pulse.NOTES + 1) * 8
         try:
-            notes: List[Dict[str, Any]] = json.loads(os.pread(self.descriptor, size, (pulse.NOTES + 1) * 8) or b"[]")
+            notes: List[Dict[str, Any]] = json.loads(bytes(self._words.cast("B")[begin : begin + size]) or b"[]")
         except ValueError:
             return []  # it is being written
         return notes

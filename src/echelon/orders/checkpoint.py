@@ -53,6 +53,16 @@ def variables(order: CheckpointOrder | None, run_directory: str) -> tuple[tuple[
 read = codec.reader(VARIABLE, CheckpointOrder)
 
 
+def seed(run_id: str, num_restarts: int) -> int:
+    """Return the seed of a run that continues no other: another one for each start of its ranks.
+
+    >>> seed("0a1b", 1)
+    2588
+    """
+    number = int(run_id, 16) if all(letter in "0123456789abcdef" for letter in run_id) else int(run_id, 36)
+    return (number + num_restarts) % (1 << 31)
+
+
 def is_restarted(environ: Mapping[str, str]) -> bool:
     """Say whether an earlier attempt of this run has failed."""
     return environ.get(ATTEMPT, "0") != "0"

@@ -22,6 +22,8 @@ FAULT_FILE = "fault.json"
 """The fault, with its rank, step and time; written just before it happens, by all ranks that it concerns."""
 STATE_FILE = "state.safetensors"
 """The weights and optimizer states at the end of the undisturbed run."""
+STEP_FILE = "step-of-rank-%d.json"
+"""What a rank has seen in the step that it was asked to look at."""
 END_FILE = "end.json"
 """How the state at the end of a run differs from that of the undisturbed run."""
 
@@ -55,6 +57,10 @@ class Rehearsal(NamedTuple):
     """The script may write in this folder alone; empty: it may write anywhere."""
     original: str = ""
     """The folder of the user; `scratch` has copies of it."""
+    step: int = 0
+    """The step whose outputs and gradients all ranks look at, and after which they end; 0: none."""
+    debugged: int = -1
+    """The rank that opens a debugger at its first output that is not finite; -1: none."""
 
 
 read = codec.reader(VARIABLE, Rehearsal)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ..orders import checkpoint
+from ..orders import checkpoint, rehearsal
 from ..orders.scale import ScaleOptions
 from . import child_training, hooks, patches
 from .exact import keys
 from .exact.graph_cuts import GraphCuts
 from .files import install as file_hooks
+from .rehearsal import look
 from .rng import unseeded
 from .rng.generators import Generators
 from .run import Run
@@ -85,6 +86,8 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     file_hooks.install(_run.files, _run.world.processes, is_saved=saving is not None)
     if saving is not None:
         saving.install(_run)
+    if rehearsal.VARIABLE in os.environ:
+        look.begin(os.environ)
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)

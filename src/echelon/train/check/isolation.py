@@ -68,6 +68,8 @@ class Copies:
 def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
     """Switch off dropout and output; let BatchNorm normalize each sample alone if it has a rank's own statistics."""
     with ExitStack() as stack:
+        _apart.append(True)
+        stack.callback(_apart.pop)
         stack.callback(switch_off())
         batch_norm = nn.functional.batch_norm
         norm = _norm_of_copies(batch_norm) if are_statistics_whole else _norm_of_each(batch_norm)
@@ -77,6 +79,14 @@ def without_chance(*, are_statistics_whole: bool) -> Iterator[None]:
         stack.enter_context(redirect_stderr(io.StringIO()))
         yield
         torch.clear_autocast_cache()
+
+
+_apart: list[bool] = []
+
+
+def is_apart() -> bool:
+    """Say whether a model is computed once more now, to compare it."""
+    return bool(_apart)
 
 
 def uncompiled(is_compiled: bool) -> AbstractContextManager[Any]:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from .spikes import Spikes
 
 LOSS, NORM, WEIGHTS = "loss", "norm", "weights"
 NOT_FINITE, SPIKE = "not finite", "spike"
+MOST_OPEN = 1024
+"""The values that are kept of a script without an optimizer of PyTorch, which makes no step."""
 MOST_SAMPLES = 64
 MOST_SPIKES = 3
 """So many spikes of a rank are told."""
@@ -34,6 +37,8 @@ _item = internals.TensorBase.item
 """Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
 
 
+current: "BadSteps | None" = None
+"""Who watches this process; None: nobody measures it."""
 _num_parts = 1
 
 
@@ -66,9 +71,11 @@ class BadSteps:
     """Watches the steps of this rank; `tell` gets all notes so far as text whenever there is a new one."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
+        global current
+        current = self
         self.given = Given()
         self._tell = tell
-        self._open: list[_Value] = []
+        self._open: deque[_Value] = deque(maxlen=MOST_OPEN)
         """The values since the last step, or since gradients were cleared."""
         self._is_in_step = False
         self._scaled: tuple[object, object] = (None, None)
@@ -77,6 +84,8 @@ class BadSteps:
         self._notes: list[dict[str, Any]] = []
         self._last: _Value | None = None
         self._has_told = False
+        self.newest: list[_Value] = []
+        """The values of the newest step."""
         self.losses: dict[str, float] = {}
         """The measures of losses that are known by now."""
         self._summed = 0
@@ -85,13 +94,17 @@ class BadSteps:
         self._pid = os.getpid()
         atexit.register(self._end)
 
+    def continue_after(self, num_steps: int) -> None:
+        """Go on after steps and passes of an earlier process."""
+        self.num_steps, self.given.is_continued = num_steps, True
+
     def note(self, what: str, tensor: object) -> None:
         """Take a loss that goes backward, or a norm of gradients."""
         scaled, loss = self._scaled
         if what == LOSS:
             self._scaled = (None, None)
             tensor = loss if tensor is scaled else tensor
-        if type(tensor) is not torch.Tensor or tensor.numel() != 1:
+        if type(tensor) is not torch.Tensor or tensor.numel() != 1 or tensor.is_meta:
             return
         on_device = devices.is_accelerator(tensor.device)
         if on_device and devices.is_capturing():
@@ -130,7 +143,9 @@ class BadSteps:
         self._reader.look()
 
     def _close(self, optimizer: torch.optim.Optimizer) -> None:
-        values, self._open = self._open, []
+        values = list(self._open)
+        self._open.clear()
+        self.newest = values or self.newest
         found = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
         for value in values:
             if value.tensor is not None:
@@ -167,6 +182,8 @@ class BadSteps:
             self.losses["losses_not_finite"] = self.losses.get("losses_not_finite", 0.0) + 1
 
     def _add(self, kind: str, value: _Value, **more: object) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork of the rank, such as the oracle of the first step, has the page of the rank too
         origin, samples = value.origin, value.origin.samples
         bad = origin.not_finite() if kind == NOT_FINITE else None
         note = {
@@ -213,10 +230,13 @@ class _Reader:
 
     def look(self) -> None:
         """Judge what was copied, and begin the next copy."""
+        now = time.monotonic()
+        is_due = self._waiting and now - self._begun_at >= READ_SECONDS
+        if not (is_due or self._copied is not None) or devices.is_capturing():
+            return
         if self._copied is not None and self._copied.query():
             self._judge_copy()
-        now = time.monotonic()
-        if self._copied is None and self._waiting and now - self._begun_at >= READ_SECONDS:
+        if self._copied is None and is_due:
             self._begun_at = now
             self._begin()
 
@@ -228,15 +248,22 @@ class _Reader:
                 self._judge_copy()
             if self._waiting:
                 self._begin()
+            if self._copied is not None:
                 self._copied.synchronize()
                 self._judge_copy()
         except RuntimeError:
             pass  # the device has failed, which the script's own error tells
 
     def _begin(self) -> None:
-        self._copying, self._waiting = self._waiting, []
+        # an event of one device does not say that another one has computed a number
+        pairs = [(value, value.tensor) for value in self._waiting if value.tensor is not None]
+        device = getattr(devices.current_queue(), "device", pairs[0][1].device)
+        here = [(value, tensor) for value, tensor in pairs if tensor.device == device]
+        self._copying, self._waiting = [value for value, _ in here], []
+        if not self._copying:
+            return
         with internals.plain_functions(), internals.without_modes(), torch.no_grad():
-            numbers = torch.stack([value.tensor for value in self._copying if value.tensor is not None])
+            numbers = torch.stack([tensor for _, tensor in here])
             self._copy = torch.empty(len(self._copying), pin_memory=True)
             self._copy.copy_(numbers, non_blocking=True)
         self._copied = devices.event()

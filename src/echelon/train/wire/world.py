@@ -106,9 +106,7 @@ def seed_of_run(environ: Mapping[str, str]) -> int:
     if environ.get(checkpoint.SEED):
         return int(environ[checkpoint.SEED])
     text = environ.get("ECHELON_RUN_ID", "") or str(os.getpid())
-    attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
-    number = int(text, 16) if all(letter in "0123456789abcdef" for letter in text) else int(text, 36)
-    return (number + attempt) % (1 << 31)
+    return checkpoint.seed(text, int(environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0))
 
 
 _acts: list[str] = []
