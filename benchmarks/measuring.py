@@ -35,7 +35,7 @@ def main() -> None:
         differences, plain = [], []
         for _ in range(NUM_TURNS):
             without = _turn(loader, model, optimizer)
-            install(["samples"] * 15, lambda _: None, lambda _: None)
+            install(["samples"] * 19, lambda _: None, lambda _: None)
             with_measures = _turn(loader, model, optimizer)
             patches.undo()
             plain.append(without)
@@ -46,7 +46,6 @@ def main() -> None:
             f"a step of {step * 1e6:.0f} µs: {added * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {added / step:+.2%} of it; "
             f"0.2 % of a step of {added / 0.002 * 1e3:.0f} ms"
         )
-
 
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
     rows = torch.randn(64, 64)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from echelon.monitor import device_facts, stragglers
+from echelon.monitor import device_facts, lines, stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.device_facts import Fact
 from echelon.monitor.stragglers import Measures
@@ -53,10 +53,12 @@ class SampleFacts:
         self._slow_windows = 0
         self._first_step: float | None = None
         self._loads: dict[str, list[dict[str, Any]]] = {}
+        self._lines: dict[str, Any] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
 
     def look(self, line: dict[str, Any]) -> Fact | None:
-        """Take a line of samples.jsonl; return a fact that is to be said now."""
+        """Take a line of samples.jsonl, with what lines.json has; return a fact that is to be said now."""
+        self._lines = line.get("lines", self._lines)
         self._note(list(self._of_losses(line)))
         self._note_devices(line)
         if "measures" in line:
@@ -138,7 +140,7 @@ class SampleFacts:
 
     def _of_window(self, before: _Sample, now: _Sample) -> Iterator[Fact]:
         num_steps = now.num_steps - before.num_steps
-        slow = stragglers.find(before.ranks, now.ranks, num_steps)
+        slow = stragglers.find(before.ranks, now.ranks, num_steps, lines.of_attempt(self._lines, now.attempt))
         for straggler in slow[:1]:
             yield Fact(
                 kind="straggler",

@@ -49,7 +49,8 @@ def text(
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
     lines += _training(account)
-    where = script_lines.sentences(list(account.lines), account.num_ranks)
+    graphs = account.training.graphs if account.training is not None else None
+    where = script_lines.sentences(account.lines, account.num_ranks, graphs)
     lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
     lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
     slow = account.stragglers[:MOST_STRAGGLERS]

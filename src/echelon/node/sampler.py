@@ -126,6 +126,8 @@ class Sampler:
     def _look(self) -> float:
         """Add the time since the last look to the line in which the main thread is."""
         now, used = time.monotonic(), time.clock_gettime(self._clock)
+        if self._began:  # the main thread has yet to count the collection from which it comes
+            used, now = used - (now - self._began), self._began
         seconds = max(0.0, now - self._last - self._collected)
         on_core = min(seconds, max(0.0, used - self._last_used - self._collected))
         self._last, self._last_used, self._collected = now, used, 0.0
@@ -178,11 +180,13 @@ class Sampler:
 
     def _note_collection(self, phase: str, _: Any) -> None:
         """Count a garbage collection of the main thread for the script's line that has caused it."""
-        if phase == "start":
-            self._began = time.perf_counter()
+        if _thread.get_ident() != self._main:
             return
-        seconds = time.perf_counter() - self._began
-        if seconds < _LEAST_COLLECTION or _thread.get_ident() != self._main:
+        if phase == "start":
+            self._began = time.monotonic()
+            return
+        seconds, self._began = time.monotonic() - self._began, 0.0
+        if seconds < _LEAST_COLLECTION:
             return
         place = self._place_of(sys._getframe(1))._replace(part=frames.COLLECTING)
         self._collected += seconds

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from echelon.environment import regular_files
-from echelon.monitor import stragglers
+from echelon.monitor import lines, recorded, stragglers
 from echelon.monitor.attempts import of_ranks
+from echelon.monitor.lines import RankLines
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import PARTS, REST
 from echelon.monitor.watch.state import ALIVE, ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
@@ -39,6 +40,7 @@ class Live:
         self._nodes: dict[str, NodeState] = {}
         self._losses: deque[float] = deque(maxlen=MOST_POINTS)
         self._rates: deque[float] = deque(maxlen=MOST_POINTS)
+        self._lines: dict[int, RankLines] = {}
         self._steps: list[int] = []
         """Of each rank, in the newest sample."""
         self._base: tuple[float, list[int], list[Measures]] | None = None
@@ -46,7 +48,13 @@ class Live:
 
     def look(self) -> RunState:
         """Take what was written since the last look, and return the present state."""
-        return self.take([*self._events.look(), *self._samples.look()])
+        told = [*self._events.look(), *self._samples.look()]
+        self._lines = lines.of_attempt(recorded.lines(self._path), self.state.attempt)
+        state = self.take(told)
+        for number, rank in self._ranks.items():
+            now = self._lines[number].now if number in self._lines else None
+            rank.line = now.words if now is not None and rank.status == ALIVE else ""
+        return state
 
     def all_lines(self) -> list[dict[str, Any]]:
         """Return all lines so far in the order of their times, to play them again; the state stays as it is."""
@@ -177,7 +185,7 @@ class Live:
         self.state.shares = _mean([rank.shares for rank in self._ranks.values() if rank.shares])
         num_steps = min(steps) - min(base[1])
         if num_steps >= stragglers.LEAST_STEPS and moment - base[0] >= STRAGGLER_SECONDS:
-            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps)}
+            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps, self._lines)}
             for number, rank in self._ranks.items():
                 rank.excess = slow[number].excess if number in slow else 0.0
                 rank.cause = slow[number].cause if number in slow else ""
