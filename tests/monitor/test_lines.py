@@ -13,6 +13,9 @@ from tests import warm
 
 from echelon.monitor import account, lines, recorded, report
 from echelon.monitor.lines import Line, RankLines
+from echelon.monitor.traces import report as traces_report
+from echelon.monitor.watch.live import Live
+from echelon.monitor.watch.screen import View, draw
 from echelon.node import frames, pulse, sampler
 from echelon.node.pulse_page import PulsePage
 from echelon.node.sampler import Place
@@ -185,3 +188,31 @@ def test_run_names_the_line_of_the_slow_rank(tmp_path: Path) -> None:
     kept: dict[str, Any] = json.loads((tmp_path / "run" / "lines.json").read_text())
     assert kept["format"] == 1
     assert set(kept["attempts"]["0"]["ranks"]) == {"0", "1"}
+
+
+def test_watch_shows_the_line_of_each_rank(tmp_path: Path) -> None:
+    """A rank that has ended is in no line."""
+    begun = [{"time": 1.0, "event": "attempt", "number": 0, "ranks": 2}]
+    started = [{"time": 2.0, "event": "started", "rank": rank, "node": "n"} for rank in range(2)]
+    ended = [{"time": 3.0, "event": "exit", "rank": 1, "status": 0}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in begun + started + ended))
+    told = {"now": 0, "core_wait": 0.0, "before": [], "steps": [], "after": []}
+    attempts = {"0": {"places": [["", "/train.py", 7, "time.sleep"]], "ranks": {"0": told, "1": told}}}
+    (tmp_path / "lines.json").write_text(json.dumps({"format": 1, "attempts": attempts}))
+    state = Live("run", str(tmp_path)).look()
+    assert [rank.line for rank in state.ranks] == ["train.py:7, `time.sleep`", ""]
+    shown = "\n".join(draw(state, View(level="node"), 140, 20))
+    assert shown.count("train.py:7, `time.sleep`") == 1
+
+
+def test_profile_ends_with_the_lines() -> None:
+    assert (
+        traces_report.text([], ["9% of the steps is in train.py:7"]) == "where     9% of the steps is in train.py:7\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"attempts": []}, {"attempts": {"0": {"places": [], "ranks": {"0": {"now": 5}}}}}]
+)
+def test_foreign_file_has_no_lines(kept: Any) -> None:
+    assert lines.of_attempt(kept, 0) == {}

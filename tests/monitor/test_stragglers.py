@@ -50,6 +50,19 @@ def test_precision_and_recall() -> None:
     assert causes / hits >= 0.9
 
 
+@pytest.mark.parametrize(("slow", "told"), [([0, 1] * 4, {0: 4, 1: 4}), ([1] * 8, {}), ([-1] * 8, {}), ([0, 1], {})])
+def test_ranks_that_take_turns(slow: list[int], told: dict[int, int]) -> None:
+    """Windows of 25 steps, each with its slow rank; one rank alone, none, and few windows are no turns."""
+    sums = [dict.fromkeys(("step_seconds", "communication_seconds"), 0.0) for _ in range(2)]
+    samples = [(1, [dict(each) for each in sums])]
+    for number, rank in enumerate(slow, 1):
+        for other, measures in enumerate(sums):
+            measures["step_seconds"] += 25 * 0.2
+            measures["communication_seconds"] += 25 * (0.02 if rank in (other, -1) else 0.12)
+        samples.append((1 + 25 * number, [dict(each) for each in sums]))
+    assert stragglers.alternating(samples) == told
+
+
 def test_nothing_is_told_of_few_steps_or_unknown_waits() -> None:
     slow = ranks_after(19, random.Random(1), 3, "")
     assert stragglers.find([{}] * NUM_RANKS, slow, 19) == []

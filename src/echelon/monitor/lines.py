@@ -81,10 +81,14 @@ class LineShare:
 
 
 def of_attempt(kept: Mapping[str, Any], attempt: int) -> dict[int, RankLines]:
-    """Return the lines of each rank of an attempt from what lines.json has; empty if nothing is known."""
-    fields = kept.get("attempts", {}).get(str(attempt))
-    if not fields:
+    """Return the lines of each rank of an attempt from what lines.json has; empty if echelon has not written it."""
+    try:
+        return _read(kept["attempts"][str(attempt)])
+    except (LookupError, TypeError, ValueError, AttributeError):
         return {}
+
+
+def _read(fields: Mapping[str, Any]) -> dict[int, RankLines]:
     places = [
         Line(part=part, file=file, number=int(number), call=call) for part, file, number, call in fields["places"]
     ]

@@ -49,12 +49,11 @@ def text(
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
     lines += _training(account)
-    graphs = account.training.graphs if account.training is not None else None
-    where = script_lines.sentences(account.lines, account.num_ranks, graphs)
-    lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
+    lines += [_line("where" if not index else "", each) for index, each in enumerate(where(account))]
     lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
-    slow = account.stragglers[:MOST_STRAGGLERS]
-    lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
+    slow = [stragglers.sentence(each) for each in account.stragglers[:MOST_STRAGGLERS]]
+    slow = [stragglers.turns(account.alternating)] if account.alternating else slow
+    lines += [_line("straggler" if not index else "", each) for index, each in enumerate(slow)]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
     lines += [
@@ -62,6 +61,12 @@ def text(
     ]
     lines += [_line("advice" if not index else "", each) for index, each in enumerate(advice)]
     return "\n".join(lines) + "\n"
+
+
+def where(account: Account) -> list[str]:
+    """Say in which lines of the script the steps were."""
+    graphs = account.training.graphs if account.training is not None else None
+    return script_lines.sentences(account.lines, account.num_ranks, graphs)
 
 
 def comparison(names: tuple[str, str], accounts: tuple[Account, Account]) -> str:

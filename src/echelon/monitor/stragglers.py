@@ -7,6 +7,7 @@ is the one that waits least for the others: what counts is the time of its steps
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
@@ -34,6 +35,10 @@ _HELD = {
     "disk_wait_seconds": "waits for a disk",
 }
 """What holds a rank up that has nothing more to compute than others."""
+LEAST_WINDOWS = 4
+"""So many parts of a run must have a slow rank before the ranks are said to take turns."""
+MOST_OF_ONE = 0.7
+"""A rank with a larger part of them is the straggler."""
 LARGE = 1 / 8
 """A rank that was on its core longer than others, by this part of what it is slower by, has more to compute."""
 _INPUTS = {"tokens": "tokens", "elements": "numbers", "samples": "samples"}
@@ -96,6 +101,32 @@ def find(
         if (excess := seconds / usual - 1) > limit
     ]
     return sorted(slow, key=lambda each: -each.excess)
+
+
+def alternating(samples: Sequence[tuple[int, list[Measures]]]) -> dict[int, int]:
+    """Return the ranks that make the others wait in turn, and in how many windows each does; empty if none do.
+
+    `samples` are the steps so far and the measures of all ranks, one after the other.
+    """
+    if not samples:
+        return {}
+    found: Counter[int] = Counter()
+    num_windows, base = 0, samples[0]
+    for sample in samples[1:]:
+        if len(sample[1]) == len(base[1]) and sample[0] - base[0] < LEAST_STEPS:
+            continue
+        if len(sample[1]) == len(base[1]):
+            num_windows += 1
+            found.update(each.rank for each in find(base[1], sample[1], sample[0] - base[0])[:1])
+        base = sample
+    is_turn = len(found) > 1 and found.total() >= max(LEAST_WINDOWS, num_windows / 2)
+    return dict(sorted(found.items())) if is_turn and max(found.values()) <= MOST_OF_ONE * found.total() else {}
+
+
+def turns(windows: Mapping[int, int]) -> str:
+    """Say that ranks make the others wait in turn."""
+    ranks = ", ".join(f"rank {rank} in {number}" for rank, number in windows.items())
+    return f"ranks take turns in making the others wait: of {sum(windows.values())} parts of the run {ranks}"
 
 
 def _noise(own: Sequence[float], usual: float) -> float:
