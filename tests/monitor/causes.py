@@ -228,12 +228,12 @@ def _with_words(lines: list[str]) -> list[str]:
     return whole
 
 
-def is_named(cause: Cause, lines: list[str]) -> bool:
-    """Say whether one line has all words; if a rank is slow, it is that of the straggler with this rank."""
+def naming(cause: Cause, lines: list[str]) -> str:
+    """Return the line that has all words, empty if none has; if a rank is slow, it is that of this straggler."""
     words = [cause.line if word == "LINE" else word for word in cause.words]
     if cause.rank is not None:
         lines = [each for each in lines if f"rank {cause.rank} makes the others wait" in each]
-    return any(all(word in each for word in words) for each in lines)
+    return next((each for each in lines if all(word in each for word in words)), "")
 
 
 def is_silent(lines: list[str]) -> bool:

@@ -15,7 +15,7 @@ CHEAP = ("fsync of a log", "collections of all", "longer sequences, loader")
 )
 def test_planted_cause_is_named(tmp_path: Path, cause: Cause) -> None:
     told = causes.told(cause, tmp_path)
-    assert causes.is_named(cause, told), told
+    assert causes.naming(cause, told), told
 
 
 @pytest.mark.tier("all")

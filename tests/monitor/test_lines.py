@@ -127,6 +127,26 @@ def test_rows_are_bounded_and_a_half_written_page_is_none(watched: Watched) -> N
     assert watched.page.lines() is None
 
 
+def test_descriptor_that_the_script_closed(watched: Watched) -> None:
+    """Nothing is written into the file that has its number now, and nothing is said."""
+    descriptor = os.dup(watched.page.descriptor)
+    looking = sampler.Sampler(descriptor)
+    looking.begin()
+    time.sleep(0.1)
+    os.close(descriptor)
+    other = os.memfd_create("of the script")
+    try:
+        if other != descriptor:
+            os.dup2(other, descriptor)
+        looking._end()
+        assert os.fstat(other).st_size == 0
+    finally:
+        os.close(descriptor)
+    closed = sampler.Sampler(watched.page.descriptor)
+    closed._is_wanted, closed._descriptor = True, descriptor
+    closed._end()
+
+
 def test_call_of_a_place() -> None:
     """The instruction's call is named where Python tells it, and else the only call of the line."""
     source = ["y = model(x).pow(2).mean()\n", "time.sleep(\n", "    0.1)\n", "x += 1\n"]

@@ -50,6 +50,28 @@ def test_precision_and_recall() -> None:
     assert causes / hits >= 0.9
 
 
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"throttled_seconds": 5.0}, "is not let run, as its cgroup has used up its share of cores"),
+        ({"core_wait_seconds": 5.0}, "waits for a core, on which another rank or program runs"),
+        ({"core_wait_seconds": 5.0, "core_seconds": 3.0}, COMPUTES),  # it waits because it computes more
+        ({"disk_wait_seconds": 5.0}, "waits for a disk"),
+        ({"tokens": 300.0}, "gets 4.0 times the tokens of the others"),
+        ({"tokens": 20.0}, COMPUTES),  # too little to explain it
+        ({"major_faults": 1000.0}, "reads 10 pages of its memory from a disk in each step"),
+        ({"backward_seconds": 6.0}, "computes longer backward"),
+    ],
+)
+def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
+    """A rank that takes twice the time has the cause that explains half of it, and no other."""
+    usual = {"step_seconds": 20.0, "communication_seconds": 10.0, "core_seconds": 8.0, "tokens": 100.0}
+    slow = {**usual, "communication_seconds": 0.0}
+    slow.update((name, usual.get(name, 0.0) + value) for name, value in more.items())
+    told = stragglers.find([{}] * 3, [usual, slow, usual], 100)
+    assert [(each.rank, each.cause) for each in told] == [(1, cause)]
+
+
 @pytest.mark.parametrize(("slow", "told"), [([0, 1] * 4, {0: 4, 1: 4}), ([1] * 8, {}), ([-1] * 8, {}), ([0, 1], {})])
 def test_ranks_that_take_turns(slow: list[int], told: dict[int, int]) -> None:
     """Windows of 25 steps, each with its slow rank; one rank alone, none, and few windows are no turns."""

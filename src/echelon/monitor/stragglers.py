@@ -96,7 +96,12 @@ def find(
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
-        Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank, in_lines))
+        Straggler(
+            rank=rank,
+            excess=excess,
+            seconds=(seconds - usual) / num_steps,
+            cause=_cause(passed, rank, num_steps, in_lines),
+        )
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
     ]
@@ -149,7 +154,7 @@ def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: in
     return median_low(deviations) if deviations else 0.0
 
 
-def _cause(passed: Sequence[Measures], rank: int, in_lines: Mapping[int, RankLines]) -> str:
+def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapping[int, RankLines]) -> str:
     """Return what holds the rank up, or the part of the step and the line of the script that most of the excess is."""
     own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
     whole, more = own[rank] - median_low(own), own[rank] / median_low(own) - 1
@@ -162,7 +167,7 @@ def _cause(passed: Sequence[Measures], rank: int, in_lines: Mapping[int, RankLin
         slower = None
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
     if held and _excess(passed, rank, "core_seconds") < LARGE * whole:
-        return held + (f", most of it in {slower.words}" if slower is not None else "")
+        return held + (f", and spends longer in {slower.words}" if slower is not None else "")
     name = max(_CAUSES, key=lambda name: _excess(passed, rank, name))
     told = [
         f"gets {_more_of(passed, rank, name) + 1:.1f} times the {noun} of the others"
@@ -174,6 +179,9 @@ def _cause(passed: Sequence[Measures], rank: int, in_lines: Mapping[int, RankLin
     elif slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
+    faults = _excess(passed, rank, "major_faults") / num_steps
+    if faults >= 1:
+        told.append(f"reads {faults:.0f} pages of its memory from a disk in each step")
     return ", ".join(told) or COMPUTES
 
 

@@ -111,7 +111,10 @@ class Sampler:
         self._stop()
         if self._is_wanted and not self._is_running.locked():
             self._leave()
-            self._write()
+            try:
+                self._write()
+            except OSError:
+                pass  # the script has closed what it has not opened
 
     def _look_until_stopped(self) -> None:
         written = self._last
