@@ -25,11 +25,11 @@ from echelon.train.measuring.given import Given
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
-LOOK_TURNS, TURN_SECONDS = 60, 2.0
 WATCH = (
     (BadSteps, "note"), (BadSteps, "before_step"), (BadSteps, "after_step"), (BadSteps, "clear"), (Given, "gave"),
     (Given, "drew"),
 )  # fmt: skip
+LOOK_TURNS, TURN_SECONDS = 20, 2.0
 
 
 def main() -> None:
@@ -60,6 +60,11 @@ def main() -> None:
                 f"a step of {step * 1e6:.0f} µs: {middle * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {middle / step:+.2%} "
                 f"of it; 0.2 % of a step of {middle / 0.002 * 1e3:.0f} ms: {what}"
             )
+    look()
+
+
+def look() -> None:
+    """Print what looks cost, in work of two kinds."""
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
     rows = torch.randn(64, 64)
     _looks("steps of PyTorch", lambda: model(rows).sum().backward())
@@ -69,7 +74,7 @@ def main() -> None:
 def _measured(
     loader: DataLoader[tuple[torch.Tensor, ...]], model: torch.nn.Module, optimizer: torch.optim.SGD
 ) -> float:
-    install(["samples"] * 15, lambda _: None, lambda _: None, lambda _: None)
+    install(["samples"] * 19, lambda _: None, lambda _: None, lambda _: None)
     try:
         return _turn(loader, model, optimizer)
     finally:
@@ -77,7 +82,7 @@ def _measured(
 
 
 def _looks(what: str, work: Callable[[], object]) -> None:
-    """Print the processor time that looks add to the same work, as a part of a core."""
+    """Print the processor time of the looks as a part of a core, and what they add to the main thread's work."""
     page = os.memfd_create("page")
     os.ftruncate(page, PAGE_BYTES)
     sampler = Sampler(page)
@@ -86,19 +91,23 @@ def _looks(what: str, work: Callable[[], object]) -> None:
     while time.monotonic() - began < TURN_SECONDS:
         work()
         number += 1
-    differences = []
+    shares, mains = [], []
     for turn in range(2 * LOOK_TURNS):
         sampler._stop()
         if turn % 2:
             sampler.resume()
-        began, used = time.monotonic(), time.process_time()
+        began, process, thread = time.monotonic(), time.process_time(), time.thread_time()
         for _ in range(number):
             work()
-        share = (time.process_time() - used) / TURN_SECONDS
-        differences.append(share if turn % 2 else -share)
-    added = [without + looked for without, looked in zip(differences[::2], differences[1::2], strict=True)]
+        main = time.thread_time() - thread
+        mains.append(main if turn % 2 else -main)
+        if turn % 2:
+            shares.append((time.process_time() - process - main) / (time.monotonic() - began))
+    added = [(without + looked) / -without for without, looked in zip(mains[::2], mains[1::2], strict=True)]
     spread = 1.96 * 1.25 * statistics.stdev(added) / math.sqrt(LOOK_TURNS)
-    print(f"{what}: looks add {statistics.median(added):+.2%} ± {spread:.2%} of a core")
+    used, least, most = statistics.median(shares), min(shares), max(shares)
+    main = f"{statistics.median(added):+.2%} ± {spread:.2%} to the main thread's time"
+    print(f"{what}: looks use {used:.2%} of a core ({least:.2%} to {most:.2%}), and add {main}")
     sampler._end()
     os.close(page)
 

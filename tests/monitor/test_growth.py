@@ -105,7 +105,7 @@ def test_what_a_process_uses(tmp_path: Path) -> None:
     assert now["own_bytes"] - before["own_bytes"] > 0.9 * len(kept)
     assert now["open_files"] - before["open_files"] == 2
     assert now["open_files_limit"] >= now["open_files"]
-    assert now["threads"] >= 1
+    assert now["os_threads"] >= 1
     assert processes.usage(1 << 22) == {}
 
 

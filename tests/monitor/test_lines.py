@@ -13,6 +13,9 @@ from tests import warm
 
 from echelon.monitor import account, lines, recorded, report
 from echelon.monitor.lines import Line, RankLines
+from echelon.monitor.traces import report as traces_report
+from echelon.monitor.watch.live import Live
+from echelon.monitor.watch.screen import View, draw
 from echelon.node import frames, pulse, sampler
 from echelon.node.pulse_page import PulsePage
 from echelon.node.sampler import Place
@@ -124,6 +127,26 @@ def test_rows_are_bounded_and_a_half_written_page_is_none(watched: Watched) -> N
     assert watched.page.lines() is None
 
 
+def test_descriptor_that_the_script_closed(watched: Watched) -> None:
+    """Nothing is written into the file that has its number now, and nothing is said."""
+    descriptor = os.dup(watched.page.descriptor)
+    looking = sampler.Sampler(descriptor)
+    looking.begin()
+    time.sleep(0.1)
+    os.close(descriptor)
+    other = os.memfd_create("of the script")
+    try:
+        if other != descriptor:
+            os.dup2(other, descriptor)
+        looking._end()
+        assert os.fstat(other).st_size == 0
+    finally:
+        os.close(descriptor)
+    closed = sampler.Sampler(watched.page.descriptor)
+    closed._is_wanted, closed._descriptor = True, descriptor
+    closed._end()
+
+
 def test_call_of_a_place() -> None:
     """The instruction's call is named where Python tells it, and else the only call of the line."""
     source = ["y = model(x).pow(2).mean()\n", "time.sleep(\n", "    0.1)\n", "x += 1\n"]
@@ -136,7 +159,7 @@ def test_call_of_a_place() -> None:
 
 def known(**seconds: float) -> RankLines:
     steps = {Line(part="", file="/a.py", number=int(name[1:]), call="f"): (time, 0.0) for name, time in seconds.items()}
-    return RankLines(now=None, steps=steps)
+    return RankLines(now=None, core_wait=0.0, steps=steps)
 
 
 def test_lines_of_one_rank_and_of_all() -> None:
@@ -148,7 +171,8 @@ def test_lines_of_one_rank_and_of_all() -> None:
         "30% of rank 1's steps is in a.py:3, `f`, sleeping",
     ]
     slower = lines.slower({0: ranks[0], 1: ranks[1], 2: ranks[0]}, 1)
-    assert slower == (Line(part="", file="/a.py", number=3, call="f"), 0.3, "sleeping")
+    assert slower is not None
+    assert (slower.words, slower.share) == ("a.py:3, `f`, sleeping", 0.3)
 
 
 SLEEPS = """
@@ -180,7 +204,35 @@ def test_run_names_the_line_of_the_slow_rank(tmp_path: Path) -> None:
     assert "of rank 1's steps is in train.py:14, `time.sleep`, sleeping" in text
     assert "train.py:14 time.sleep" in text
     (slow,) = run.stragglers
-    assert (slow.rank, slow.cause) == (1, "is longer in train.py:14, `time.sleep`, sleeping")
+    assert (slow.rank, slow.cause) == (1, "spends longer in train.py:14, `time.sleep`, sleeping")
     kept: dict[str, Any] = json.loads((tmp_path / "run" / "lines.json").read_text())
     assert kept["format"] == 1
     assert set(kept["attempts"]["0"]["ranks"]) == {"0", "1"}
+
+
+def test_watch_shows_the_line_of_each_rank(tmp_path: Path) -> None:
+    """A rank that has ended is in no line."""
+    begun = [{"time": 1.0, "event": "attempt", "number": 0, "ranks": 2}]
+    started = [{"time": 2.0, "event": "started", "rank": rank, "node": "n"} for rank in range(2)]
+    ended = [{"time": 3.0, "event": "exit", "rank": 1, "status": 0}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in begun + started + ended))
+    told = {"now": 0, "core_wait": 0.0, "before": [], "steps": [], "after": []}
+    attempts = {"0": {"places": [["", "/train.py", 7, "time.sleep"]], "ranks": {"0": told, "1": told}}}
+    (tmp_path / "lines.json").write_text(json.dumps({"format": 1, "attempts": attempts}))
+    state = Live("run", str(tmp_path)).look()
+    assert [rank.line for rank in state.ranks] == ["train.py:7, `time.sleep`", ""]
+    shown = "\n".join(draw(state, View(level="node"), 140, 20))
+    assert shown.count("train.py:7, `time.sleep`") == 1
+
+
+def test_profile_ends_with_the_lines() -> None:
+    assert (
+        traces_report.text([], ["9% of the steps is in train.py:7"]) == "where     9% of the steps is in train.py:7\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"attempts": []}, {"attempts": {"0": {"places": [], "ranks": {"0": {"now": 5}}}}}]
+)
+def test_foreign_file_has_no_lines(kept: Any) -> None:
+    assert lines.of_attempt(kept, 0) == {}

@@ -50,6 +50,41 @@ def test_precision_and_recall() -> None:
     assert causes / hits >= 0.9
 
 
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"throttled_seconds": 5.0}, "is not let run, as its cgroup has used up its share of cores"),
+        ({"core_wait_seconds": 5.0}, "waits for a core, on which another rank or program runs"),
+        ({"core_wait_seconds": 5.0, "core_seconds": 3.0}, COMPUTES),  # it waits because it computes more
+        ({"disk_wait_seconds": 5.0}, "waits for a disk"),
+        ({"tokens": 300.0}, "gets 4.0 times the tokens of the others"),
+        ({"tokens": 20.0}, COMPUTES),  # too little to explain it
+        ({"major_faults": 1000.0}, "reads 10 pages of its memory from a disk in each step"),
+        ({"backward_seconds": 6.0}, "computes longer backward"),
+    ],
+)
+def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
+    """A rank that takes twice the time has the cause that explains half of it, and no other."""
+    usual = {"step_seconds": 20.0, "communication_seconds": 10.0, "core_seconds": 8.0, "tokens": 100.0}
+    slow = {**usual, "communication_seconds": 0.0}
+    slow.update((name, usual.get(name, 0.0) + value) for name, value in more.items())
+    told = stragglers.find([{}] * 3, [usual, slow, usual], 100)
+    assert [(each.rank, each.cause) for each in told] == [(1, cause)]
+
+
+@pytest.mark.parametrize(("slow", "told"), [([0, 1] * 4, {0: 4, 1: 4}), ([1] * 8, {}), ([-1] * 8, {}), ([0, 1], {})])
+def test_ranks_that_take_turns(slow: list[int], told: dict[int, int]) -> None:
+    """Windows of 25 steps, each with its slow rank; one rank alone, none, and few windows are no turns."""
+    sums = [dict.fromkeys(("step_seconds", "communication_seconds"), 0.0) for _ in range(2)]
+    samples = [(1, [dict(each) for each in sums])]
+    for number, rank in enumerate(slow, 1):
+        for other, measures in enumerate(sums):
+            measures["step_seconds"] += 25 * 0.2
+            measures["communication_seconds"] += 25 * (0.02 if rank in (other, -1) else 0.12)
+        samples.append((1 + 25 * number, [dict(each) for each in sums]))
+    assert stragglers.alternating(samples) == told
+
+
 def test_nothing_is_told_of_few_steps_or_unknown_waits() -> None:
     slow = ranks_after(19, random.Random(1), 3, "")
     assert stragglers.find([{}] * NUM_RANKS, slow, 19) == []
@@ -96,7 +131,7 @@ def test_slow_rank_of_eight_real_ones(tmp_path: Path) -> None:
     line = ["-m", "echelon", "run", "--run-dir", "run", "-n", "8", "train.py"]
     assert not warm.run(line, cwd=tmp_path, environ=environ).returncode
     told = account.of_run(recorded.read(str(tmp_path / "run"))).stragglers
-    assert [(each.rank, each.cause) for each in told] == [(5, "is longer in train.py:12, `time.sleep`, sleeping")]
+    assert [(each.rank, each.cause) for each in told] == [(5, "spends longer in train.py:12, `time.sleep`, sleeping")]
 
 
 LATE = OF_ITSELF.replace("range(30)", "range(120)").replace("0.3 *", "0.2 *").replace("1.10 if", "1.4 if")

@@ -294,8 +294,8 @@ def test_size_of_batches() -> None:
     import torch
 
     text = torch.zeros(4, 16, dtype=torch.int64)
-    assert size_of({"input_ids": text, "labels": text}) == {"samples": 4, "tokens": 64}
-    assert size_of([(torch.zeros(8, 3, 2, 2), torch.zeros(8))]) == {"samples": 8}
+    assert size_of({"input_ids": text, "labels": text}) == {"samples": 4, "elements": 64, "tokens": 64}
+    assert size_of([(torch.zeros(8, 3, 2, 2), torch.zeros(8))]) == {"samples": 8, "elements": 96}
     assert size_of("no tensor") == size_of(torch.tensor(1.0)) == {}
 
 
@@ -304,7 +304,7 @@ def test_ranks_that_compute_a_batch_together_count_it_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(measuring_measures, "_num_ranks", 1)
     measuring_measures.share(4)
-    assert measuring_measures.of_rank(torch.zeros(8, 3)) == {"samples": 2.0}
+    assert measuring_measures.of_rank(torch.zeros(8, 3)) == {"samples": 2.0, "elements": 6.0}
 
 
 IN_BACKWARD = """

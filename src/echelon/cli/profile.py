@@ -74,19 +74,27 @@ def main(arguments: list[str]) -> int:
 
 
 def judge(
-    paths: Sequence[str], *, as_json: bool, more: Callable[[list[TraceVerdict]], Trials | None] = lambda _: None
+    paths: Sequence[str],
+    *,
+    as_json: bool,
+    where: Sequence[str] = (),
+    more: Callable[[list[TraceVerdict]], Trials | None] = lambda _: None,
 ) -> None:
-    """Print the verdict on traces, and the trials that `more` makes; raise UsageError for a file that is none."""
+    """Print the verdict on traces, sentences on the script's lines, and the trials that `more` makes.
+
+    Raise UsageError for a file that is no trace.
+    """
     from echelon.monitor.traces import report, verdict
 
     verdicts = [verdict.of(path) for path in paths]
     if not as_json:
-        print_table(report.text(verdicts))
+        print_table(report.text(verdicts, where))
         sys.stdout.flush()  # trials take a while, and say so on the other stream
     trials = more(verdicts)
     if as_json:
         tried = {"tried": trials.as_plain()} if trials is not None else {}
-        print(json.dumps({**report.as_plain(verdicts), **tried}, indent=1))
+        lines = {"where": list(where)} if where else {}
+        print(json.dumps({**report.as_plain(verdicts), **lines, **tried}, indent=1))
     elif trials is not None:
         print_table(trials.text())
 
@@ -117,6 +125,7 @@ def _run(scanned: Scanned) -> int:
         judge(
             [path for paths in profiles.values() for path in paths],
             as_json="json" in values,
+            where=_where(directory),
             more=lambda verdicts: _tried(scanned, plans[0], verdicts) if exit_code in (0, TIMED_OUT) else None,
         )
     elif profiles:
@@ -124,6 +133,13 @@ def _run(scanned: Scanned) -> int:
     if missing:
         raise _no_profile(directory, missing, order, tool)
     return exit_code
+
+
+def _where(directory: str) -> list[str]:
+    """Return the sentences on the lines in which the steps of the whole run were."""
+    from echelon.monitor import account, recorded, report
+
+    return report.where(account.of_run(recorded.read(directory)))
 
 
 def _tried(scanned: Scanned, plan: Plan, verdicts: list[TraceVerdict]) -> Trials | None:

@@ -8,6 +8,7 @@ from typing import Any
 from echelon.environment import regular_files
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
+from echelon.node.sampler import AFTER, BEFORE, STEPS
 
 NAME = "lines.json"
 FORMAT = 1
@@ -38,16 +39,20 @@ class LineTimes:
                 places.append(list(place))
             numbers.append(self._numbers[place])
         for rank, phases in told["ranks"].items():
-            now = numbers[phases.pop("now")]
-            rows = {phase: [[numbers[row[0]], *row[1:]] for row in rows] for phase, rows in phases.items()}
-            kept["ranks"][rank] = {"now": now, **rows}
+            rows = {phase: [[numbers[row[0]], *row[1:]] for row in phases[phase]] for phase in (BEFORE, STEPS, AFTER)}
+            kept["ranks"][rank] = {"now": numbers[phases["now"]], "core_wait": phases["core_wait"], **rows}
         self._is_new = True
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the file has, and what came since it was written."""
+        return {"attempts": self._attempts or {}}
 
     def write(self) -> None:
         """Write the file anew if there is news."""
         if self._is_new:
             self._is_new = False
-            content = json.dumps({"format": FORMAT, "attempts": self._attempts}, separators=(",", ":"))
+            content = json.dumps({"format": FORMAT, **self.known}, separators=(",", ":"))
             self._directory.write_text(NAME, content + "\n")
 
 

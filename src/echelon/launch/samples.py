@@ -117,7 +117,7 @@ class Samples:
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"
         self._directory.append(NAME, head + json.dumps(sample) + "\n")
-        seen = self.observer.judge(sample)
+        seen = self.observer.judge({**sample, "lines": self._lines.known})
         if seen is not None:
             self._tell(seen)
 

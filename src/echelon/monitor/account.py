@@ -75,6 +75,8 @@ class Account:
     """The lines of the script that took much of the last attempt's steps, the largest first."""
     stragglers: tuple[Straggler, ...]
     """The ranks of the last attempt that made the others wait, over all its steps."""
+    alternating: dict[int, int]
+    """Ranks that made the others wait in turn, and in how many parts of the last attempt each did; empty: none."""
     devices: tuple[DeviceUse, ...]
     energy_joules: float | None
     """Of all devices that tell it, beside the run; None: no device does."""
@@ -129,6 +131,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         training=training.of_run(recorded, attempts),
         lines=tuple(lines.shares(of_ranks)),
         stragglers=tuple(_stragglers(attempts, of_ranks)),
+        alternating=_alternating(recorded, attempts),
         devices=devices,
         energy_joules=sum(energies) if energies else None,
         growths=tuple(growth.find(recorded.samples)),
@@ -196,6 +199,21 @@ def _stragglers(attempts: list[Attempt], of_ranks: dict[int, RankLines]) -> list
         return []  # ranks of a node that was lost have told nothing
     ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
     return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps, of_ranks)
+
+
+def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:
+    """Compare the ranks in one part of the last attempt after the other, as far as its samples tell."""
+    number = attempts[-1].number if attempts else -1
+    samples = [sample for sample in recorded.samples if sample.get("attempt") == number and "measures" in sample]
+    return stragglers.alternating(
+        [
+            (
+                min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"],
+                attempts_of.of_ranks(sample),
+            )
+            for sample in samples
+        ]
+    )
 
 
 def _devices(recorded: Recorded) -> tuple[DeviceUse, ...]:

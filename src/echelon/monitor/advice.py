@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from echelon.monitor import lines
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, SAVES
+from echelon.node import frames
 from echelon.plan import exchange
 from echelon.units import duration
 
@@ -15,6 +17,8 @@ LEAST_LOOKS = 6
 LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
 COMMUNICATING = 0.3
+LEAST_PASSES = 1.5
+"""Passes backward in a step from which gradients are accumulated."""
 LEAST_SECONDS = 60.0
 """A phase that is shorter needs no advice."""
 UNSAVED_SECONDS = 1800.0
@@ -28,7 +32,10 @@ MEASURE = " (measure it: echelon profile --try)"
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
     """Return at most five sentences, the most important first."""
-    rules = (_idle, _input, _communication, _busy, _restarts, _slow_steps, _before, _unsaved)
+    rules = (
+        _idle, _input, _collections, _compilers, _cores, _passes, _communication, _busy, _restarts, _slow_steps,
+        _before, _unsaved,
+    )  # fmt: skip
     return [sentence for rule in rules if (sentence := rule(recorded, account))][:MOST]
 
 
@@ -56,9 +63,69 @@ def _input(_: Recorded, account: Account) -> str:
     )
 
 
+def _collections(_: Recorded, account: Account) -> str:
+    told = _part_of_lines(account, frames.COLLECTING)
+    return told and f"{told}: gc.freeze() before the first step leaves out all objects that exist then; is each needed?"
+
+
+def _compilers(_: Recorded, account: Account) -> str:
+    told = _part_of_lines(account, frames.COMPILING)
+    graphs = account.training.graphs if account.training is not None else None
+    return told and (
+        f"{told}{f' ({graphs} graphs)' if graphs else ''}: do shapes change from step to step? Pad the inputs to a few "
+        "shapes, or compile with dynamic=True"
+    )
+
+
+def _part_of_lines(account: Account, part: str) -> str:
+    """Say how much of the steps a part took, and in which line most of it; empty if it was little."""
+    of_part = [each for each in account.lines if each.line.part == part]
+    share = sum(each.mean for each in of_part)
+    if share < LARGE_SHARE:
+        return ""
+    return f"{share:.0%} of the steps' time was {lines.does(of_part[0].line, '')}"
+
+
+def _cores(recorded: Recorded, account: Account) -> str:
+    """Say that ranks have waited for cores; with a number of threads that fits, if they have more than that."""
+    training = account.training
+    if training is None or (training.core_wait or 0.0) < LARGE_SHARE:
+        return ""
+    told = f"ranks waited {training.core_wait:.0%} of the steps' time for a core"
+    cores = min((int(event.get("cores") or 0) for event in recorded.events if event["event"] == "agent"), default=0)
+    per_node = account.num_ranks // max(1, account.num_nodes)
+    threads = training.threads or 1
+    if not cores or threads * per_node <= cores:
+        return f"{told}: what else runs on this node?"
+    ranks = f"{per_node} rank{'s' if per_node > 1 else ''} with {threads} thread{'s' if threads > 1 else ''} each"
+    fits = f"; torch.set_num_threads({max(1, cores // per_node)}) fits" if threads > 1 else ": start fewer of them (-n)"
+    return f"{told}: {ranks} run on {cores} cores{fits}"
+
+
+def _is_of_cores(account: Account, share: float) -> bool:
+    """Say whether a rank's waits for a core are as much as half of this share of the steps."""
+    training = account.training
+    return training is not None and (training.core_wait or 0.0) >= share / 2
+
+
+def _passes(recorded: Recorded, account: Account) -> str:
+    """Ask whether gradients are exchanged more often than they are used; the ways of --scale exchange them once."""
+    training = account.training
+    if training is None or recorded.scale_options is not None or (training.passes_per_step or 0.0) < LEAST_PASSES:
+        return ""
+    if training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
+        return ""
+    return (
+        f"{training.share(COMMUNICATION):.0%} of the steps' time was waiting for other ranks, and a step goes backward "
+        f"{training.passes_per_step:.1f} times: are the passes before the last one inside of model.no_sync()?"
+    )
+
+
 def _communication(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
+        return ""
+    if _passes(recorded, account) or _is_of_cores(account, training.share(COMMUNICATION)):
         return ""
     options = recorded.scale_options
     accepted = [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
@@ -102,10 +169,15 @@ def _is_long(account: Account, phase: str) -> bool:
 
 def _slow_steps(_: Recorded, account: Account) -> str:
     steps, training = account.steps, account.training
-    if steps is None or steps.slow_share < LARGE_SHARE:
+    if steps is None or steps.slow_share < LARGE_SHARE or _is_of_cores(account, steps.slow_share):
         return ""
     told = f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: "
     if training is not None and training.share(DATA, SAVES) < steps.slow_share / 2:
+        known = [each for each in account.lines if each.line.part not in lines.WAITING]
+        if known and known[0].mean >= steps.slow_share / 2:
+            first = known[0]
+            is_said = first.line.part in (frames.COLLECTING, frames.COMPILING)
+            return "" if is_said else f"{told}{first.line.words}, took {first.mean:.0%} of all steps; do it less often"
         return told + "evaluations, or other work of the script between its steps; do it less often"
     return told + "saves, evaluations, or waiting for data; save less often, or give the DataLoader more workers"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from echelon.monitor import device_facts, growth, stragglers
+from echelon.monitor import device_facts, growth, lines, stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.bad_steps import BadSteps
 from echelon.monitor.device_facts import Fact
@@ -61,15 +61,17 @@ class SampleFacts:
         self._fastest: float | None = None
         self._slow_windows = 0
         self._first_step: float | None = None
-        self._lines: list[dict[str, Any]] = []
+        self._kept: list[dict[str, Any]] = []
         self._num_lines, self._stride = 0, 1
         self._loads: dict[str, list[dict[str, Any]]] = {}
+        self._lines: dict[str, Any] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
         self._bad_steps = BadSteps(run)
         self._urgent: list[Fact] = []
 
     def look(self, line: dict[str, Any]) -> Fact | None:
-        """Take a line of samples.jsonl; return a fact that is to be said now."""
+        """Take a line of samples.jsonl, with what lines.json has; return a fact that is to be said now."""
+        self._lines = line.get("lines", self._lines)
         self._note(list(self._of_losses(line)))
         self._note_devices(line)
         self._note_growth(line)
@@ -105,15 +107,15 @@ class SampleFacts:
     def _note_growth(self, line: dict[str, Any]) -> None:
         """Keep every second, fourth, eighth line as the run lasts, and look at what grows each time some were added."""
         self._num_lines += 1
-        if len(self._lines) >= MOST_LINES:
-            self._lines, self._stride = self._lines[::2], 2 * self._stride
+        if len(self._kept) >= MOST_LINES:
+            self._kept, self._stride = self._kept[::2], 2 * self._stride
         if self._num_lines % self._stride == 0:
-            self._lines.append(line)
-            if len(self._lines) % NUM_LINES == 0:
+            self._kept.append(line)
+            if len(self._kept) % NUM_LINES == 0:
                 self._look_at_growth()
 
     def _look_at_growth(self) -> None:
-        grown = growth.find(self._lines)
+        grown = growth.find(self._kept)
         self._note([_of_growth(each) for each in grown if 0 < each.seconds_left < SOON_SECONDS][:1])
 
     def _devices(self) -> dict[str, list[dict[str, Any]]]:
@@ -175,7 +177,7 @@ class SampleFacts:
 
     def _of_window(self, before: _Sample, now: _Sample) -> Iterator[Fact]:
         num_steps = now.num_steps - before.num_steps
-        slow = stragglers.find(before.ranks, now.ranks, num_steps)
+        slow = stragglers.find(before.ranks, now.ranks, num_steps, lines.of_attempt(self._lines, now.attempt))
         for straggler in slow[:1]:
             yield Fact(
                 kind="straggler",

@@ -41,7 +41,7 @@ KINDS = {
     "own_bytes": Kind("the host memory of {}", 32 * MIB, True),
     "peak_allocated_bytes": Kind("the device memory of {}", 32 * MIB, True),
     "open_files": Kind("the number of open files of {}", 24, False),
-    "threads": Kind("the number of threads of {}", 24, False),
+    "os_threads": Kind("the number of threads of {}", 24, False),
 }
 NODE = Kind("the memory in use on {}", 64 * MIB, True)
 DIRECTORY = Kind("the run directory", 64 * MIB, True)

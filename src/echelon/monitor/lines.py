@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Any
@@ -18,8 +18,6 @@ LARGE_SHARE = 0.2
 MOST_SENTENCES = 3
 COMMON = 0.5
 """A line is that of every rank if the least share is so large a part of the most."""
-SLEEPS, RUNS = 0.25, 0.75
-"""Below and above these parts of its time on a core, a line sleeps or runs."""
 WAITING = (frames.BACKWARD, frames.COMMUNICATION)
 """Parts in whose lines fast ranks wait for slow ones: their time is known from what ranks measure, not from lines."""
 
@@ -51,6 +49,8 @@ class RankLines:
 
     now: Line | None
     """Where it was when it was looked at last; None: in no line of the script."""
+    core_wait: float
+    """The seconds of the steps in which the main thread could run, and had no core."""
     steps: dict[Line, tuple[float, float]]
     """Line → the seconds of the steps in it, and those in which the main thread used a core."""
 
@@ -81,16 +81,22 @@ class LineShare:
 
 
 def of_attempt(kept: Mapping[str, Any], attempt: int) -> dict[int, RankLines]:
-    """Return the lines of each rank of an attempt from what lines.json has; empty if nothing is known."""
-    fields = kept.get("attempts", {}).get(str(attempt))
-    if not fields:
+    """Return the lines of each rank of an attempt from what lines.json has; empty if echelon has not written it."""
+    try:
+        return _read(kept["attempts"][str(attempt)])
+    except (LookupError, TypeError, ValueError, AttributeError):
         return {}
+
+
+def _read(fields: Mapping[str, Any]) -> dict[int, RankLines]:
     places = [
         Line(part=part, file=file, number=int(number), call=call) for part, file, number, call in fields["places"]
     ]
     return {
         int(rank): RankLines(
-            now=places[rows["now"]] if places[rows["now"]].file else None, steps=_merged(places, rows[STEPS])
+            now=places[rows["now"]] if places[rows["now"]].file else None,
+            core_wait=float(rows["core_wait"]),
+            steps=_merged(places, rows[STEPS]),
         )
         for rank, rows in fields["ranks"].items()
     }
@@ -121,7 +127,7 @@ def shares(ranks: Mapping[int, RankLines]) -> list[LineShare]:
                     most=parts[rank],
                     rank=rank,
                     is_common=min(parts.values()) >= COMMON * parts[rank],
-                    state=state(*of_ranks[rank]),
+                    state=state(*of_ranks[rank], ranks[rank].core_wait),
                 )
             )
     return sorted(found, key=lambda each: -each.mean)
@@ -137,10 +143,11 @@ def _by_place(rank: RankLines) -> dict[tuple[str, str, int], tuple[Line, tuple[f
     return found
 
 
-def state(seconds: float, on_core: float) -> str:
-    """Say whether a line sleeps or runs; empty if it does both."""
-    used = on_core / seconds if seconds else 0.5
-    return "sleeping" if used < SLEEPS else "running" if used > RUNS else ""
+def state(seconds: float, on_core: float, core_wait: float) -> str:
+    """Say whether a line sleeps or runs; empty if it does both, or may have waited for a core half of the time."""
+    if on_core > seconds / 2:
+        return "running"
+    return "sleeping" if on_core < seconds / 4 and on_core + core_wait < seconds / 2 else ""
 
 
 _DOES = {
@@ -154,13 +161,12 @@ _DOES = {
 
 def does(line: Line, state: str) -> str:
     """Say what a line is: "garbage collection, caused at train.py:57, `gc.collect`"."""
-    told = _DOES.get(line.part)
-    if told is not None and line.part != frames.DATA:
-        return told.format(line.words)
-    return (told or "in {}").format(line.words) + (f", {state}" if state else "")
+    if line.part in _DOES and line.part != frames.DATA:
+        return _DOES[line.part].format(line.words)
+    return _DOES.get(line.part, "in {}").format(line.words) + (f", {state}" if state else "")
 
 
-def sentences(found: list[LineShare], num_ranks: int, graphs: float | None = None) -> list[str]:
+def sentences(found: Sequence[LineShare], num_ranks: int, graphs: int | None = None) -> list[str]:
     """Say which lines take much of the steps; `graphs` is the number that a rank has compiled, if it is known."""
     told = []
     for each in found:
@@ -169,16 +175,28 @@ def sentences(found: list[LineShare], num_ranks: int, graphs: float | None = Non
         ranks = "every rank" if each.is_common else f"rank {each.rank}"
         whose = "the steps" if num_ranks == 1 else f"{ranks}'s steps"
         share = each.mean if each.is_common else each.most
-        more = f": {graphs:.0f} graphs" if each.line.part == frames.COMPILING and graphs else ""
+        more = f": {graphs} graphs" if each.line.part == frames.COMPILING and graphs else ""
         told.append(f"{share:.0%} of {whose} is {does(each.line, each.state)}{more}")
     return told[:MOST_SENTENCES]
 
 
-def slower(ranks: Mapping[int, RankLines], rank: int) -> tuple[Line, float, str] | None:
-    """Return the line that takes longer on a rank than on the others, the part of its steps, and whether it sleeps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowerLine:
+    """A line that takes longer on a rank than on the others."""
 
-    None if the lines of the ranks are not known.
-    """
+    line: Line
+    share: float
+    """The part of the rank's steps that the others do not need there."""
+    state: str
+
+    @property
+    def words(self) -> str:
+        """The line, and whether it sleeps or runs."""
+        return ", ".join(filter(None, (self.line.words, self.state)))
+
+
+def slower(ranks: Mapping[int, RankLines], rank: int) -> SlowerLine | None:
+    """Return the line that takes longer on a rank than on the others; None if the lines of the ranks are not known."""
     if rank not in ranks or len(ranks) < 2:
         return None
     known = {number: _by_place(each) for number, each in ranks.items()}
@@ -191,4 +209,4 @@ def slower(ranks: Mapping[int, RankLines], rank: int) -> tuple[Line, float, str]
         return None
     key = max(excess, key=lambda key: excess[key])
     line, times = known[rank][key]
-    return line, excess[key] / ranks[rank].seconds, state(*times)
+    return SlowerLine(line=line, share=excess[key] / ranks[rank].seconds, state=state(*times, ranks[rank].core_wait))

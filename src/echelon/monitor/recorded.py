@@ -63,6 +63,11 @@ def read(path: str) -> Recorded:
     )
 
 
+def lines(path: str) -> Fields:
+    """Return the newest state of the ranks' lines; empty if there is none."""
+    return _object(path, "lines.json")
+
+
 def read_heads(path: str) -> None:
     """Raise UsageError if a file of a run has a newer format, or belongs to another user."""
     first = _lines(path, "samples.jsonl", most_lines=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from echelon.monitor import bad_steps, growth, stragglers
@@ -48,24 +48,34 @@ def text(
     for index, phase in enumerate(phase for phase in account.phases if phase.seconds):
         share = phase.seconds / total if total else 0.0
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
-    lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
-    lines += _training(account)
-    where = script_lines.sentences(list(account.lines), account.num_ranks)
-    lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
-    lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
-    slow = account.stragglers[:MOST_STRAGGLERS]
-    lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
-    grown = account.growths[:MOST_GROWTHS]
-    lines += [_line("grows" if not index else "", each.sentence) for index, each in enumerate(grown)]
-    lines += [
-        _line("bad step" if not index else "", each) for index, each in enumerate(bad_steps.told(recorded.events))
-    ]
-    lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
-    failures = [line for each in failed for line in _failure(each, recorded)]
-    lines += [_line("failures" if not index else "", each) for index, each in enumerate(failures)]
-    lines += [_line("advice" if not index else "", each) for index, each in enumerate(advice)]
+    lines += _rows("steps", _steps(account))
+    lines += _training(account)
+    lines += _rows("where", where(account))
+    lines += _rows("predicted", predicted)
+    lines += _rows("straggler", _stragglers(account))
+    lines += _rows("grows", [each.sentence for each in account.growths[:MOST_GROWTHS]])
+    lines += _rows("bad step", bad_steps.told(recorded.events))
+    lines += _rows("devices", [_devices(account)] if account.devices else [])
+    lines += _rows("failures", [line for each in failed for line in _failure(each, recorded)])
+    lines += _rows("advice", advice)
     return "\n".join(lines) + "\n"
+
+
+def where(account: Account) -> list[str]:
+    """Say in which lines of the script the steps were."""
+    graphs = account.training.graphs if account.training is not None else None
+    return script_lines.sentences(account.lines, account.num_ranks, graphs)
+
+
+def _rows(word: str, texts: Iterable[str]) -> list[str]:
+    return [_line(word if not index else "", each) for index, each in enumerate(texts)]
+
+
+def _stragglers(account: Account) -> list[str]:
+    if account.alternating:
+        return [stragglers.turns(account.alternating)]
+    return [stragglers.sentence(each) for each in account.stragglers[:MOST_STRAGGLERS]]
 
 
 def comparison(names: tuple[str, str], accounts: tuple[Account, Account]) -> str:

@@ -7,12 +7,14 @@ is the one that waits least for the others: what counts is the time of its steps
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
 from echelon.monitor import lines
 from echelon.monitor.lines import RankLines
+from echelon.node import frames
 from echelon.units import step_time
 
 LEAST_STEPS = 20
@@ -27,6 +29,19 @@ _CAUSES = {
     "optimizer_seconds": "takes longer in the optimizer",
     "backward_seconds": "computes longer backward",
 }
+_HELD = {
+    "throttled_seconds": "is not let run, as its cgroup has used up its share of cores",
+    "core_wait_seconds": "waits for a core, on which another rank or program runs",
+    "disk_wait_seconds": "waits for a disk",
+}
+"""What holds a rank up that has nothing more to compute than others."""
+LEAST_WINDOWS = 4
+"""So many parts of a run must have a slow rank before the ranks are said to take turns."""
+MOST_OF_ONE = 0.7
+"""A rank with a larger part of them is the straggler."""
+LARGE = 1 / 8
+"""A rank that was on its core longer than others, by this part of what it is slower by, has more to compute."""
+_INPUTS = {"tokens": "tokens", "elements": "numbers", "samples": "samples"}
 COMPUTES = "computes longer, for its device's clock, its cores, or another program on its node"
 
 Measures = dict[str, float]
@@ -81,11 +96,42 @@ def find(
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
-        Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank, in_lines))
+        Straggler(
+            rank=rank,
+            excess=excess,
+            seconds=(seconds - usual) / num_steps,
+            cause=_cause(passed, rank, num_steps, in_lines),
+        )
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
     ]
     return sorted(slow, key=lambda each: -each.excess)
+
+
+def alternating(samples: Sequence[tuple[int, list[Measures]]]) -> dict[int, int]:
+    """Return the ranks that make the others wait in turn, and in how many windows each does; empty if none do.
+
+    `samples` are the steps so far and the measures of all ranks, one after the other.
+    """
+    if not samples:
+        return {}
+    found: Counter[int] = Counter()
+    num_windows, base = 0, samples[0]
+    for sample in samples[1:]:
+        if len(sample[1]) == len(base[1]) and sample[0] - base[0] < LEAST_STEPS:
+            continue
+        if len(sample[1]) == len(base[1]):
+            num_windows += 1
+            found.update(each.rank for each in find(base[1], sample[1], sample[0] - base[0])[:1])
+        base = sample
+    is_turn = len(found) > 1 and found.total() >= max(LEAST_WINDOWS, num_windows / 2)
+    return dict(sorted(found.items())) if is_turn and max(found.values()) <= MOST_OF_ONE * found.total() else {}
+
+
+def turns(windows: Mapping[int, int]) -> str:
+    """Say that ranks make the others wait in turn."""
+    ranks = ", ".join(f"rank {rank} in {number}" for rank, number in windows.items())
+    return f"ranks take turns in making the others wait: of {sum(windows.values())} parts of the run {ranks}"
 
 
 def _noise(own: Sequence[float], usual: float) -> float:
@@ -108,17 +154,42 @@ def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: in
     return median_low(deviations) if deviations else 0.0
 
 
-def _cause(passed: Sequence[Measures], rank: int, in_lines: Mapping[int, RankLines]) -> str:
-    """Return the part of the step, and the line of the script, to which most of the excess belongs."""
-    excess = {
-        name: passed[rank].get(name, 0.0) - median_low([each.get(name, 0.0) for each in passed]) for name in _CAUSES
-    }
+def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapping[int, RankLines]) -> str:
+    """Return what holds the rank up, or the part of the step and the line of the script that most of the excess is."""
     own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
-    whole = own[rank] - median_low(own)
-    name = max(excess, key=lambda name: excess[name])
-    part = _CAUSES[name] if excess[name] >= whole / 2 else ""
+    whole, more = own[rank] - median_low(own), own[rank] / median_low(own) - 1
+
+    def explains(name: str) -> bool:
+        return _excess(passed, rank, name) >= whole / 2
+
     slower = lines.slower(in_lines, rank)
-    if slower is None or slower[1] * passed[rank].get("step_seconds", 0.0) < whole / 2:
-        return part or COMPUTES
-    line, _, state = slower
-    return f"{part}, {lines.does(line, state)}" if part else f"is longer {lines.does(line, state)}"
+    if slower is not None and slower.share * passed[rank].get("step_seconds", 0.0) < whole / 2:
+        slower = None
+    held = next((cause for name, cause in _HELD.items() if explains(name)), "")
+    if held and _excess(passed, rank, "core_seconds") < LARGE * whole:
+        return held + (f", and spends longer in {slower.words}" if slower is not None else "")
+    name = max(_CAUSES, key=lambda name: _excess(passed, rank, name))
+    told = [
+        f"gets {_more_of(passed, rank, name) + 1:.1f} times the {noun} of the others"
+        for name, noun in _INPUTS.items()
+        if _more_of(passed, rank, name) >= more / 2
+    ][:1]
+    if explains(name):
+        told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else ""))
+    elif slower is not None:
+        word = "with " if slower.line.part == frames.COLLECTING else ""
+        told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
+    faults = _excess(passed, rank, "major_faults") / num_steps
+    if faults >= 1:
+        told.append(f"reads {faults:.0f} pages of its memory from a disk in each step")
+    return ", ".join(told) or COMPUTES
+
+
+def _excess(passed: Sequence[Measures], rank: int, name: str) -> float:
+    return passed[rank].get(name, 0.0) - median_low([each.get(name, 0.0) for each in passed])
+
+
+def _more_of(passed: Sequence[Measures], rank: int, name: str) -> float:
+    """Return by which part a measure of a rank exceeds the usual one; 0 if it is not known."""
+    usual = median_low([each.get(name, 0.0) for each in passed])
+    return passed[rank].get(name, 0.0) / usual - 1 if usual > 0 else 0.0

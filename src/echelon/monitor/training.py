@@ -35,6 +35,14 @@ class MeasuredTraining:
     """The workers of the newest DataLoader; 0: the rank itself loads."""
     compile_seconds: float | None
     """The time of torch.compile on the rank that compiled longest, also before the first step."""
+    graphs: int | None
+    """What it compiled: functions, and each again for other shapes; on the rank with the most."""
+    passes_per_step: float | None
+    """How often a step goes backward."""
+    threads: int | None
+    """Of PyTorch on the processor, for one rank."""
+    core_wait: float | None
+    """The part of the steps in which a rank could run and had no core: its main thread, or the mean of all threads."""
     peak_allocated_bytes: int | None
     """The most bytes of tensors on a device, of all ranks."""
     peak_reserved_bytes: int | None
@@ -66,6 +74,10 @@ def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> MeasuredTraining 
         last_loss=_mean(ranks["loss"] for ranks in last if "loss" in ranks),
         loader_workers=_whole(told, "loader_workers"),
         compile_seconds=_most(told, "compile_seconds"),
+        graphs=_whole(told, "graphs"),
+        passes_per_step=_passes(attempts),
+        threads=_whole(told, "threads"),
+        core_wait=_core_wait(told),
         peak_allocated_bytes=_whole(told, "peak_allocated_bytes"),
         peak_reserved_bytes=_whole(told, "peak_reserved_bytes"),
         peak_resident_bytes=_whole(told, "peak_resident_bytes"),
@@ -96,6 +108,22 @@ def _rate(told: Told, name: str) -> float | None:
     seconds = sum(_mean(measures.get("step_seconds", 0.0) for measures in ranks) or 0.0 for ranks in told)
     number = sum(measures.get(name, 0.0) for ranks in told for measures in ranks)
     return number / seconds if seconds else None
+
+
+def _passes(attempts: Sequence[Attempt]) -> float | None:
+    last = next(attempt for attempt in reversed(attempts) if any(attempt.measures.values()))
+    passes = _most([list(last.measures.values())], "passes")
+    return passes / (last.num_steps - 1) if passes is not None and last.num_steps > 1 else None
+
+
+def _core_wait(told: Told) -> float | None:
+    known = [measures for ranks in told for measures in ranks if "core_wait_seconds" in measures]
+    whole = sum(measures.get("step_seconds", 0.0) for measures in known)
+    waits = [
+        max(each["core_wait_seconds"], each.get("thread_wait_seconds", 0.0) / max(1.0, each.get("threads", 1.0)))
+        for each in known
+    ]
+    return sum(waits) / whole if whole else None
 
 
 def _losses(recorded: Recorded) -> list[float]:

@@ -16,6 +16,7 @@ from ..hardware import vendors
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in a wait that no signal ends", "Z": "dead"}
 _LARGEST_BYTES = 4000
+_MOST_THREADS = 64
 
 
 class Process(NamedTuple):
@@ -64,7 +65,7 @@ _OF_STATUS = {
     "VmHWM:": "peak_resident_bytes",
     "RssAnon:": "anonymous_bytes",
     "RssShmem:": "shared_bytes",
-    "Threads:": "threads",
+    "Threads:": "os_threads",
 }
 
 
@@ -93,6 +94,35 @@ def _open_files(pid: int) -> Dict[str, float]:
         return {}
     is_limited = bool(limits) and digits.is_number(limits[0][3])  # Max open files   1024   524288   files
     return {"open_files": float(number), **({"open_files_limit": float(limits[0][3])} if is_limited else {})}
+
+
+def waits(pid: int) -> Dict[str, float]:
+    """Return how long the main thread of a process was on a core, and waited for one or for a disk, so far.
+
+    With it are the pages that the process had to read from a disk, and how long its cgroup has not let it run.
+    """
+    fields = _text(pid, "stat").rpartition(")")[2].split()
+    times = _text(pid, "schedstat").split()  # 8142381 102233 57: on a core, waiting for one, how often
+    if len(fields) < 40 or len(times) < 2:
+        return {}
+    return {
+        "core_seconds": int(times[0]) / 1e9,
+        "core_wait_seconds": int(times[1]) / 1e9,
+        "thread_wait_seconds": _wait_of_threads(pid),
+        "major_faults": float(fields[9]),  # majflt and delayacct_blkio_ticks are the fields 12 and 42
+        "disk_wait_seconds": int(fields[39]) / CLOCK_TICKS,
+        "throttled_seconds": throttled_seconds(membership="/proc/%d/cgroup" % pid),
+    }
+
+
+def _wait_of_threads(pid: int) -> float:
+    """Return how long the threads of a process have waited for a core, so far; only the first ones of very many."""
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)[:_MOST_THREADS]
+    except OSError:
+        return 0.0
+    times = [_text(pid, "task/%s/schedstat" % thread).split() for thread in threads]
+    return sum(int(words[1]) for words in times if len(words) > 1) / 1e9
 
 
 def io_bytes(pid: int) -> int:
@@ -230,13 +260,24 @@ class Parent:
 MOUNT = "/sys/fs/cgroup"
 
 
+_MEMORY = ("memory", "memory.events", "memory.oom_control")
+_CPU = ("cpu", "cpu.stat", "cpu.stat")
+
+
 def oom_kills(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> int:
     """Return how many processes of this cgroup and its ancestors were killed; 0 if there are no counters."""
-    return max([_count(path) for path in _counters(mount, membership)], default=0)
+    return max([_count(path, "oom_kill") for path in _counters(mount, membership, _MEMORY)], default=0)
 
 
-def _counters(mount: str, membership: str) -> List[str]:
-    """Return the counter files of all cgroups around this process.
+def throttled_seconds(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> float:
+    """Return how long a cgroup or its ancestors had used up their share of cores; 0 if there are no counters."""
+    units = (("throttled_usec", 1e6), ("throttled_time", 1e9))  # of version 2 and of version 1
+    paths = _counters(mount, membership, _CPU)
+    return max([_count(path, name) / unit for path in paths for name, unit in units], default=0.0)
+
+
+def _counters(mount: str, membership: str, names: Tuple[str, str, str]) -> List[str]:
+    """Return the counter files of all cgroups around a process, for a controller and its files in version 2 and 1.
 
     0::/system.slice/slurmstepd.scope/job_7/step_0   (v2)   or   9:memory:/slurm/uid_1/job_7/step_0   (v1)
     """
@@ -244,19 +285,19 @@ def _counters(mount: str, membership: str) -> List[str]:
     for line in _read(membership).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        base, name = (mount, "memory.events") if not controllers else (mount + "/memory", "memory.oom_control")
-        if controllers and "memory" not in controllers.split(","):
+        base, name = (mount, names[1]) if not controllers else (os.path.join(mount, names[0]), names[2])
+        if controllers and names[0] not in controllers.split(","):
             continue
         words = [word for word in group.split("/") if word]
         paths += [os.path.join(base, *words[:depth], name) for depth in range(len(words), -1, -1)]
     return paths
 
 
-def _count(path: str) -> int:
+def _count(path: str, counter: str) -> int:
     # memory.events has the line "oom_kill 1" among others; memory.oom_control has the same line
     for line in _read(path).splitlines():
         name, _, value = line.partition(" ")
-        if name == "oom_kill" and digits.is_number(value):
+        if name == counter and digits.is_number(value):
             return int(value)
     return 0
 

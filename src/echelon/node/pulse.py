@@ -36,8 +36,8 @@ BUCKET_BITS = 3
 NUM_BUCKETS = 64 << BUCKET_BITS
 MEASURES = (
     "data_seconds", "backward_seconds", "communication_seconds", "optimizer_seconds", "save_seconds",
-    "compile_seconds", "samples", "tokens", "loader_workers", "loss", "losses_not_finite", "own_squares",
-    "peak_allocated_bytes", "peak_reserved_bytes",
+    "compile_seconds", "graphs", "samples", "tokens", "elements", "loader_workers", "loss", "losses_not_finite",
+    "own_squares", "peak_allocated_bytes", "peak_reserved_bytes", "passes", "threads",
 )  # fmt: skip
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
 MEASURED = TIMES + NUM_BUCKETS

@@ -19,6 +19,8 @@ class Rank:
         self.output = output
         self.pulse: Optional[PulsePage] = None  # None: a program that is no Python
         self.usage: Dict[str, float] = {}  # what it has used of the node, when the agent looked last
+        self.waits_before: Dict[str, float] = {}  # its first step, as the agent has seen them
+        self.waits: Dict[str, float] = {}  # after that
         self.pid = 0
         self.was_forked = False
         self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported

@@ -52,7 +52,10 @@ def measures(rank: Rank) -> Dict[str, float]:
         known = {**rank.pulse.measures(), "step_seconds": rank.pulse.last_at - rank.pulse.first_at}
     for name, value in processes.usage(rank.pid).items():
         rank.usage[name] = max(value, rank.usage.get(name, 0.0))
-    return {name: _short(value) for name, value in {**known, **rank.usage}.items()}
+    if known:
+        for name, value in processes.waits(rank.pid).items():
+            rank.waits[name] = value - rank.waits_before.setdefault(name, value)
+    return {name: _short(value) for name, value in {**known, **rank.usage, **rank.waits}.items()}
 
 
 def _short(value: float) -> float:

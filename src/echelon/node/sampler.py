@@ -57,19 +57,23 @@ class Sampler:
         self._descriptor = descriptor
         self._file = os.fstat(descriptor).st_ino
         self._main = _thread.get_ident()
-        self._clock = time.pthread_getcpuclockid(self._main)
+        self._clock = -1
         self._codes: Dict[Any, Tuple[bool, str]] = {}
         self._places: Dict[Tuple[Any, int, str], Place] = {}
         self._rows: Dict[str, Dict[Place, Times]] = {BEFORE: {}, STEPS: {}, AFTER: {}}
         self._seen_steps = self._num_writings = 0
         self._now = OTHERS
         self._last = self._last_used = self._collected = self._began = 0.0
-        self._is_wanted = True
+        self._is_wanted = False
         self._wake = _thread.allocate_lock()
         self._is_running = _thread.allocate_lock()
 
     def begin(self) -> None:
         """Look from now on, in this process alone; a fork stops the thread, and what follows it starts it again."""
+        if not hasattr(time, "pthread_getcpuclockid"):
+            return  # not Linux
+        self._clock = time.pthread_getcpuclockid(self._main)
+        self._is_wanted = True
         gc.callbacks.append(self._note_collection)
         os.register_at_fork(before=self._stop, after_in_child=self._leave)
         atexit.register(self._end)
@@ -107,7 +111,10 @@ class Sampler:
         self._stop()
         if self._is_wanted and not self._is_running.locked():
             self._leave()
-            self._write()
+            try:
+                self._write()
+            except OSError:
+                pass  # the script has closed what it has not opened
 
     def _look_until_stopped(self) -> None:
         written = self._last
@@ -126,6 +133,8 @@ class Sampler:
     def _look(self) -> float:
         """Add the time since the last look to the line in which the main thread is."""
         now, used = time.monotonic(), time.clock_gettime(self._clock)
+        if self._began:  # the main thread has yet to count the collection from which it comes
+            used, now = used - (now - self._began), self._began
         seconds = max(0.0, now - self._last - self._collected)
         on_core = min(seconds, max(0.0, used - self._last_used - self._collected))
         self._last, self._last_used, self._collected = now, used, 0.0
@@ -178,16 +187,18 @@ class Sampler:
 
     def _note_collection(self, phase: str, _: Any) -> None:
         """Count a garbage collection of the main thread for the script's line that has caused it."""
-        if phase == "start":
-            self._began = time.perf_counter()
+        if _thread.get_ident() != self._main:
             return
-        seconds = time.perf_counter() - self._began
-        if seconds < _LEAST_COLLECTION or _thread.get_ident() != self._main:
+        if phase == "start":
+            self._began = time.monotonic()
+            return
+        seconds, self._began = time.monotonic() - self._began, 0.0
+        self.resume()
+        if seconds < _LEAST_COLLECTION:
             return
         place = self._place_of(sys._getframe(1))._replace(part=frames.COLLECTING)
         self._collected += seconds
         _add(self._rows[AFTER if self._seen_steps else BEFORE], place, seconds, seconds)
-        self.resume()
 
     def _write(self) -> None:
         """Write all rows, if the page is still this descriptor's file: a script may have closed it."""

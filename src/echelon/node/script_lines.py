@@ -28,7 +28,8 @@ class ScriptLines:
         for rank in ranks:
             rows = rank.pulse.lines() if rank.pulse is not None else None
             if rows:
-                told[str(rank.rank)] = self._of_rank(rows, places)
+                waited = round(rank.waits.get("core_wait_seconds", 0.0), 3)
+                told[str(rank.rank)] = {"core_wait": waited, **self._of_rank(rows, places)}
         return {"places": list(places), "ranks": told}
 
     def _of_rank(
@@ -85,5 +86,8 @@ def call_in(source: List[str], place: Place) -> str:
         tree = ast.parse("(%s\n)" % text, mode="eval").body
     except (SyntaxError, ValueError):
         return text if end and len(text) <= _MOST_CHARACTERS and "\n" not in text else ""
-    called = ast.unparse(tree.func if isinstance(tree, ast.Call) else tree)
-    return called if len(called) <= _MOST_CHARACTERS else ""
+    tree = tree.func if isinstance(tree, ast.Call) else tree
+    called = ast.unparse(tree)
+    if len(called) > _MOST_CHARACTERS:
+        return "….%s" % tree.attr if isinstance(tree, ast.Attribute) else ""
+    return called

@@ -40,8 +40,11 @@ HELPS = {
 """What shortens each kind."""
 
 
-def text(verdicts: Sequence[TraceVerdict]) -> str:
-    """Return the lines of one verdict or of several, and the rank that makes the others wait."""
+def text(verdicts: Sequence[TraceVerdict], where: Sequence[str] = ()) -> str:
+    """Return the lines of one verdict or of several, and the rank that makes the others wait.
+
+    `where` are sentences about the lines of the script.
+    """
     lines: list[str] = []
     waiting = who_is_waited_for(verdicts)
     for verdict in verdicts:
@@ -52,8 +55,9 @@ def text(verdicts: Sequence[TraceVerdict]) -> str:
         lines.append(_line("waits", _waiting(waiting)))
     elif len(verdicts) > 1:
         lines.append(_line("waits", "no rank makes the others wait: all spend about the same time in communication"))
-    else:
+    elif not where:
         del lines[-1]
+    lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
     return "\n".join(lines) + "\n"
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from echelon.environment import regular_files
-from echelon.monitor import stragglers
+from echelon.monitor import lines, recorded, stragglers
 from echelon.monitor.attempts import of_ranks
+from echelon.monitor.lines import RankLines
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import PARTS, REST
 from echelon.monitor.watch.state import ALIVE, ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
@@ -38,6 +39,8 @@ class Live:
         self._nodes: dict[str, NodeState] = {}
         self._losses: deque[float] = deque(maxlen=MOST_POINTS)
         self._rates: deque[float] = deque(maxlen=MOST_POINTS)
+        self._kept: dict[str, Any] = {}
+        """What lines.json has."""
         self._steps: list[int] = []
         """Of each rank, in the newest sample."""
         self._base: tuple[float, list[int], list[Measures]] | None = None
@@ -45,7 +48,16 @@ class Live:
 
     def look(self) -> RunState:
         """Take what was written since the last look, and return the present state."""
-        return self.take([*self._events.look(), *self._samples.look()])
+        self._kept = recorded.lines(self._path)
+        state = self.take([*self._events.look(), *self._samples.look()])
+        in_lines = self._in_lines()
+        for number, rank in self._ranks.items():
+            now = in_lines[number].now if number in in_lines else None
+            rank.line = now.words if now is not None and rank.status == ALIVE else ""
+        return state
+
+    def _in_lines(self) -> dict[int, RankLines]:
+        return lines.of_attempt(self._kept, self.state.attempt)
 
     def all_lines(self) -> list[dict[str, Any]]:
         """Return all lines so far in the order of their times, to play them again; the state stays as it is."""
@@ -176,7 +188,7 @@ class Live:
         self.state.shares = _mean([rank.shares for rank in self._ranks.values() if rank.shares])
         num_steps = min(steps) - min(base[1])
         if num_steps >= stragglers.LEAST_STEPS and moment - base[0] >= STRAGGLER_SECONDS:
-            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps)}
+            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps, self._in_lines())}
             for number, rank in self._ranks.items():
                 rank.excess = slow[number].excess if number in slow else 0.0
                 rank.cause = slow[number].cause if number in slow else ""

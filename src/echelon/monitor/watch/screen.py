@@ -210,7 +210,7 @@ def _mark_of_device(device: DeviceState) -> tuple[str, str]:
     return str(min(9, int(device.busy / 10))), heat(device.busy / 100)
 
 
-_COLUMNS = ("rank", "state", "step", "computing", "data", "commun.", "loss", "memory")
+_COLUMNS = ("rank", "state", "step", "computing", "data", "commun.", "loss", "memory", "line")
 
 
 def _node(state: RunState, view: View) -> list[Line]:
@@ -228,7 +228,7 @@ def _node(state: RunState, view: View) -> list[Line]:
 
 def _row(cells: Sequence[str]) -> str:
     widths = (7, 9, 9, 11, 7, 9, 10, 11)
-    return "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    return "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)) + f"  {cells[-1]}"
 
 
 def _cells_of(rank: RankState) -> list[str]:
@@ -242,6 +242,7 @@ def _cells_of(rank: RankState) -> list[str]:
         f"{rank.shares['communication']:.0%}" if "communication" in rank.shares else "–",
         "–" if rank.loss is None else f"{rank.loss:.4g}",
         "–" if rank.peak_bytes is None else size(rank.peak_bytes),
+        rank.line or "–",
     ]
 
 
@@ -269,6 +270,7 @@ def _rank(state: RunState, view: View) -> list[Line]:
     if rank is None:
         return _node(state, view)
     lines = [plain(f"rank {rank.rank} on {rank.node} · {rank.status} · step {rank.steps}", "bold")]
+    lines += [plain(f"in {rank.line}")] if rank.line else []
     lines += [plain(f"{part:<20}{share:>6.0%}") for part, share in rank.shares.items()]
     if rank.excess:
         lines.append(plain(f"the others wait for it, {rank.excess:.0%} of their own time:", "warning"))

@@ -18,6 +18,8 @@ class RankState:
     steps: int = 0
     shares: dict[str, float] = field(default_factory=dict)
     """Part of a step → its share of the time since the sample before; empty: unknown."""
+    line: str = ""
+    """The line of the script in which it is, and what it calls there; empty: unknown."""
     loss: float | None = None
     peak_bytes: int | None = None
     """The most memory of its device, or else of its node."""

@@ -42,7 +42,8 @@ class Measures:
 
     def compiled(self, seconds: float) -> None:
         """Add the time of a compiler's work, also of that before the first step."""
-        self._sums["compile_seconds"] = self._sums.get("compile_seconds", 0.0) + seconds
+        for name, value in (("compile_seconds", seconds), ("graphs", 1.0)):
+            self._sums[name] = self._sums.get(name, 0.0) + value
 
     def loaded(self, loader: object, batch: object) -> None:
         """Note a batch of an iterator; it counts once a loss is computed from it, and one of another loader does not.
@@ -57,7 +58,8 @@ class Measures:
                 self._loaded[name] = self._loaded.get(name, 0.0) + number
 
     def trained(self) -> None:
-        """Count the newest batch: its loss goes backward. A second loss of a batch adds nothing."""
+        """Count a pass backward, and the newest batch: its loss is computed. A second loss of a batch adds nothing."""
+        self.add("passes", 1.0)
         for name, number in self._loaded.items():
             self.add(name, number)
         self._loaded = {}
@@ -76,7 +78,7 @@ class Measures:
         self._sums.update(self.bad_steps.losses)
         if now - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = now
-            self._sums.update(_peaks())
+            self._sums.update(_peaks(), threads=float(torch.get_num_threads()))
         self._write([self._sums.get(name) for name in self._names])
 
 
@@ -102,7 +104,7 @@ def of_rank(batch: object) -> dict[str, float]:
 
 
 def size_of(batch: object) -> dict[str, int]:
-    """Return the samples and the tokens of a batch, without what its form does not tell.
+    """Return the samples, the numbers and the tokens of a batch, without what its form does not tell.
 
     The first tensor has a row for each sample. If it has whole numbers in two dims, they are tokens.
     """
@@ -110,7 +112,8 @@ def size_of(batch: object) -> dict[str, int]:
     if tensor is None or not tensor.dim():
         return {}
     is_text = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
-    return {"samples": tensor.shape[0], **({"tokens": tensor.numel()} if is_text else {})}
+    sizes = {"samples": tensor.shape[0], "elements": tensor.numel()}
+    return {**sizes, "tokens": tensor.numel()} if is_text else sizes
 
 
 def _first_tensor(batch: object, depth: int) -> torch.Tensor | None:

@@ -244,10 +244,10 @@ function drawNode(state) {
   set(at("node-title"), node.name + (node.is_lost ? " is lost" : ""));
   const ranks = node.worst_first.map((place) => node.ranks[place]);
   at("ranks").hidden = !ranks.length;
-  fill(at("ranks"), ["rank", "", "state", "step", "computing", "data", "communication", "loss", "memory", "why"], ranks.map((rank) => [
+  fill(at("ranks"), ["rank", "", "state", "step", "computing", "data", "communication", "loss", "memory", "line", "why"], ranks.map((rank) => [
     kind(rank.mark) in { wait: 1, bad: 1 } ? [kind(rank.mark)] : [],
     String(rank.rank), rank.mark, rank.status, amount(rank.steps, 0), percent(rank.busy), percent(rank.shares.data),
-    percent(rank.shares.communication), short(rank.loss), size(rank.peak_bytes),
+    percent(rank.shares.communication), short(rank.loss), size(rank.peak_bytes), rank.line || "–",
     rank.excess ? "the others wait for it, " + percent(rank.excess) + " of their own time: it " + rank.cause : "",
   ]));
   at("devices").hidden = !node.devices.length;
