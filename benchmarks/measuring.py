@@ -1,4 +1,4 @@
-"""Measure what the measures of a rank cost its training: the same steps with and without them, in turns.
+"""Measure what the measures of a rank cost its training: the same steps with and without them, in turns; and its notes.
 
 python -m benchmarks.measuring
 """
@@ -6,16 +6,22 @@ python -m benchmarks.measuring
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+from echelon.node import call_page
 from echelon.train import patches
+from echelon.train.measuring.calls import Calls
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
+NUM_CALLS = 1000
 
 
 def main() -> None:
@@ -41,6 +47,40 @@ def main() -> None:
             f"a step of {step * 1e6:.0f} µs: {added * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {added / step:+.2%} of it; "
             f"0.2 % of a step of {added / 0.002 * 1e3:.0f} ms"
         )
+    _print_notes()
+
+
+def _print_notes() -> None:
+    """Print what it takes to note a collective, a pass backward, and a batch in a page."""
+    dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
+    page = os.memfd_create("page")
+    os.ftruncate(page, call_page.END)
+    calls, tensor, iterator = Calls(page), torch.ones(128, 10), iter(DataLoader(torch.ones(1, 1)))
+
+    def collective(_: torch.Tensor) -> None:
+        pass
+
+    def go_backward() -> None:
+        with calls.going_backward() as wait:
+            wait()
+
+    noted = calls.recorded("all_reduce", collective)
+    plain = _least(lambda: collective(tensor))
+    print(f"a collective: {_least(lambda: noted(tensor)) - plain:.1f} µs")
+    print(f"a batch: {_least(lambda: calls.loaded(iterator)):.1f} µs")
+    dist.get_world_size = lambda: 2
+    print(f"a pass backward: {_least(go_backward):.1f} µs")
+
+
+def _least(act: Callable[[], object]) -> float:
+    """Return the microseconds of processor time that a call takes: the least of many turns, as others use the cores."""
+    times = []
+    for _ in range(NUM_TURNS):
+        began = time.process_time()
+        for _ in range(NUM_CALLS):
+            act()
+        times.append((time.process_time() - began) / NUM_CALLS * 1e6)
+    return min(times)
 
 
 def _turn(loader: DataLoader[tuple[torch.Tensor, ...]], model: torch.nn.Module, optimizer: torch.optim.SGD) -> float:

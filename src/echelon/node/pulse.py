@@ -1,8 +1,8 @@
 """The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
 
 The file of a pulse begins with the page: the steps so far, their first and last moment, how many of them took how
-long, and what `train.measuring` knows of them. The stacks of all threads follow the page. `faulthandler` writes them
-from C, also while the rank waits in C, or while another thread holds Python's lock.
+long, what `train.measuring` knows of them, and the last collectives (`call_page`). The stacks of all threads follow the
+page. `faulthandler` writes them from C, also while the rank waits in C, or while another thread holds Python's lock.
 """
 
 import faulthandler
@@ -43,8 +43,9 @@ MEASURED = TIMES + NUM_BUCKETS
 """The word that is 1 once the words behind it hold the measures."""
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
-Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None]], bool]
+Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], int], bool]
 """Measures this process: after each step it calls the third argument, and gives the second one the values of the names.
+The last one is the descriptor of the page, for `call_page`.
 
 It returns False if it does not know this PyTorch, and then does nothing.
 """
@@ -88,7 +89,7 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
 
     def begin() -> None:
         count = _counter(descriptor)
-        if not measuring()(MEASURES, _measured(descriptor), count):
+        if not measuring()(MEASURES, _measured(descriptor), count, descriptor):
             _hook(count)
 
     if _TORCH in sys.modules:

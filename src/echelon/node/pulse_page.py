@@ -3,9 +3,9 @@
 import math
 import os
 import time
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
-from . import frames, processes, pulse, secret
+from . import call_page, frames, processes, pulse, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -52,6 +52,10 @@ class PulsePage:
         behind = pulse.MEASURED + 1
         values = self._words[behind : behind + len(pulse.MEASURES)].cast("B").cast("d").tolist()
         return {name: value for name, value in zip(pulse.MEASURES, values) if not math.isnan(value)}  # noqa: B905
+
+    def called(self) -> Dict[str, Any]:
+        """Return the last collectives of the rank, also after its end; empty without any."""
+        return call_page.read(os.pread(self.descriptor, call_page.END, 0))
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

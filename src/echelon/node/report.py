@@ -23,6 +23,7 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "oom_kills": processes.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
+        "called": rank.pulse.called() if rank.pulse is not None else {},
         **_of_steps(rank),
     }
 
@@ -59,5 +60,5 @@ def _short(value: float) -> float:
 
 def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:
     """Report a rank that could not be started; the exit code is 127, as in a shell."""
-    nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": ""}
+    nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": "", "called": {}}
     return {"attempt": attempt.number, "rank": rank, "status": 127, "why": why, "time": time.time(), **nothing}
