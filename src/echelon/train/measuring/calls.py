@@ -89,7 +89,7 @@ class Calls:
             group = args[group_at] if group_at < len(args) else ()
         elif group is None and args:
             for value in args[kind != b"barrier" :]:  # its first argument is the group, that of others a tensor
-                if isinstance(value, dist.ProcessGroup):
+                if value is dist.GroupMember.NON_GROUP_MEMBER or isinstance(value, dist.ProcessGroup):
                     group = value
         own = self._group(group)
         if own is None:
