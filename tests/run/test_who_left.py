@@ -1,11 +1,14 @@
 """A run that ends in a collective says which rank left which: both ranks, both calls, both lines."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from tests import warm
 from tests.tiers import some
+
+from echelon.launch import last_calls
 
 SCRIPT = Path(__file__).parent / "leaving.py"
 
@@ -69,3 +72,16 @@ def test_hang_names_the_calls(tmp_path: Path) -> None:
     assert "hang: no step and no output" in told
     assert re.search(rf"rank 0 is in barrier no\. 1 in group 1 at {at('a group')}", told)
     assert f"ranks 1 and 2 are in {LAST}" in told
+
+
+def test_ranks_that_agree(tmp_path: Path) -> None:
+    """Calls of one number are equal on all ranks: of sharded, split and replicated models, with a pass of one alone."""
+    script = Path(__file__).parent / "agreeing.py"
+    done = warm.run(["-m", "echelon", "run", "-n", "4", "--scale", "off", str(script)], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    pages = {rank: json.loads((tmp_path / f"page-{rank}.json").read_text()) for rank in range(4)}
+    ranks = last_calls.read(pages, {}, {})
+    assert last_calls.compare(ranks) == ""
+    assert {max(rank.numbered("")) for rank in ranks} == {4}
+    kinds = {call.kind for rank in ranks for call in rank.calls}
+    assert kinds >= {"backward", "all_reduce", "all_gather_object"}

@@ -46,7 +46,7 @@ class Call:
         number = f" no. {self.number}" if self.number else ""
         group = f" in group {self.group}" if self.group else ""
         tensor = f" of {self.tensor}" if self.tensor else ""
-        return f"{self.kind}{number}{tensor}{group} at {self.place}"
+        return f"{self.kind}{number}{tensor}{group}{_at(self.place)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def read(
             rank=rank,
             calls=_before_failure([_call(row) for row in page.get("calls", ())]),
             loops=tuple(
-                Loop(place=f"{file}:{line}", turn=turn, num_batches=batches, has_ended=bool(ended))
+                Loop(place=_place(file, line), turn=turn, num_batches=batches, has_ended=bool(ended))
                 for _, batches, line, ended, turn, file in page.get("loops", ())
             ),
             position=positions.get(rank, ""),
@@ -99,7 +99,16 @@ def read(
 
 def _call(row: Sequence[Any]) -> Call:
     _, number, state, line, kind, group, file, tensor = row
-    return Call(number=number, state=state, kind=kind, group=group, place=f"{file}:{line}", tensor=tensor)
+    return Call(number=number, state=state, kind=kind, group=group, place=_place(file, line), tensor=tensor)
+
+
+def _place(file: str, line: int) -> str:
+    """Return the script's line; empty if it has none, as in python -c."""
+    return f"{file}:{line}" if file else ""
+
+
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""
 
 
 def _before_failure(calls: list[Call]) -> tuple[Call, ...]:
@@ -173,7 +182,7 @@ def _of_loops(ranks: Sequence[RankCalls]) -> str:
                 so_far = "" if loop.has_ended else " so far"
                 numbers.setdefault(f"{loop.num_batches}{so_far}", []).append(rank)
             told = ", ".join(f"{_names(members)} had {number}" for number, members in numbers.items())
-            return f"; batches of the loop at {key[0]}: {told}"
+            return f"; batches of the loop{_at(key[0])}: {told}"
     return ""
 
 

@@ -132,7 +132,8 @@ class Calls:
 
         def settle(state: int) -> bool:
             num_own = self._ordinal - ordinal_before - 1
-            number = group.number + 1 if _num_begun(world) - begun_before > num_own else 0
+            is_sure = state == RETURNED or num_own == 0  # else fully_shard may begin more of its own
+            number = group.number + 1 if is_sure and _num_begun(world) - begun_before > num_own else 0
             if self._ordinal - ordinal < call_page.NUM_CALLS:
                 call_page.STATE.pack_into(self._page, _slot_of(ordinal) + call_page.NUMBER_AT, number, state)
             return number > 0
