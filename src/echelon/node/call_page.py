@@ -19,7 +19,7 @@ STATE = struct.Struct("=QB")
 RUNNING, RETURNED, FAILED, WAITS = range(1, 5)
 """WAITS: a pass backward has computed all gradients, and waits for those of other ranks."""
 LOOPS_AT = CALLS_AT + NUM_CALLS * CALL_BYTES
-NUM_LOOPS = 8
+NUM_LOOPS = 4
 LOOP_BYTES = 128
 BATCHES_AT, LOOP_ENDED_AT = 8, 20
 LOOP = struct.Struct("=QQIBxH64s")
@@ -32,9 +32,9 @@ NOTE_BYTES = 1024
 END = NOTE_AT + NOTE_BYTES
 
 
-def read(page: bytes) -> Dict[str, Any]:
+def read(page: bytes, most_calls: int = NUM_CALLS) -> Dict[str, Any]:
     """Return the last calls and loops in their order, and the note, as a message; empty without any."""
-    calls = _slots(page, CALLS_AT, NUM_CALLS, CALL_BYTES, CALL)
+    calls = _slots(page, CALLS_AT, NUM_CALLS, CALL_BYTES, CALL)[-most_calls:]
     loops = _slots(page, LOOPS_AT, NUM_LOOPS, LOOP_BYTES, LOOP)
     note = _text(page[NOTE_AT:END])
     return {"calls": calls, "loops": loops, "note": note} if calls or loops or note else {}

@@ -53,9 +53,9 @@ class PulsePage:
         values = self._words[behind : behind + len(pulse.MEASURES)].cast("B").cast("d").tolist()
         return {name: value for name, value in zip(pulse.MEASURES, values) if not math.isnan(value)}  # noqa: B905
 
-    def called(self) -> Dict[str, Any]:
+    def called(self, most_calls: int) -> Dict[str, Any]:
         """Return the last collectives of the rank, also after its end; empty without any."""
-        return call_page.read(os.pread(self.descriptor, call_page.END, 0))
+        return call_page.read(os.pread(self.descriptor, call_page.END, 0), most_calls)
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

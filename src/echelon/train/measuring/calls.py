@@ -138,15 +138,15 @@ class Calls:
                 call_page.STATE.pack_into(self._page, _slot_of(ordinal) + call_page.NUMBER_AT, number, state)
             return number > 0
 
-        has_number = False
         try:
             yield partial(settle, WAITS)
-            has_number = settle(RETURNED)
         except BaseException:
-            has_number = settle(FAILED)
+            group.number += settle(FAILED)
             raise
-        finally:
-            group.number += has_number
+        if settle(RETURNED):
+            group.number += 1
+        elif self._ordinal == ordinal:
+            self._ordinal -= 1  # the next call takes its slot: no other rank was asked for anything
 
     def _text(self, values: Any) -> bytes:
         """Return dtype and shape of the first tensor of a call."""
@@ -157,7 +157,10 @@ class Calls:
                 key = value[0].dtype, value[0].shape
             else:
                 continue
-            text = self._texts.get(key)
+            try:
+                text = self._texts.get(key)
+            except TypeError:
+                return b""  # a size that is no number: it is traced
             if text is None:
                 if len(self._texts) >= MOST_TEXTS:
                     self._texts.clear()
@@ -222,10 +225,11 @@ def _name_of(group: Any) -> str:
     """Return the name of a group, of a dim of a mesh, or of a mesh with one dim; empty if there is none."""
     if isinstance(group, str):
         return group
-    if isinstance(group, tuple) and len(group) == 2 and hasattr(group[0], "get_group"):
-        group = group[0].get_group(group[1])
-    elif hasattr(group, "get_group"):
-        group = group.get_group()
+    with suppress(RuntimeError, LookupError):  # a mesh with several dims: the call itself tells it
+        if isinstance(group, tuple) and len(group) == 2 and hasattr(group[0], "get_group"):
+            group = group[0].get_group(group[1])
+        elif hasattr(group, "get_group"):
+            group = group.get_group()
     return str(getattr(group, "group_name", ""))
 
 
