@@ -1,4 +1,4 @@
-"""Measure what the measures of a rank cost its training: the same steps with and without them, in turns; and its notes.
+"""Measure what the measures of a rank, the looks at its lines, and the notes of its calls cost its training, in turns.
 
 python -m benchmarks.measuring
 """
@@ -16,12 +16,15 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from echelon.node import call_page
+from echelon.node.pulse import PAGE_BYTES
+from echelon.node.sampler import Sampler
 from echelon.train import patches
 from echelon.train.measuring.calls import Calls
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
 NUM_CALLS = 1000
+LOOK_TURNS, TURN_SECONDS = 60, 2.0
 
 
 def main() -> None:
@@ -36,7 +39,7 @@ def main() -> None:
         differences, plain = [], []
         for _ in range(NUM_TURNS):
             without = _turn(loader, model, optimizer)
-            install(["samples"] * 15, lambda _: None, lambda _: None)
+            install(["samples"] * 15, lambda _: None, lambda _: None, lambda _: None)
             with_measures = _turn(loader, model, optimizer)
             patches.undo()
             plain.append(without)
@@ -47,6 +50,10 @@ def main() -> None:
             f"a step of {step * 1e6:.0f} µs: {added * 1e6:+.0f} µs ± {spread * 1e6:.0f} µs, {added / step:+.2%} of it; "
             f"0.2 % of a step of {added / 0.002 * 1e3:.0f} ms"
         )
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20)))
+    rows = torch.randn(64, 64)
+    _looks("steps of PyTorch", lambda: model(rows).sum().backward())
+    _looks("a loop of Python", lambda: sum(number * number for number in range(1000)))
     _print_notes()
 
 
@@ -81,6 +88,33 @@ def _least(act: Callable[[], object]) -> float:
             act()
         times.append((time.process_time() - began) / NUM_CALLS * 1e6)
     return min(times)
+
+
+def _looks(what: str, work: Callable[[], object]) -> None:
+    """Print the processor time that looks add to the same work, as a part of a core."""
+    page = os.memfd_create("page")
+    os.ftruncate(page, PAGE_BYTES)
+    sampler = Sampler(page)
+    sampler.begin()
+    began, number = time.monotonic(), 0
+    while time.monotonic() - began < TURN_SECONDS:
+        work()
+        number += 1
+    differences = []
+    for turn in range(2 * LOOK_TURNS):
+        sampler._stop()
+        if turn % 2:
+            sampler.resume()
+        began, used = time.monotonic(), time.process_time()
+        for _ in range(number):
+            work()
+        share = (time.process_time() - used) / TURN_SECONDS
+        differences.append(share if turn % 2 else -share)
+    added = [without + looked for without, looked in zip(differences[::2], differences[1::2], strict=True)]
+    spread = 1.96 * 1.25 * statistics.stdev(added) / math.sqrt(LOOK_TURNS)
+    print(f"{what}: looks add {statistics.median(added):+.2%} ± {spread:.2%} of a core")
+    sampler._end()
+    os.close(page)
 
 
 def _turn(loader: DataLoader[tuple[torch.Tensor, ...]], model: torch.nn.Module, optimizer: torch.optim.SGD) -> float:

@@ -33,7 +33,7 @@ from benchmarks import rows_survive_slurm as in_slurm
 from benchmarks.disturbed import Pause, disturb, kill_supervisor
 from benchmarks.figures import Figure, Row, Spread, at_most, circumstances, markdown
 from benchmarks.meter import PROGRAMS, BenchmarkError, clean_environ
-from echelon.orders import rehearsal
+from echelon.orders import codec, rehearsal
 from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 
 NUM_RANKS, EVERY = 4, 20
@@ -79,7 +79,7 @@ def _rank(num_rounds: int, chance: random.Random) -> Row:
 
 def _echelon(rank: int, step: int) -> Pause | None:
     line = ["-m", "echelon", "run", "-n", str(NUM_RANKS), "--scale", "data", "--checkpoint-every", f"{EVERY}steps"]
-    fault = {rehearsal.VARIABLE: rehearsal.variable(Rehearsal(Fault(KILL_RANK, rank, step)))}
+    fault = {rehearsal.VARIABLE: codec.write(Rehearsal(Fault(KILL_RANK, rank, step)))}
     return disturb([sys.executable, *line, os.path.join(PROGRAMS, "survive_plain.py")], more=fault)
 
 

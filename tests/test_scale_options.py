@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import warm
 
 from echelon.cli import options, run
 from echelon.errors import UsageError
+from echelon.orders import bench, checkpoint, codec, profile, records, rehearsal
 from echelon.orders.scale import DEFAULT, ScaleOptions
 
 WORDS = (
@@ -26,6 +28,29 @@ def test_options_travel(words: str) -> None:
     assert ScaleOptions.from_json(chosen.to_json()) == chosen
     assert " ".join(chosen.written()) == words
     assert (chosen == DEFAULT) == (not words)
+
+
+ORDERS = (
+    (bench, bench.BenchOrder("/tmp/bench", steps=3)),
+    (checkpoint, checkpoint.CheckpointOrder("/run/checkpoints", seconds=600.0, resumes=True)),
+    (profile, profile.ProfileOrder(((0, 3), (8, 8)), 10, 15)),
+    (records, records.RecordOrder("/tmp/record", 50, is_nudged=True)),
+    (rehearsal, rehearsal.Rehearsal(rehearsal.Fault(rehearsal.KILL_RANK, rank=1, step=7), pace=0.5)),
+    (rehearsal, rehearsal.Rehearsal()),
+)
+
+
+@pytest.mark.parametrize(("room", "order"), ORDERS)
+def test_orders_travel(room: Any, order: Any) -> None:
+    """A rank reads what was written, with tuples and orders inside of it; without the variable there is none."""
+    assert room.read({room.VARIABLE: codec.write(order)}) == order
+    assert room.read({}) is None
+
+
+def test_wrong_order_is_refused() -> None:
+    """A name that an order does not have is an error of its variable."""
+    with pytest.raises(UsageError, match="ECHELON_BENCH: there is no option 'stepps'; the options are folder, steps,"):
+        bench.read({bench.VARIABLE: '{"folder": "/tmp", "stepps": 3}'})
 
 
 @pytest.mark.parametrize(

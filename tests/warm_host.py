@@ -6,6 +6,7 @@ session and signals, and they run the code that they always run. Only the start 
 
 import atexit
 import builtins
+import gc
 import importlib
 import io
 import itertools
@@ -122,6 +123,7 @@ def become(words: Sequence[str], environ: Mapping[str, str], outputs: Sequence[i
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             if descriptor > 2 and descriptor != kept:
                 _close(descriptor)
+        gc.freeze()  # what the parent left would close, when it is collected, descriptors that are others here
         wanted = dict(environ)  # it may be os.environ itself
         os.environ.clear()
         os.environ.update(wanted)

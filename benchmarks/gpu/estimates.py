@@ -19,6 +19,7 @@ from echelon.estimate.layout import Layout
 from echelon.estimate.verdict import judge
 from echelon.host import Host
 from echelon.launch import fit
+from echelon.orders.trace import TraceOrder
 
 PEAKS = Path(__file__).with_name("peaks.jsonl")
 H200 = Device(chip="H200", memory_bytes=141 << 30)
@@ -33,7 +34,7 @@ def main(names: list[str]) -> None:
         words = [row["model"], "--batch", str(row["batch"]), "--precision", row["precision"]]
         words += ["--optimizer", row["optimizer"], *(["--checkpointing"] if row["checkpointing"] else [])]
         try:
-            traced = fit.trace(fit.TraceQuestion(target=str(PROGRAM), arguments=tuple(words)), Host())
+            traced = fit.trace(TraceOrder(target=str(PROGRAM), arguments=tuple(words)), Host())
         except EchelonError as error:
             print(f"{' '.join(words)}: left out: {error.message}", file=sys.stderr)
             continue

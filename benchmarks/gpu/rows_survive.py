@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu.bench import PROGRAMS, ROOT, Bench, Done
 from benchmarks.gpu.row import FAILED, LOOSE, MOST_SHOWN, RELATIVE, SHOWN, Row, Seen, failed, ranks
-from echelon.orders import rehearsal
+from echelon.orders import codec, rehearsal
 from echelon.orders.checkpoint import MEMORY
 from echelon.orders.rehearsal import FREEZE_RANK, KILL_RANK, Fault, Rehearsal
 
@@ -153,7 +153,7 @@ def _fault(kind: str, step: int) -> Mapping[str, str]:
 
 
 def _order(order: Rehearsal) -> Mapping[str, str]:
-    return {rehearsal.VARIABLE: rehearsal.variable(order)}
+    return {rehearsal.VARIABLE: codec.write(order)}
 
 
 ROWS = (

@@ -15,6 +15,7 @@ from tests.train.strategies import ranks
 from echelon.checkpoint import host_memory, shards
 from echelon.checkpoint.saver import Saver
 from echelon.checkpoint.store import Checkpoint, CheckpointStore
+from echelon.environment import memory_left
 
 
 def make(folder: Path, **settings: Any) -> tuple[Saver, list[str]]:
@@ -92,14 +93,14 @@ def test_available_memory(tmp_path: Path) -> None:
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/job/step\n")
     groups = tmp_path / "cgroup"
     (groups / "job" / "step").mkdir(parents=True)
-    assert host_memory.available_bytes(str(tmp_path / "proc"), str(groups)) == 5000 << 10
+    assert memory_left.available_bytes(str(tmp_path / "proc"), str(groups)) == 5000 << 10
     (groups / "job" / "step" / "memory.max").write_text("max\n")
     (groups / "job" / "step" / "memory.current").write_text("100\n")
     (groups / "job" / "memory.max").write_text("3000\n")
     (groups / "job" / "memory.current").write_text("2000\n")
     (groups / "job" / "memory.stat").write_text("anon 1500\ninactive_file 400\n")
-    assert host_memory.available_bytes(str(tmp_path / "proc"), str(groups)) == 1400
-    assert host_memory.available_bytes() > 1 << 20
+    assert memory_left.available_bytes(str(tmp_path / "proc"), str(groups)) == 1400
+    assert memory_left.available_bytes() > 1 << 20
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.tiers import pick
 
-from echelon.orders import rehearsal
+from echelon.orders import codec, rehearsal
 from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 
 from . import same
@@ -37,7 +37,7 @@ class Moment:
         self.rank = chance.randrange(self.before)
 
     def fault(self) -> dict[str, str]:
-        return {rehearsal.VARIABLE: rehearsal.variable(Rehearsal(Fault(KILL_RANK, self.rank, self.step)))}
+        return {rehearsal.VARIABLE: codec.write(Rehearsal(Fault(KILL_RANK, self.rank, self.step)))}
 
 
 def killed_and_resumed(name: str, folder: Path) -> tuple[Done, Done]:

@@ -21,7 +21,7 @@ from echelon.estimate.log import EventLog, read
 PROGRAMS = Path(__file__).parent / "ranks"
 PARTS = 0.02
 LAYOUTS: list[dict[str, Any]] = [
-    {"replicate": 2},
+    {"replicate": 2, "checkpointing": True},
     {"shard": 2},
     {"shard": 2, "reshard": "never"},
     {"tensor": 2, "checkpointing": True},
@@ -29,7 +29,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"replicate": 2, "shard": 2},
 ]
 MORE: list[dict[str, Any]] = [
-    {"replicate": 2, "accumulation": 2},
+    {"replicate": 2, "accumulation": 2, "checkpointing": True},
     {"shard": 2, "reshard": "after-backward"},
     {"shard": 2, "checkpointing": True},
     {"tensor": 2},
@@ -39,7 +39,7 @@ MORE: list[dict[str, Any]] = [
     {"pipeline": 2, "accumulation": 2, "tensor": 2},
     {"tensor": 2, "shard": 4},
     {"tensor": 4},
-    {"replicate": 4},
+    {"replicate": 4, "checkpointing": True},
     {"shard": 4, "reshard": "never"},
     {"shard": 8},
     {"replicate": 4, "shard": 2},

@@ -121,7 +121,8 @@ def by_hand() -> EventLog:
 
 KEPT = [
     (Layout(), {"parameter": 260, "gradient": 260, "state": 520}),
-    (Layout(replicate=2), {"parameter": 260, "gradient": 260, "state": 520}),
+    (Layout(replicate=2), {"parameter": 260, "gradient": 520, "state": 520}),  # DDP's buckets beside them
+    (Layout(replicate=2, checkpointing=True), {"parameter": 260, "gradient": 260, "state": 520}),
     (Layout(shard=2, reshard="never"), {"parameter": 260, "gradient": 260, "state": 320}),
     (Layout(shard=2, reshard="after-backward"), {"parameter": 130, "gradient": 130, "state": 260}),
     (Layout(shard=2), {"parameter": 130, "gradient": 130, "state": 260}),
@@ -203,9 +204,10 @@ def test_accumulation_adds_to_the_first_gradients() -> None:
     assert between_steps(log) == {"parameter": 260, "gradient": 260, "state": 520}
 
 
-def test_data_parallel_accumulation_has_gradients_twice() -> None:
-    """Under no_sync gradients lie beside the buckets, until the last backward copies them."""
-    log = strategies.rank_log(by_hand(), Layout(replicate=2, accumulation=2))
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_data_parallel_accumulation_has_gradients_twice(checkpointing: bool) -> None:
+    """Gradients lie beside the buckets: always, or under no_sync until the last backward copies them."""
+    log = strategies.rank_log(by_hand(), Layout(replicate=2, accumulation=2, checkpointing=checkpointing))
     second = list(log.events).index("forward", timeline.last_step(log.events))
     assert parts_at(log, second)["gradient"] == 2 * 260
 

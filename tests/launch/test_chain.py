@@ -20,6 +20,7 @@ from echelon.jobs.settings import Chain
 from echelon.launch import runs
 from echelon.launch.prepare import prepare
 from echelon.orders.checkpoint import CheckpointOrder
+from echelon.script.reading import of_job
 from echelon.spec import Command, Job
 
 HOUR = 3600.0
@@ -59,7 +60,7 @@ def host(now: float = 1000.0, answers: dict[tuple[str, ...], Finished] | None = 
 
 def course(chain: Chain, number: int, said: list[str], now: float = 1000.0) -> ChainJob:
     a_job = with_chain(job(Path(chain.path).parent), chain, host())
-    return ChainJob(chain, a_job, replace(prepare(a_job), job_id=str(number)), host(now), said.append)
+    return ChainJob(chain, of_job(a_job), replace(prepare(a_job), job_id=str(number)), host(now), said.append)
 
 
 def ends(chain: Chain, cause: str, exit_code: int, step: int = -1) -> Callable[[], int]:

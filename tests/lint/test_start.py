@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from echelon.cli.mistakes import MOST_BYTES, say_worst
-from echelon.spec import Command
+from echelon.script.reading import of_job
+from echelon.spec import Command, Job
 
 SAVES = """\
 import torch
@@ -31,7 +32,8 @@ SAID = (
 
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *, kind: str = "script", target: str = "train.py",
          scale: str = "off", run_directory: str = "") -> str:  # fmt: skip
-    say_worst(Command(kind=kind, target=target, arguments=()), scale=scale, run_directory=run_directory)  # type: ignore[arg-type]
+    reading = of_job(Job(command=Command(kind=kind, target=target)))
+    say_worst(reading, scale=scale, run_directory=run_directory)
     out, err = capsys.readouterr()
     assert out == ""
     return err
@@ -103,11 +105,12 @@ def test_a_start_reads_one_file_once(folder: Path) -> None:
     code = """
         import ast, sys
         import echelon.cli.run, echelon.launch.prepare, echelon.launch.start
+        from echelon.script.reading import Reading
         from echelon.spec import Command
         before, parses, parse = set(sys.modules), [], ast.parse
         ast.parse = lambda *words, **named: parses.append(words) or parse(*words, **named)
         from echelon.cli.mistakes import say_worst
-        say_worst(Command(kind="script", target="train.py", arguments=()))
+        say_worst(Reading(Command(kind="script", target="train.py")))
         print(len(parses), *sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]

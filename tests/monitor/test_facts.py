@@ -88,17 +88,58 @@ def test_steps_that_became_slower() -> None:
 
 
 def test_losses() -> None:
+    """One batch that is hard is no explosion; losses that stay high are."""
     course = Course()
     course.go(30, 0.05)
-    for loss in (2.3, 0.5, 0.6, 4.9, 6.0):
+    for loss in (2.3, 0.5, 0.5, 0.6, 0.4, 6.0, 0.5, 0.6):
         course.sample(loss=loss)
-    assert [(fact.kind, fact.evidence["loss"]) for fact in course.said] == [("loss explodes", 6.0)]
-    course.now += PAUSE_SECONDS + 1
-    course.sums["losses_not_finite"] = 1
-    course.sample()
-    course.go(100, 0.05)
-    assert course.kinds == ["loss explodes", "loss not finite"]
-    assert course.said[1].evidence["ranks"] == [0, 1, 2, 3]
+    assert course.said == []
+    for loss in (5.9, 6.0, 6.1):
+        course.sample(loss=loss)
+    assert [(fact.kind, fact.evidence["loss"]) for fact in course.said] == [("loss explodes", 5.9)]
+
+
+def note(rank: int, step: int, **fields: Any) -> dict[str, Any]:
+    return {"rank": rank, "kind": "not finite", "what": "loss", "step": step, "value": "nan", **fields}
+
+
+def test_first_bad_step_is_that_of_all_ranks() -> None:
+    """A rank that has only met the weights of another one is heard first, and not named; nothing waits for a minute."""
+    course = Course()
+    course.go(30, 0.05, data=0.02)
+    course.sample(notes=[note(3, 8, what="weights", value="0.5"), note(2, 9)])
+    course.go(1, 0.05)
+    course.sample(notes=[note(1, 8, weights="finite", samples=[4, 5], num_samples=70, bad_sample=5)])
+    assert course.kinds == ["bound by data", "value not finite"]
+    assert course.said[1].line == (
+        "step 8: the loss of rank 1 is nan; the weights were finite before; its batch: samples 4, 5 … (70 samples); "
+        "sample 5 itself has a value that is not finite"
+    )
+    course.sample(notes=[note(0, 9)])
+    course.go(10, 0.05)
+    assert course.kinds[1:] == ["value not finite"]
+
+
+def test_bad_step_whose_cause_is_unknown_is_said_after_a_pause() -> None:
+    """A device's values are read later, so that a rank with a later step may be heard first."""
+    course = Course()
+    course.sample(notes=[note(0, 9)])
+    assert course.kinds == []
+    course.go(1, 0.05)
+    course.sample(notes=[note(1, 8)])
+    course.go(1, 0.05)
+    assert [fact.evidence["rank"] for fact in course.said] == [1]
+    late = Course()
+    late.sample(notes=[note(0, 9)])
+    assert [fact.evidence["rank"] for fact in late.facts.rest()] == [0]
+
+
+def test_spikes_are_few() -> None:
+    course = Course()
+    for step in range(9):
+        course.sample(notes=[note(0, step, kind="spike", value="9", usual=0.5)])
+    assert course.kinds == ["spike"] * 3
+    assert course.said[0].line == "step 0: the loss of rank 0 is 9; the median of those before is 0.5"
 
 
 def test_one_line_a_minute() -> None:

@@ -402,7 +402,7 @@ def test_what_steps_were_made_of(tmp_path: Path) -> None:
     run.samples((2.0, 0, 1))
     training = run.account().training
     assert training is not None
-    assert training.parts == {"data": 2.5, "backward": 3.0, "communication": 0.75, "forward, all else": 2.75}
+    assert training.parts == {"data": 2.5, "backward": 3.0, "communication": 0.75, "other lines": 2.75}
     assert training.samples_per_second == pytest.approx(180 / 9)
     assert (training.tokens_per_second, training.last_loss, training.compile_seconds) == (None, 0.5, None)
     assert (training.peak_allocated_bytes, training.peak_resident_bytes) == (1 << 30, 6 << 30)

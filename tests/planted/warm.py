@@ -58,7 +58,7 @@ class Ranks:
             said = self._wait(timeout)
             if not self.returncode or b"EADDRINUSE" not in said:
                 break
-            for left in Path(variables["ECHELON_RECORD"]).iterdir():
+            for left in Path(json.loads(variables["ECHELON_RECORD"])["folder"]).iterdir():
                 left.unlink()
         return said, None
 

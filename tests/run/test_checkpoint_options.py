@@ -10,6 +10,7 @@ from echelon.cli import run_options
 from echelon.errors import UsageError
 from echelon.jobs import settings
 from echelon.orders.checkpoint import CheckpointOrder
+from echelon.script.reading import of_job
 from echelon.spec import Command, Job
 
 
@@ -99,6 +100,6 @@ def test_files_that_were_edited_since_are_named(tmp_path: Path, monkeypatch: pyt
             command=Command(kind="script", target="train.py"),
             checkpoints=CheckpointOrder(str(folder), steps=5, resumes=resumes),
         )
-        settings.note_edits(job, str(folder), str(tmp_path), said.append)
+        settings.note_edits(job, of_job(job), str(folder), str(tmp_path), said.append)
     assert len(said) == 1
     assert said[0].startswith("note: train.py was edited since the run that is continued")

@@ -207,7 +207,7 @@ def test_a_long_file_is_read_line_by_line(tmp_path: Path) -> None:
     """10 MB of script keep their plain imports, and the report says what was not read."""
     text = b"import torch, numpy as np\nfrom json import (\n  loads)\nx = [" + b"1, " * 3_500_000 + b"]\n"
     (tmp_path / "train.py").write_bytes(text)
-    found = read_imports(Script(kind="file", path=str(tmp_path / "train.py"), folder=str(tmp_path)))
+    found = read_imports(Script(kind="file", path=str(tmp_path / "train.py"), folder=str(tmp_path), content=text))
     assert found.preload == ("torch", "numpy", "json")
     reason = "more than 512 KiB of source: only imports at the start of a line were read"
     assert found.skipped == ((str(tmp_path / "train.py"), reason),)
@@ -244,7 +244,8 @@ def test_the_standard_library_is_read_without_an_error(tmp_path: Path) -> None:
         files += [os.path.join(folder, name) for name in names if name.endswith(".py")]
     assert len(files) > 500
     for path in some(sorted(files), 8):
-        found = read_imports(Script(kind="file", path=path, folder=str(tmp_path)))
+        content = Path(path).read_bytes()
+        found = read_imports(Script(kind="file", path=path, folder=str(tmp_path), content=content))
         assert "" not in found.preload
 
 
@@ -258,8 +259,8 @@ def test_source_cut_and_spoiled_anywhere_is_read_without_an_error(
 ) -> None:
     """Half a file, or one with stray bytes in it, gives what can be read and never raises."""
     path = tmp_path_factory.getbasetemp() / "spoiled.py"
-    path.write_bytes(source[:start] + noise + source[end:])
-    found = read_imports(Script(kind="file", path=str(path), folder=os.path.dirname(path)))
+    content = source[:start] + noise + source[end:]
+    found = read_imports(Script(kind="file", path=str(path), folder=os.path.dirname(path), content=content))
     assert isinstance(found.preload, tuple)
 
 

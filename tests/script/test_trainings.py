@@ -9,9 +9,10 @@ import pytest
 
 from echelon.launch import prepare
 from echelon.script import distributes
-from echelon.script.find import resolve
-from echelon.script.imports import Imports, read_imports
+from echelon.script.reading import Reading
 from echelon.spec import Command, Job
+
+COMMAND = Command(kind="script", target="train.py")
 
 HEAD = "import torch\nfrom torch import nn\nnet = nn.Linear(4, 1)\n"
 OPTIMIZED = {
@@ -101,14 +102,14 @@ NO_TRAININGS = {
 }
 
 
-def read(folder: Path, text: str) -> Imports:
+def read(folder: Path, text: str) -> Reading:
     (folder / "train.py").write_text(HEAD + textwrap.dedent(text))
     library = sysconfig.get_path("stdlib")
-    return read_imports(resolve("train.py", module=False, cwd=str(folder), search_path=(str(folder), library)))
+    return Reading(COMMAND, cwd=str(folder), search_path=(str(folder), library))
 
 
-def decide(imports: Imports) -> prepare.Decision:
-    return prepare.decide(Job(command=Command(kind="script", target="train.py")), imports, lambda: imports)
+def decide(reading: Reading) -> prepare.Decision:
+    return prepare.decide(Job(command=COMMAND), reading)
 
 
 @pytest.mark.parametrize("name", OPTIMIZED)
@@ -137,6 +138,6 @@ def test_script_without_pytorch_trains_nothing(tmp_path: Path) -> None:
     """Its loops are no business of echelon."""
     text = "import numpy as np\nfor x, y in loader:\n    w -= 0.1 * x.T @ (x @ w - y)\n    optimizer.step()\n"
     (tmp_path / "train.py").write_text(text)
-    imports = read_imports(resolve("train.py", module=False, cwd=os.fspath(tmp_path), search_path=()))
+    imports = Reading(COMMAND, cwd=os.fspath(tmp_path), search_path=()).imports
     assert not distributes.trains(imports)
     assert not distributes.update_by_hand(imports)

@@ -176,12 +176,13 @@ def test_copies_of_one_training(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "train.py").write_text("#!/usr/bin/env python\n" + TRAIN)
     (tmp_path / "job.sh").write_text("export A=1\nnumactl -l python \\\n  train.py  # all of it\n")
     command = Command(kind="program", target=words[0], arguments=words[1:])
+    started = own_starts.python_scripts(command, str(tmp_path))
     with pytest.raises(UsageError) as caught:
-        own_starts.refuse_repeated_training(command, 1, 2, cwd=str(tmp_path), search_path=[str(tmp_path)])
+        own_starts.refuse_repeated_training(started, 1, 2)
     assert "each of the 2 ranks would train all of " in caught.value.message
     assert "echelon run -n 2 " in caught.value.hint
     assert "train" in caught.value.hint
-    own_starts.refuse_repeated_training(command, 1, 1, cwd=str(tmp_path), search_path=[str(tmp_path)])
+    own_starts.refuse_repeated_training(started, 1, 1)
 
 
 @pytest.mark.parametrize("options", [("-n", "2"), ("-n", "2", "--scale", "off")], ids=["refused", "as-it-is"])

@@ -19,7 +19,9 @@ from tests.train.compositions import ENDINGS, FREE, LOSSES, MODELS, ODD, Composi
 from tests.train.strategies import ranks
 
 SIZES = (2, 3)
-NUM_COMPOSITIONS = pick(60, all=500, soak=8000)
+NUM_COMPOSITIONS = pick(60, all=500, soak=3000)
+PROGRESS = 250
+"""After so many results a line says how far it is: the soak takes an hour and more."""
 LEAST_COMPUTED = 2 / 3
 TOLERANCE = 1e-7
 
@@ -137,6 +139,10 @@ def test_compositions_are_those_of_one_device(worlds: Worlds) -> None:
         results = worlds.train(composition)
         for size in SIZES:
             _compare(composition, expected, [results[f"{size}-{rank}"] for rank in range(size)], worlds.outcomes)
+        if worlds.outcomes.total() % PROGRESS == 0:
+            sys.stderr.write(
+                f"\n{worlds.outcomes.total()} results, none wrong: {worlds.outcomes['computed']} computed\n"
+            )
 
     check()
     computed, refused = worlds.outcomes.pop("computed"), worlds.outcomes.total()

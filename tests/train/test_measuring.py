@@ -182,9 +182,10 @@ def test_wait_for_a_rank_that_holds_a_part_of_the_model(tmp_path: Path, way: str
 
 
 def test_loss_that_is_no_number(tmp_path: Path) -> None:
-    script = SCRIPT.replace("END", "time.sleep(1.1)").replace("loss.backward()", "loss = loss * 1e60; loss.backward()")
-    (measures,) = measured(tmp_path, script.replace("range(2)", "range(1)"))[0]
-    assert measures["losses_not_finite"] >= 2
+    """Each loss counts, however short the steps are."""
+    script = SCRIPT.replace("END", "").replace("loss.backward()", "loss = loss * 1e60; loss.backward()")
+    (measures,) = measured(tmp_path, script)[0]
+    assert measures["losses_not_finite"] == 8
     assert "loss" not in measures
 
 
@@ -361,7 +362,8 @@ def test_captured_graph_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans.devices, "is_capturing", lambda: True)
     measures.spans._now = spans.on_device
     assert not measures.spans.may_measure()
-    measures.loss.went_backward(torch.tensor(1.0))
+    monkeypatch.setattr(spans.devices, "is_accelerator", lambda _: True)
+    measures.bad_steps.note("loss", torch.tensor(1.0))
     measures.step()
     assert written == []
-    assert measures.loss._total is None
+    assert measures.bad_steps._open == []

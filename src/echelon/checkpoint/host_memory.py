@@ -1,6 +1,5 @@
-"""Copies of tensors in the memory of the host, how much of it a copy needs, and how much there is."""
+"""Copies of tensors in the memory of the host, and how much of it a copy needs."""
 
-import os
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,7 +10,6 @@ BLOCK_BYTES = 64 << 20
 """PyTorch rounds pinned memory up to a power of two, so that one large block would waste up to half."""
 SHARE_OF_AVAILABLE = 0.9
 """The rest is for what the training itself allocates while the checkpoint is written."""
-_NO_LIMIT = 1 << 60
 
 
 def needed_bytes(num_bytes: int) -> int:
@@ -22,14 +20,6 @@ def needed_bytes(num_bytes: int) -> int:
     """
     rest = num_bytes % BLOCK_BYTES
     return num_bytes if rest == 0 else num_bytes - rest + _block_bytes(rest)
-
-
-def available_bytes(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
-    """Return the memory that this process may still take: of the machine, and of the cgroup of its job."""
-    rows = _rows(os.path.join(proc, "meminfo"))
-    machine = next((int(row.split()[1]) << 10 for row in rows if row.startswith("MemAvailable:")), _NO_LIMIT)
-    limits = [_left_in(folder) for folder in _cgroup_folders(proc, cgroups)]
-    return max(0, min([machine, *limits]))
 
 
 class HostCopies:
@@ -95,50 +85,3 @@ def _block_bytes(num_bytes: int) -> int:
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return safetensors.plain(tensor).contiguous().reshape(-1).view(torch.uint8)
-
-
-def _rows(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
-
-
-def _cgroup_folders(proc: str, cgroups: str) -> Iterator[str]:
-    """Yield the folders of this process's cgroup and of all above it, of version 2 or 1."""
-    for row in _rows(os.path.join(proc, "self", "cgroup")):
-        _, controllers, path = (*row.split(":", 2), "", "")[:3]
-        if controllers not in ("", "memory"):
-            continue
-        root = os.path.join(cgroups, controllers)
-        inner = path.strip("/")
-        while True:
-            yield os.path.join(root, inner)
-            if not inner:
-                break
-            inner = os.path.dirname(inner)
-
-
-def _left_in(folder: str) -> int:
-    """Return what is left of a cgroup's limit; memory of files that the kernel can drop counts as left."""
-    limit, used = (
-        _number(folder, "memory.max", "memory.limit_in_bytes"),
-        _number(folder, "memory.current", "memory.usage_in_bytes"),
-    )
-    if limit is None or used is None:
-        return _NO_LIMIT
-    rows = [row.split() for row in _rows(os.path.join(folder, "memory.stat"))]
-    dropped = [int(row[1]) for row in rows if len(row) == 2 and row[0] in ("inactive_file", "total_inactive_file")]
-    return limit - used + max(dropped, default=0)
-
-
-def _number(folder: str, *names: str) -> int | None:
-    for name in names:
-        rows = _rows(os.path.join(folder, name))
-        if rows:
-            try:
-                return int(rows[0])
-            except ValueError:
-                return None  # "max": there is no limit
-    return None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..environment import memory_left
 from ..pytorch import distributed
 from . import exchange, host_memory, safetensors, shards, tensors_file
 from .errors import CheckpointError
@@ -81,7 +82,7 @@ class Saver:
         store: Any = None,
         say: Callable[[str], None] = print,
         *,
-        available_bytes: Callable[[], int] = host_memory.available_bytes,
+        available_bytes: Callable[[], int] = memory_left.available_bytes,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.published: Checkpoint | None = None

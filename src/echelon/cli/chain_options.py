@@ -14,6 +14,7 @@ from echelon.spec import Job
 
 if TYPE_CHECKING:
     from echelon.jobs.submit import BatchScript, ChainWish
+    from echelon.script.reading import Reading
 
 UNTIL_DONE = "until-done"
 MOST_JOBS = 1000
@@ -34,7 +35,7 @@ _NOT_IN_CHAIN = {
 }
 
 
-def read(values: Mapping[str, str], job: Job) -> ChainWish | None:
+def read(values: Mapping[str, str], job: Job, reading: Reading | None) -> ChainWish | None:
     """Return the chain that is asked for; None without --chain. Raise UsageError for a contradiction."""
     if "chain" not in values:
         for key in ("max_hours", "resume_anyway"):
@@ -50,9 +51,9 @@ def read(values: Mapping[str, str], job: Job) -> ChainWish | None:
     num_jobs = _num_jobs(values["chain"])
     max_seconds = _max_hours(values, num_jobs) * 3600.0
     if job.checkpoints is None:
-        _refuse_without_checkpoints(job, values["chain"])
+        _refuse_without_checkpoints(job, reading, values["chain"])
     elif "resume" in values and "resume_anyway" not in values:
-        _refuse_edited(values["resume"], job)
+        _refuse_edited(values["resume"], reading)
     return ChainWish(num_jobs=num_jobs, max_seconds=max_seconds, resumes_anyway="resume_anyway" in values)
 
 
@@ -83,14 +84,11 @@ def _max_hours(values: Mapping[str, str], num_jobs: int) -> float:
     return float(text)
 
 
-def _refuse_without_checkpoints(job: Job, chain: str) -> None:
+def _refuse_without_checkpoints(job: Job, reading: Reading | None, chain: str) -> None:
     """Refuse a script that echelon scales, and that would begin at its first step in each job."""
-    from functools import partial
-
     from echelon.launch import prepare
-    from echelon.launch.prepare import imports_of
 
-    if prepare.decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
+    if prepare.decide(job, reading).how == "off":
         return  # a script that distributes itself saves and continues by itself
     raise UsageError(
         f"each job of the chain would begin {job.command.target} at its first step: --checkpoint-every is missing",
@@ -98,13 +96,13 @@ def _refuse_without_checkpoints(job: Job, chain: str) -> None:
     )
 
 
-def _refuse_edited(name: str, job: Job) -> None:
+def _refuse_edited(name: str, reading: Reading | None) -> None:
     """Refuse to go on with the training of a chain whose script was edited since."""
     from echelon.jobs import settings
     from echelon.jobs.history import History
     from echelon.launch.runs import find
 
-    edited = settings.differences(History(find(name)).sources, settings.hashes(job, os.getcwd()))
+    edited = settings.differences(History(find(name)).sources, settings.hashes(reading, os.getcwd()))
     if edited:
         raise UsageError(
             f"--resume {name}: {settings.listed(edited)} since the last job of that chain, "

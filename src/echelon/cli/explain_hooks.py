@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -74,14 +73,16 @@ def _decided(job: Job) -> _Asked:
     """Return how a script is scaled, or why it is not."""
     from echelon.launch import prepare
     from echelon.script import distributes
+    from echelon.script.reading import of_job
 
-    plan = prepare.prepare(job)
+    reading = of_job(job)
+    plan = prepare.prepare(job, reading=reading)
     target = job.command.target
     if plan.scale_options is not None:
         return _Asked(options=plan.scale_options)
-    if job.command.kind == "program":
+    if reading is None:
         return _Asked(why_not=f"{target} is a program, which echelon starts as it is")
-    if distributes.how(prepare.imports_of(job.command, os.getcwd())) == "it imports echelon":
+    if distributes.how(reading.imports) == "it imports echelon":
         return _Asked(is_explicit=True)
     no_reason = "--scale off" if job.scale == "off" else f"{target} {distributes.NEEDS}"
     return _Asked(why_unscaled=plan.scale_why or no_reason)

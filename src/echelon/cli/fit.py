@@ -16,12 +16,12 @@ from echelon.cli.talk import print_help, say
 from echelon.errors import UsageError
 from echelon.estimate import remembered_memory, trainings
 from echelon.machines import kept_rows
+from echelon.orders.trace import CONFIG, FUNCTION, MODULE, SCRIPT, TraceOrder
 
 if TYPE_CHECKING:
     from echelon.estimate.verdict import FitVerdict
     from echelon.host import Host
-    from echelon.launch.fit import TracedTraining, TraceQuestion
-
+    from echelon.launch.fit import TracedTraining
 
 OPTIMIZERS = ("adamw", "adam", "momentum", "sgd")
 OF_TRACE: tuple[Option, ...] = (
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
     say(f"tracing {asked.target} up to its second step; nothing is computed or written")
     traced = fit.trace(asked, host, say)
     answer = fit_answer.FitAnswer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
-    if asked.kind == fit.SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
+    if asked.kind == SCRIPT and len(chosen) == 1:  # of many devices, nobody knows on which it will run
         keep(asked, traced, answer.verdicts, host)
     if files:
         from echelon.estimate import timeline
@@ -134,10 +134,8 @@ def _files(values: Mapping[str, str]) -> tuple[str, ...]:
     return plots.paths(values["plot"], usual="memory")
 
 
-def question(scanned: Scanned, values: Mapping[str, str]) -> TraceQuestion:
+def question(scanned: Scanned, values: Mapping[str, str]) -> TraceOrder:
     """Return what to trace; UsageError for options that contradict each other."""
-    from echelon.launch.fit import FUNCTION, MODULE, SCRIPT, TraceQuestion
-
     common: dict[str, Any] = {
         "device": "cpu" if "cpu" in values else "gpu",
         "assumed": dict(map(_assumed, scanned.values.get("assume", ()))),
@@ -157,12 +155,10 @@ def question(scanned: Scanned, values: Mapping[str, str]) -> TraceQuestion:
         raise UsageError(
             f"{target} is not a file", hint="echelon fit train.py   or a function: echelon fit module:function"
         )
-    return TraceQuestion(target=target, kind=kind, arguments=tuple(rest), **common)
+    return TraceOrder(target=target, kind=kind, arguments=tuple(rest), **common)
 
 
-def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str, Any]) -> TraceQuestion:
-    from echelon.launch.fit import CONFIG, TraceQuestion
-
+def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str, Any]) -> TraceOrder:
     path = values["config"]
     if scanned.rest:
         raise UsageError(
@@ -170,7 +166,7 @@ def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str,
         )
     if not os.path.isfile(path):
         raise UsageError(f"--config {path or repr('')}: there is no such file", hint="--config config.json")
-    return TraceQuestion(
+    return TraceOrder(
         target=path,
         kind=CONFIG,
         rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
@@ -197,7 +193,7 @@ def _assumed(text: str) -> tuple[str, float]:
     raise UsageError(f"--assume {text or repr('')}: give a line and a number", hint="--assume train.py:31=0.5")
 
 
-def keep(question: TraceQuestion, traced: TracedTraining, verdicts: Iterable[FitVerdict], host: Host) -> None:
+def keep(question: TraceOrder, traced: TracedTraining, verdicts: Iterable[FitVerdict], host: Host) -> None:
     """Keep the prediction for each way in which `echelon run` trains the script, as it is, with its own batch."""
     rows = []
     for verdict in verdicts:

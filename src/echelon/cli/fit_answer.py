@@ -15,7 +15,8 @@ from echelon.estimate import advice, choice, verdict
 from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, FitVerdict, LargestBatch
-from echelon.launch.fit import TracedTraining, TraceQuestion
+from echelon.launch.fit import TracedTraining
+from echelon.orders.trace import TraceOrder
 from echelon.units import aligned, counted, duration, size
 
 MOST_MODULES = 5
@@ -38,7 +39,7 @@ class FitAnswer:
     """The judgement of a traced training on devices."""
 
     def __init__(
-        self, question: TraceQuestion, traced: TracedTraining, targets: Sequence[Target], *, num_ranks: int, rows: int
+        self, question: TraceOrder, traced: TracedTraining, targets: Sequence[Target], *, num_ranks: int, rows: int
     ) -> None:
         self._question = question
         self._traced = traced

@@ -74,6 +74,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--sync-bn",), help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
     Option(names=("--same-random",), help="scaled: also draw the expensive random numbers as on one device", trains=True),
     Option(names=("--exact",), value="V", help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
+    Option(names=("--watch-bits",), help="scaled: compare the bits of weights, gradients and states on all ranks (on with --exact)", trains=True),
     Option(names=("--per-device-batch",), help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
     Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, help="scale the learning rate with this batch: linear or sqrt", trains=True),
     Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone; average the weights every H steps", trains=True),
@@ -138,7 +139,7 @@ OPTIONS: tuple[Option, ...] = (
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
     ("scaling of a script for one device", (
-        "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "sync_every",
+        "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "watch_bits", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb", "explain_hooks")),
     ("limits, checkpoints and restarts", (
         "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "check", "exclude_bad")),

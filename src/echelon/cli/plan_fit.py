@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from echelon.estimate.choice import Choice
     from echelon.estimate.layout import Layout
     from echelon.host import Host
-    from echelon.launch.fit import TracedTraining, TraceQuestion
+    from echelon.launch.fit import TracedTraining
+    from echelon.orders.trace import TraceOrder
     from echelon.plan.candidates import PartitionCandidate
     from echelon.plan.memory import DeviceGroup
     from echelon.spec import Booking
@@ -33,7 +34,7 @@ OPTIONS: tuple[Option, ...] = (
 _OF_FORMULA = ("parameters", "dtype", "optimizer")
 
 
-def read_question(scanned: Scanned) -> TraceQuestion | None:
+def read_question(scanned: Scanned) -> TraceOrder | None:
     """Return what to trace, None without --fit; raise UsageError for options that contradict it."""
     from echelon.cli.fit import question
 
@@ -55,7 +56,7 @@ def read_question(scanned: Scanned) -> TraceQuestion | None:
 
 
 def answer(
-    question: TraceQuestion,
+    question: TraceOrder,
     booking: Booking,
     chosen: PartitionCandidate,
     values: Mapping[str, str],
@@ -93,7 +94,7 @@ class PlanAnswer:
 
     def __init__(
         self,
-        question: TraceQuestion,
+        question: TraceOrder,
         traced: TracedTraining,
         booking: Booking,
         devices: DeviceGroup,

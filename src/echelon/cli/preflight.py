@@ -155,7 +155,7 @@ class _Judge:
 
     def look(self, line: dict[str, Any]) -> NodeFinding | None:
         """Take a line of samples.jsonl; return what is to be said now."""
-        if not {"measures", "loss", "load", "host"} & line.keys():
+        if not {"measures", "loss", "load", "host", "notes"} & line.keys():
             return None
         if self._facts is None:
             from echelon.monitor.facts import SampleFacts

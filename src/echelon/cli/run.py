@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli import run_options
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from echelon.host import Host
     from echelon.jobs.settings import Chain
+    from echelon.script.reading import Reading
 
 MAX_RANKS = 1 << 20
 
@@ -79,8 +79,10 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
     from echelon.host import Host
     from echelon.jobs import settings
     from echelon.launch.prepare import prepare
+    from echelon.script.reading import of_job
 
-    refuse_unread(job.command)
+    reading = of_job(job)
+    refuse_unread(reading)
     host, chain = Host(), settings.read(job.run_directory)
     if chain is not None:
         from echelon.jobs.course import with_chain
@@ -88,7 +90,7 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         job = with_chain(job, chain, host)
     if job.scale == AUTO_FIT:
         say(f"tracing {job.command.target} up to its second step, to see how it fits into memory")
-    plan = settle(prepare(job))
+    plan = settle(prepare(job, reading=reading))
     if "dry_run" in scanned.values:
         print_plan(plan, as_json="json" in scanned.values)
         return 0
@@ -96,34 +98,33 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
-    return _start(scanned, job, plan, host, chain)
+    return _start(scanned, job, reading, plan, host, chain)
 
 
-def _start(scanned: Scanned, job: Job, plan: Plan, host: Host, chain: Chain | None) -> int:
+def _start(scanned: Scanned, job: Job, reading: Reading | None, plan: Plan, host: Host, chain: Chain | None) -> int:
     """Start a run, or a job of a chain; return the exit code."""
     from echelon.jobs import settings
-    from echelon.launch import prepare as launch_prepare
-    from echelon.launch.prepare import imports_of
+    from echelon.launch.prepare import is_unshared
     from echelon.launch.start import start
     from echelon.orders.checkpoint import folder
 
     def say_mistakes() -> None:
         is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())
         if is_asked and (plan.packages or plan.own):  # a script with Python's standard library alone trains nothing
-            say_worst(job.command, scale=plan.scale, run_directory=plan.run_directory)
+            say_worst(reading, scale=plan.scale, run_directory=plan.run_directory)
         if chain is None and job.checkpoints is not None and plan.node_rank <= 0:  # a chain compares by itself
-            settings.note_edits(job, folder(plan.environ), os.getcwd(), say)
+            settings.note_edits(job, reading, folder(plan.environ), os.getcwd(), say)
 
     def begin() -> int:
         looks = look(scanned.values, plan, host)
-        is_unshared = partial(launch_prepare.is_unshared, job, plan, partial(imports_of, job.command, os.getcwd()))
-        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observer(is_unshared))
+        observed = observer(lambda: is_unshared(job, plan, reading))
+        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observed)
 
     if chain is None:
         return begin()
     from echelon.jobs.course import ChainJob
 
-    return ChainJob(chain, job, plan, host, say).run(begin)
+    return ChainJob(chain, reading, plan, host, say).run(begin)
 
 
 def read_job(scanned: Scanned) -> Job:
@@ -185,6 +186,7 @@ def _scale_options(values: dict[str, str]) -> ScaleOptions:
         checks_first_step="no_check" not in values,
         shards_evaluation="shard_eval" in values,
         syncs_batch_norm="sync_bn" in values,
+        watches_bits="watch_bits" in values,
         draws_all="same_random" in values,
         keeps_batch="per_device_batch" in values,
         learning_rate=rule,

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
 
     host = Host()
     wish, script = _prepared(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))
-    say_worst(wish.job.command)
+    say_worst(wish.reading)
     say_remarks(script.booking)
     if "dry_run" in values:
         print(script.text, end="")
@@ -102,12 +102,12 @@ def main(arguments: list[str]) -> int:
 
 def refuse(arguments: list[str], host: Host) -> None:
     """Raise UsageError where `echelon submit` would, or the run in its job, for its way to scale; write nothing."""
-    from echelon.launch.prepare import refuse_scaling
+    from echelon.launch.prepare import decide
 
     scanned = scan(arguments, OPTIONS, command="submit")
     values = {key: texts[-1] for key, texts in scanned.values.items()}
     wish, _ = _prepared(scanned, values, host, made_by="")
-    refuse_scaling(wish.job)
+    decide(wish.job, wish.reading)
 
 
 def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> tuple[Wish, BatchScript]:
@@ -118,7 +118,7 @@ def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_b
     wish = _wish(scanned, values, host, made_by=made_by)
     script = submit.prepare(wish, host)
     _refuse_booking(script.booking, wish)
-    refuse_unread(wish.job.command)
+    refuse_unread(wish.reading)
     return wish, script
 
 
@@ -154,6 +154,7 @@ def _hand_over(script: BatchScript, values: Mapping[str, str], host: Host) -> in
 def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: str) -> Wish:
     """Return the wish that the options describe; a launcher's line after `--` gives the number of ranks."""
     from echelon.jobs.submit import Wish
+    from echelon.script.reading import of_job
 
     for_run, line = with_launcher(_for_run(scanned))
     job = read_job(for_run)
@@ -165,9 +166,10 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         values = {**values, **_sizes(values, job, line)}
         if is_plain:
             _refuse_what_only_a_launcher_sets(line)
-    machine = _machine(values, host)
+    machine, reading = _machine(values, host), of_job(job)
     return Wish(
         job=job,
+        reading=reading,
         request=read_request(values, host.environ),
         machine=machine,
         successor=successor(machine, host),
@@ -180,7 +182,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
-        chain=chain_options.read(values, job),
+        chain=chain_options.read(values, job, reading),
     )
 
 

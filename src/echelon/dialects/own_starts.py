@@ -7,18 +7,14 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from echelon.environment import regular_files
 from echelon.environment.variables import RANK_NAMES
 from echelon.errors import UsageError
 from echelon.script.calls import Source
+from echelon.script.reading import Reading
 from echelon.spec import Command
-
-if TYPE_CHECKING:
-    from echelon.script.find import Script
-    from echelon.script.imports import Imports
 
 _OF_PYTORCH = (
     "torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.distributed.run.main",
@@ -103,18 +99,17 @@ _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 MOST_BYTES = 1 << 20  # the most bytes of a shell script that are read
 
 
-def refuse_repeated_training(
-    command: Command, num_nodes: int, ranks_per_node: int, *, cwd: str, search_path: list[str]
-) -> None:
-    """Raise UsageError if the ranks of a program would repeat one training and write the same files."""
+def refuse_repeated_training(scripts: Iterable[Reading], num_nodes: int, ranks_per_node: int) -> None:
+    """Raise UsageError if the ranks of a program, which starts these scripts, would repeat one training."""
     num_ranks = num_nodes * ranks_per_node
-    if command.kind != "program" or num_ranks == 1:
+    if num_ranks == 1:
         return
     subject, option = (f"each of the {num_ranks} ranks", f"-n {ranks_per_node} ") if num_ranks else ("each rank", "")
     from echelon.script import distributes
 
-    for python, _script, imports in python_scripts(command, cwd=cwd, search_path=search_path):
-        if distributes.trains(imports) and not distributes.how(imports):
+    for reading in scripts:
+        python = reading.command
+        if distributes.trains(reading.imports) and not distributes.how(reading.imports):
             words = [*(["-m"] if python.kind == "module" else []), python.target, *python.arguments]
             raise UsageError(
                 f"{subject} would train all of {python.target}, and write the same files: "
@@ -123,16 +118,17 @@ def refuse_repeated_training(
             )
 
 
-def python_scripts(command: Command, *, cwd: str, search_path: list[str]) -> Iterator[tuple[Command, Script, Imports]]:
-    """Yield the Python scripts that a program starts, as far as its command line shows."""
-    from echelon.script import find, imports
+def python_scripts(command: Command, cwd: str) -> list[Reading]:
+    """Return the Python scripts that a program starts, as far as its command line shows."""
+    readings = [Reading(python, cwd=cwd) for python in _pythons(command, cwd)]
+    return [reading for reading in readings if _is_there(reading)]
 
-    for python in _pythons(command, cwd):
-        try:
-            script = find.resolve(python.target, module=python.kind == "module", cwd=cwd, search_path=search_path)
-            yield python, script, imports.read_imports(script)
-        except UsageError:
-            continue  # a name that the shell expands, or a file inside the image
+
+def _is_there(reading: Reading) -> bool:
+    try:
+        return bool(reading.script)
+    except UsageError:
+        return False  # a name that the shell expands, or a file inside the image
 
 
 def _pythons(command: Command, cwd: str) -> list[Command]:

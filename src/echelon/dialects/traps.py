@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from echelon.dialects import horovod, installed, locks, own_starts
@@ -16,9 +16,9 @@ from echelon.dialects.ranks import Ranks
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 from echelon.host import Host
-from echelon.script.calls import UNKNOWN, Call, Source, read
-from echelon.script.find import Script
+from echelon.script.calls import UNKNOWN, Call, Source
 from echelon.script.imports import Imports
+from echelon.script.reading import Reading
 from echelon.spec import Job
 
 TRAINERS = (
@@ -31,9 +31,9 @@ NAMES_RANKS_OF_JAX = ("num_processes", "process_id", "cluster_detection_method")
 READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
-def refuse(job: Job, ranks: Ranks, script: Script, imports: Imports, environ: Mapping[str, str]) -> tuple[str, ...]:
+def refuse(job: Job, ranks: Ranks, reading: Reading, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Raise UsageError for mistakes that fail or train wrongly in every rank; return notes on possible mistakes."""
-    source = read(script)
+    source = reading.source
     if source is None:
         return ()
     environ = {**environ, **dict(job.environ)}
@@ -47,22 +47,22 @@ def refuse(job: Job, ranks: Ranks, script: Script, imports: Imports, environ: Ma
     if num_ranks:
         _refuse_numbers_of_trainer(source, ranks)
     if max(num_ranks, ranks.num_nodes) > 1:
-        _refuse_ranks_of_mpi(job, source, imports, ranks, environ)
+        _refuse_ranks_of_mpi(job, source, reading.imports, ranks, environ)
     if "tensorflow" in used and num_ranks != 1 and ranks.where != "meet":
         _refuse_set_cluster(environ, num_ranks)
     notes = _notes_of_jax(source, ranks) if "jax" in used and not job.mpi else ()
     return notes if job.container else (*notes, *locks.refuse_dead(source, ranks, environ, time.time))
 
 
-def refuse_program(job: Job, ranks: Ranks, environ: Mapping[str, str], *, cwd: str, search_path: list[str]) -> None:
+def refuse_program(job: Job, ranks: Ranks, scripts: Iterable[Reading], environ: Mapping[str, str]) -> None:
     """Raise UsageError for a program whose Python scripts need MPI, if MPI does not start it."""
     if max(ranks.num_ranks, ranks.num_nodes) == 1 or job.mpi:
         return
     environ = {**environ, **dict(job.environ)}
-    for command, script, imports in own_starts.python_scripts(job.command, cwd=cwd, search_path=search_path):
-        source = read(script)
-        if source is not None:
-            _refuse_ranks_of_mpi(replace(job, command=command), source, imports, ranks, environ)
+    for reading in scripts:
+        if reading.source is not None:
+            own = replace(job, command=reading.command)
+            _refuse_ranks_of_mpi(own, reading.source, reading.imports, ranks, environ)
 
 
 def _refuse_missing(source: Source, used: Mapping[str, int]) -> None:

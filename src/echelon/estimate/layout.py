@@ -95,6 +95,14 @@ class Layout:
         return (self.shard > 1 and self.reshard != NEVER) or (self.replicate > 1 and is_cut)
 
     @property
+    def has_bucket_views(self) -> bool:
+        """Whether gradients are views of DDP's buckets, as `run.parallelize()` asks of DDP.
+
+        Under `--scale data` they are tensors of their own: a script may keep them, or detach them in place.
+        """
+        return self.shard > 1 or self.checkpointing
+
+    @property
     def name(self) -> str:
         """The words of the strategy, and of each option that is not the default."""
         words = [self._data_name] if self.num_data > 1 else []

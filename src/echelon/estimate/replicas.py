@@ -26,20 +26,22 @@ def bucket_sizes(gradients: list[int]) -> list[int]:
     return [*buckets, held] if held else buckets
 
 
-def replicated(log: EventLog) -> EventLog:
-    """Return the log with DDP's buckets, in which gradients are views.
+def replicated(log: EventLog, *, has_views: bool) -> EventLog:
+    """Return the log with DDP's buckets; with `gradient_as_bucket_view` gradients are views of them.
 
-    A gradient is computed as a tensor of its own, copied into its bucket, and freed. Gradients of an accumulation are
-    in no bucket until the last backward of the step, as under DDP.no_sync().
+    Without it, which is PyTorch's default, a bucket is one more copy of its gradients from the first step on. With it a
+    gradient is computed as a tensor of its own, copied into its bucket, and freed. Gradients of an accumulation are in
+    no bucket until the last backward of the step, as under DDP.no_sync().
     """
-    recording = _Recording(log)
+    recording = _Recording(log, has_views)
     for position in range(len(log.events)):
         recording.take(position)
     return log.changed(tensors=recording.tensors, events=recording.events)
 
 
 class _Recording:
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, has_views: bool) -> None:
+        self._has_views = has_views
         self.tensors = list(log.tensors)
         self.events: list[Event] = []
         self._old = log.events
@@ -55,12 +57,9 @@ class _Recording:
         event = self._old[position]
         if type(event) is not int:
             self._border(event, position)
-        elif event < 0:
-            if self.tensors[-event - 1].category != "gradient":
-                self.events.append(event)
-        elif self.tensors[event].category != "gradient":
+        elif not self._has_views or self.tensors[max(event, -event - 1)].category != "gradient":
             self.events.append(event)
-        else:
+        elif event >= 0:
             self._gradient(event, is_kept(self._old, position, self.tensors))
 
     def _border(self, event: Event, position: int) -> None:

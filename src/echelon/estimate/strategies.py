@@ -117,7 +117,7 @@ def _rank(log: EventLog, layout: Layout, place: int) -> _Rank:
     if layout.is_fully_sharded:
         return _Rank(sharding.sharded(rank, layout, where), sent, host_bytes)
     if layout.num_data > 1:
-        rank = replicas.replicated(rank)
+        rank = replicas.replicated(rank, has_views=layout.has_bucket_views)
     if layout.shard > 1 and layout.reshard == NEVER:
         rank = replicas.with_states_dealt(rank, layout.shard, where)
     return _Rank(rank, sent, host_bytes)

@@ -20,6 +20,7 @@ from echelon.launch.run_directory import newest_step
 from echelon.node import order
 from echelon.orders.checkpoint import folder
 from echelon.scheduler.slurm import batch
+from echelon.script.reading import Reading
 from echelon.spec import Job, Plan
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
@@ -48,9 +49,11 @@ def with_chain(job: Job, chain: Chain, host: Host) -> Job:
 class ChainJob:
     """One job of a chain, from its lease to its successor."""
 
-    def __init__(self, chain: Chain, job: Job, plan: Plan, host: Host, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, chain: Chain, reading: Reading | None, plan: Plan, host: Host, say: Callable[[str], None]
+    ) -> None:
         self._chain = chain
-        self._job = job
+        self._reading = reading
         self._plan = plan
         self._host = host
         self._say = say
@@ -159,7 +162,7 @@ class ChainJob:
 
     def _compare_sources(self) -> dict[str, str]:
         """Say which files were edited; raise ChainOver unless the chain goes on anyway. Return the hashes of all."""
-        files = settings.hashes(self._job, os.getcwd())
+        files = settings.hashes(self._reading, os.getcwd())
         edited = settings.differences(self._history.sources, files)
         if not edited:
             return files

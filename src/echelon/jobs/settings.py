@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.launch.prepare import script_and_imports
 from echelon.node import private
+from echelon.script.reading import Reading
 from echelon.spec import Job
 
 NAME = "chain.json"
@@ -96,42 +96,26 @@ def read(run_directory: str) -> Chain | None:
 
 FILE = "sources.json"
 """In a run directory with checkpoints: the files of the script, as they were when the run began or was continued."""
-_MISSING = "missing"
 
 
-def hashes(job: Job, cwd: str) -> dict[str, str]:
-    """Return the script and the modules that it imports from its folder → the SHA-256 of each.
-
-    A program, and a module inside an image, have none.
-    """
-    read = script_and_imports(job, cwd)
-    if read is None:
+def hashes(reading: Reading | None, cwd: str) -> dict[str, str]:
+    """Return the script and the modules that it imports from its folder → the SHA-256 of each."""
+    if reading is None:
         return {}
-    script, imports = read
-    paths = [script.path] if script.path else []
-    for name in imports.local:
-        paths += [path for path in _candidates(script.folder, name) if os.path.isfile(path)]
-    return {_shown(path, cwd): _digest(path) for path in dict.fromkeys(paths)}
+    import hashlib  # which a run outside of a chain does not pay
 
-
-def _candidates(folder: str, module: str) -> tuple[str, str]:
-    path = os.path.join(folder, *module.split("."))
-    return f"{path}.py", os.path.join(path, "__init__.py")
+    script = reading.script
+    return {
+        _shown(path, cwd): hashlib.sha256(content).hexdigest()
+        for path, content in reading.imports.files.items()
+        if path == script.path or path.startswith(os.path.join(script.folder, ""))
+    }
 
 
 def _shown(path: str, cwd: str) -> str:
     """Return a path relative to the folder of the job if it lies there."""
     relative = os.path.relpath(path, cwd)
     return os.path.abspath(path) if relative.startswith("..") else relative
-
-
-def _digest(path: str) -> str:
-    import hashlib  # which a run outside of a chain does not pay
-
-    try:
-        return hashlib.sha256(regular_files.read(path)).hexdigest()
-    except OSError:
-        return _MISSING
 
 
 def differences(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
@@ -147,10 +131,10 @@ def differences(before: Mapping[str, str] | None, now: Mapping[str, str]) -> lis
     return edited + added + [f"{path} is imported no more" for path in before if path not in now]
 
 
-def note_edits(job: Job, folder: str, cwd: str, say: Callable[[str], None]) -> None:
+def note_edits(job: Job, reading: Reading | None, folder: str, cwd: str, say: Callable[[str], None]) -> None:
     """Say which files were edited since the run that is continued, whose checkpoints `folder` has; keep the hashes."""
     path = os.path.join(os.path.dirname(folder), FILE)
-    now = hashes(job, cwd)
+    now = hashes(reading, cwd)
     if job.checkpoints is not None and job.checkpoints.resumes:
         edited = differences(_kept(path), now)
         if edited:

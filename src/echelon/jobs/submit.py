@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import date
-from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.environment import digits
@@ -17,7 +16,7 @@ from echelon.errors import EchelonError, UsageError
 from echelon.host import Finished, Host, own_command
 from echelon.jobs import settings
 from echelon.jobs.settings import Chain
-from echelon.launch.prepare import decide, imports_of, refuse_bad_command, refuse_traps
+from echelon.launch.prepare import decide, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.node import private
 from echelon.plan.batch import batch_variables
@@ -29,6 +28,7 @@ from echelon.units import cost, counted, slurm_time
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
+    from echelon.script.reading import Reading
 
 SUBMIT_SECONDS = 60.0
 OUTPUT = "slurm.out"
@@ -50,6 +50,7 @@ class Wish:
     """What a person asks for in `echelon submit`."""
 
     job: Job
+    reading: Reading | None
     request: Request
     machine: Machine
     successor: Machine | None
@@ -97,9 +98,9 @@ class BatchScript:
 
 def prepare(wish: Wish, host: Host) -> BatchScript:
     """Return the script; raise UsageError for a job that cannot run as asked. Nothing is written."""
-    refuse_bad_command(wish.job)
+    refuse_bad_command(wish.job, wish.reading)
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
-    refuse_traps(wish.job, booking, host.environ)
+    refuse_traps(wish.job, wish.reading, booking, host.environ)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
     run_id = os.urandom(8).hex()
     run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), run_id)
@@ -190,7 +191,7 @@ def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | 
 def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     command = wish.job.command
     if command.kind != "program" and booking.world_size > 1:
-        _refuse_copies(wish.job, booking.world_size)
+        _refuse_copies(wish, booking.world_size)
     if command.kind == "program":
         raise UsageError(
             "--plain starts Python, but the program after -- may be anything",
@@ -201,12 +202,12 @@ def _plain_command(wish: Wish, booking: Booking) -> list[str]:
     return [*(["-m"] if command.kind == "module" else []), command.target, *words]
 
 
-def _refuse_copies(job: Job, num_ranks: int) -> None:
+def _refuse_copies(wish: Wish, num_ranks: int) -> None:
     """Refuse a script for one device: every rank would train a copy of its own."""
-    if decide(job, None, partial(imports_of, job.command, os.getcwd())).how == "off":
+    if decide(wish.job, wish.reading).how == "off":
         return
     raise UsageError(
-        f"{job.command.target} trains on one device: nothing in it distributes the work, so without echelon "
+        f"{wish.job.command.target} trains on one device: nothing in it distributes the work, so without echelon "
         f"each of {num_ranks} ranks would do the same training",
         hint="submit without --plain, which scales it, or --plain --scale off to start that many copies",
     )

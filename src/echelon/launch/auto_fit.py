@@ -14,6 +14,7 @@ from echelon.launch import fit
 from echelon.machines import kept_rows
 from echelon.node.survey import process
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
+from echelon.orders.trace import TraceOrder
 from echelon.plan import exchange
 from echelon.topology import devices, discover
 from echelon.units import size
@@ -165,9 +166,9 @@ def _trace(job: Job, plan: Plan, room: AvailableMemory, host: Host) -> TracedTra
     """Trace the script with the words of its ranks."""
     command = job.command
     number = len(command.arguments)
-    question = fit.TraceQuestion(
+    question = TraceOrder(
         target=command.target,
-        kind=fit.MODULE if command.kind == "module" else fit.SCRIPT,
+        kind=command.kind,
         arguments=tuple(plan.argv[-number:]) if number else (),
         device="gpu" if room.is_device else "cpu",
         device_bytes=room.device.memory_bytes,

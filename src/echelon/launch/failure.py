@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 USER_ERROR = "error in the script"
 OUT_OF_MEMORY = "out of memory"
+FLIPPED_BITS = "ranks have different bits"
 FULL_DISK = "no space left on the disk"
 OF_RANK_0 = "error of rank 0, which writes for all ranks"
 COLLECTIVE_TIMEOUT = "collective timeout"
@@ -67,6 +68,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
     (FULL_DISK, _FULL_DISK),
     (UNKNOWN_PYTORCH, _UNKNOWN),
+    (FLIPPED_BITS, r"echelon\.FlippedBits: "),
     (REFUSED, _REFUSAL.pattern),
     (NEEDS_MPI, r"Unsupported controller type, only MPI and Gloo"),  # horovod 0.28.1, of frameworks.NOT_BY_MPI
     (PORT_CLASH, r"EADDRINUSE|[Aa]ddress already in use"),

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,14 +18,18 @@ from echelon.estimate import choice, log, timeline
 from echelon.estimate.layout import Layout
 from echelon.estimate.log import EventLog
 from echelon.host import Host, own_command
+from echelon.orders import codec
 from echelon.orders.scale import KINDS, MODEL_PARALLEL
-from echelon.script import distributes, find, imports
+from echelon.orders.trace import SCRIPT, TraceOrder
+from echelon.script import distributes
+from echelon.script.imports import Imports
+from echelon.script.reading import Reading
+from echelon.spec import Command
 from echelon.units import duration
 
 PROGRAM = "echelon.tracing"
 PATIENCE_SECONDS = 1800.0
 TELL_SECONDS, MOST_SILENT_SECONDS = 20.0, 120.0
-SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _OF_FUNCTION = "a function that returns the model and a batch of one device: echelon fit module:function"
 _OF_TRAINER = 'let the script use one device: devices=1, strategy="auto"'
 _REPAIRS = {
@@ -36,25 +40,6 @@ _REPAIRS = {
     "DataDependentOutputException": "give the value that the line reads: --assume LINE=VALUE",
     "DynamicOutputShapeException": "give a function that returns a model and a batch: echelon fit module:function",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceQuestion:
-    """What to trace."""
-
-    target: str
-    kind: str = SCRIPT
-    arguments: tuple[str, ...] = ()
-    device: str = "gpu"
-    """"gpu": with the kernels of a device; "cpu": with those of a CPU."""
-    device_bytes: int = 80 << 30
-    """The memory that torch.cuda tells the script."""
-    assumed: Mapping[str, float] = field(default_factory=dict)
-    """Values of tensors by the line that reads them: {"train.py:31": 0.5}."""
-    optimizer: str = "adamw"
-    rows: int = 1
-    length: int = 0
-    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +76,7 @@ class TracedTraining:
         return "; a trace does not show whether the model mixes samples, which run refuses"
 
 
-def trace(question: TraceQuestion, host: Host, tell: Callable[[str], None] = lambda _: None) -> TracedTraining:
+def trace(question: TraceOrder, host: Host, tell: Callable[[str], None] = lambda _: None) -> TracedTraining:
     """Run a script up to its second step without computing it; UsageError or RunError say why that cannot be.
 
     `tell` is called with how far a long trace is.
@@ -103,7 +88,7 @@ def trace(question: TraceQuestion, host: Host, tell: Callable[[str], None] = lam
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "log.json")
-        words = [*own_command.module(PROGRAM), json.dumps({**_order(question), "out": out})]
+        words = [*own_command.module(PROGRAM), codec.write(question._replace(out=out))]
         environ = {name: value for name, value in host.environ.items() if not name.startswith("ECHELON_")}
         with telling(out + ".progress", tell):
             done = host.ask(words, timeout_seconds=PATIENCE_SECONDS, environ=environ)
@@ -139,16 +124,7 @@ def telling(path: str, tell: Callable[[str], None], first_seconds: float = TELL_
         thread.join()
 
 
-def _order(question: TraceQuestion) -> dict[str, Any]:
-    names = ("target", "kind", "device", "device_bytes", "optimizer", "rows", "length", "dtype")
-    return {
-        **{name: getattr(question, name) for name in names},
-        "arguments": list(question.arguments),
-        "assumed": dict(question.assumed),
-    }
-
-
-def _read(question: TraceQuestion, data: dict[str, Any], seconds: float) -> TracedTraining:
+def _read(question: TraceOrder, data: dict[str, Any], seconds: float) -> TracedTraining:
     if not data["steps"]:
         _refuse(question, data["failed"])
     if data["failed"]:
@@ -170,7 +146,7 @@ def _read(question: TraceQuestion, data: dict[str, Any], seconds: float) -> Trac
     )
 
 
-def _refuse(question: TraceQuestion, failed: dict[str, str] | None) -> None:
+def _refuse(question: TraceOrder, failed: dict[str, str] | None) -> None:
     """Say why no step of the training was reached."""
     if failed is None:
         raise UsageError(
@@ -206,15 +182,15 @@ def _told(failed: Mapping[str, str]) -> str:
     return f"{failed['kind']}{where}: {failed['message']}"
 
 
-def _own_distribution(question: TraceQuestion) -> str:
+def _own_distribution(question: TraceOrder) -> str:
     """Return how a script distributes itself, from reading it; empty if it does not."""
     return distributes.how(_imports(question)) if question.kind == SCRIPT else ""
 
 
-def _has_trainer(question: TraceQuestion) -> bool:
+def _has_trainer(question: TraceOrder) -> bool:
     """Say whether a script leaves its training to a framework, which distributes it on several devices only."""
     return question.kind == SCRIPT and distributes.has_trainer(_imports(question))
 
 
-def _imports(question: TraceQuestion) -> imports.Imports:
-    return imports.read_imports(find.resolve(question.target, module=False, cwd=os.getcwd(), search_path=()))
+def _imports(question: TraceOrder) -> Imports:
+    return Reading(Command(kind="script", target=question.target), search_path=()).imports

@@ -9,9 +9,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.dialects import installed, own_starts
@@ -22,31 +20,33 @@ from echelon.launch.run_directory import new_path
 from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import KnownMachine, Surroundings, resolve
 from echelon.scheduler import members
-from echelon.spec import RUNS, Booking, Command, Job, Plan
+from echelon.script.reading import of_job, search_path_of_scripts
+from echelon.spec import RUNS, Booking, Job, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from echelon.script.find import Script
-    from echelon.script.imports import Imports
+    from echelon.script.reading import Reading
 
 
 RUNTIMES = ("singularity", "apptainer")
 
 
-def prepare(job: Job, host: Host | None = None) -> Plan:
+def prepare(job: Job, host: Host | None = None, *, reading: Reading | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
     host = host or Host()
+    reading = reading or of_job(job)
     cwd = os.getcwd()
     signals_reach_ranks = members.ask_about_signals(host)
-    folder, found_imports = _read_script(job, cwd)
+    refuse_bad_command(job, reading)
+    found_imports = reading.imports if reading is not None else None
     allocated = members.allocation_of(host)
     if job.launcher is not None:
         from echelon.dialects.node_layout import with_node_layout
 
         job = with_node_layout(job, allocated, host)
     ahead = found_imports if job.launch == "warm" else None
-    decision = decide(job, found_imports, partial(imports_of, job.command, cwd))
+    decision = decide(job, reading)
     options = job.scale_options._replace(is_auto=job.scale == "auto")
     job = replace(job, scale=decision.how, scale_options=options)
     run_id = os.urandom(8).hex()
@@ -61,7 +61,7 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         left_to_ranks=ahead.skipped if ahead else (),
         own=tuple(dict.fromkeys(name.partition(".")[0] for name in found_imports.local)) if found_imports else (),
         packages=found_imports.packages if found_imports else (),
-        folder=folder,
+        folder=reading.script.folder if reading is not None else cwd,
         run_id=run_id,
         run_directory=new_path(os.path.join(cwd, RUNS), label, time.time(), run_id),
         site=_site(job, host, allocated.partition if allocated is not None else "", is_in_job=allocated is not None),
@@ -70,26 +70,19 @@ def prepare(job: Job, host: Host | None = None) -> Plan:
         scale_why=decision.why,
     )
     plan = _fitted(job, around, host) if job.scale == AUTO_FIT else resolve(job, around)
+    started = own_starts.python_scripts(job.command, cwd) if job.command.kind == "program" else []
     if options.is_auto:
-        own_starts.refuse_repeated_training(
-            job.command, plan.num_nodes, plan.ranks_per_node, cwd=cwd, search_path=_search_path()
-        )
+        own_starts.refuse_repeated_training(started, plan.num_nodes, plan.ranks_per_node)
     uses = found_imports.all_uses if found_imports is not None else ()
     plan = replace(plan, may_use_horovod="horovod" in uses or bool(job.container) or installed.is_there("horovod"))
-    return replace(plan, notes=(*plan.notes, *_refuse_traps(job, plan, found_imports, host.environ)))
-
-
-def _refuse_traps(job: Job, plan: Plan, imports: Imports | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Raise UsageError for what would fail or train wrongly in every rank; return notes."""
-    if imports is not None and not (imports.packages or imports.local):
-        return ()  # a script without packages cannot misuse a framework
+    if found_imports is not None and not (found_imports.packages or found_imports.local):
+        return plan  # a script without packages cannot misuse a framework
     from echelon.dialects import ranks, traps
 
-    cwd, planned = os.getcwd(), ranks.planned(plan)
-    if imports is not None:
-        return traps.refuse(job, planned, _script(job.command, cwd), imports, environ)
-    traps.refuse_program(job, planned, environ, cwd=cwd, search_path=_search_path())
-    return ()
+    if reading is not None:
+        return replace(plan, notes=(*plan.notes, *traps.refuse(job, ranks.planned(plan), reading, host.environ)))
+    traps.refuse_program(job, ranks.planned(plan), started, host.environ)
+    return plan
 
 
 def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:
@@ -122,69 +115,26 @@ def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> KnownMach
         machine=load.find(detected.machine_name, host.environ),
         how=detected.how,
         partition=partition,
-        rocm="" if job.container else locate.rocm(_search_path()),  # an image has its own PyTorch
+        rocm="" if job.container else locate.rocm(search_path_of_scripts()),  # an image has its own PyTorch
         environ=host.environ,
         runtimes=runtimes,
     )
 
 
-def refuse_traps(job: Job, booking: Booking, environ: Mapping[str, str]) -> None:
+def refuse_traps(job: Job, reading: Reading | None, booking: Booking, environ: Mapping[str, str]) -> None:
     """Raise UsageError for mistakes that fail in every rank of a job, before the job waits in a queue."""
-    read = script_and_imports(job, os.getcwd())
-    if read is not None:
+    if reading is not None:
         from echelon.dialects import ranks, traps
 
-        traps.refuse(job, ranks.booked(job, booking), *read, environ)
+        traps.refuse(job, ranks.booked(job, booking), reading, environ)
 
 
-def refuse_scaling(job: Job) -> None:
-    """Raise UsageError if the script cannot be scaled as asked, as the run in the job would."""
-    decide(job, None, partial(imports_of, job.command, os.getcwd()))
-
-
-def refuse_bad_command(job: Job) -> None:
+def refuse_bad_command(job: Job, reading: Reading | None) -> None:
     """Raise UsageError for a script or program that cannot be started, before the job waits in a queue."""
-    command = job.command
-    if job.container and command.kind == "module":
-        return  # the files inside an image are not visible here
-    if command.kind != "program":
-        from echelon.script import find
-
-        find.resolve(command.target, module=command.kind == "module", cwd=os.getcwd(), search_path=_search_path())
+    if reading is not None:
+        reading.script  # noqa: B018  # raises the error
     elif not job.container:
-        _refuse_what_cannot_be_executed(command.target)
-
-
-def _read_script(job: Job, cwd: str) -> tuple[str, Imports | None]:
-    """Return the first entry of the script's sys.path, and the script's imports, if they can be read."""
-    read = script_and_imports(job, cwd)
-    if read is None:
-        refuse_bad_command(job)
-        return cwd, None
-    return read[0].folder, read[1]
-
-
-def script_and_imports(job: Job, cwd: str) -> tuple[Script, Imports] | None:
-    """Return a job's script and its imports; None for a program, and for a module inside an image."""
-    command = job.command
-    if command.kind == "program" or (job.container and command.kind == "module"):
-        return None
-    from echelon.script import imports
-
-    script = _script(command, cwd)
-    return script, imports.read_imports(script)
-
-
-def imports_of(command: Command, cwd: str) -> Imports:
-    from echelon.script import imports
-
-    return imports.read_imports(_script(command, cwd))
-
-
-def _script(command: Command, cwd: str) -> Script:
-    from echelon.script import find
-
-    return find.resolve(command.target, module=command.kind == "module", cwd=cwd, search_path=_search_path())
+        _refuse_what_cannot_be_executed(job.command.target)
 
 
 def _refuse_what_cannot_be_executed(target: str) -> None:
@@ -198,12 +148,6 @@ def _refuse_what_cannot_be_executed(target: str) -> None:
     raise UsageError(f"there is no program {target!r} on PATH", hint="echelon run -- /path/to/program …")
 
 
-def _search_path() -> list[str]:
-    """Return sys.path of the script's own Python, after its first entry."""
-    ours = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] else ""
-    return [entry for entry in sys.path if entry not in ("", ours)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The way to scale, with its reason."""
@@ -214,14 +158,14 @@ class Decision:
     """Empty if no decision was needed."""
 
 
-def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> Decision:
+def decide(job: Job, reading: Reading | None) -> Decision:
     """Decide by the options, else by the script; raise UsageError if the two disagree."""
     from echelon.script import distributes
 
     command = job.command
     if job.scale == "off":
         return Decision(how="off", why="")
-    if not _can_be_read(job):
+    if reading is None:
         if job.checkpoints:
             raise UsageError(
                 f"--checkpoint-every is for a Python script, but echelon does not look into {command.target}",
@@ -233,7 +177,7 @@ def decide(job: Job, imports: Imports | None, read: Callable[[], Imports]) -> De
             f"--scale {job.scale} is for a Python script, but echelon does not look into {command.target}",
             hint=f"echelon run --scale {job.scale} train.py",
         )
-    imports = imports or read()
+    imports = reading.imports
     reason = distributes.how(imports)
     if job.scale != "auto" and reason:
         raise UsageError(
@@ -267,18 +211,13 @@ def _why_alone(update: str, distribution: str) -> str:
     return f"each rank runs the whole script by itself: {update}, but {distributes.NEEDS}, so ranks can share no step"
 
 
-def is_unshared(job: Job, plan: Plan, read: Callable[[], Imports]) -> bool:
+def is_unshared(job: Job, plan: Plan, reading: Reading | None) -> bool:
     """Say whether a script for one device is left as it is, because reading has found no training in it."""
-    if job.scale != "auto" or plan.scale != "off" or not _can_be_read(job):
+    if job.scale != "auto" or plan.scale != "off" or reading is None:
         return False
     from echelon.script import distributes
 
-    return not distributes.how(read())
-
-
-def _can_be_read(job: Job) -> bool:
-    """Say whether the command is a Python script outside of an image."""
-    return job.command.kind == "script" or (job.command.kind == "module" and not job.container)
+    return not distributes.how(reading.imports)
 
 
 def _way_out(options: ScaleOptions, reason: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from echelon.errors import UsageError
 from echelon.node import profiler
-from echelon.orders import profile
+from echelon.orders import codec, profile
 from echelon.spec import Plan
 
 TORCH = "torch"
@@ -81,7 +81,7 @@ def ordered(
             + plan.argv[0],
         )
     if tool == TORCH:
-        variable = (profile.VARIABLE, profile.variable(order))
+        variable = (profile.VARIABLE, codec.write(order))
     else:
         variable = (profiler.VARIABLE, json.dumps({"ranks": order.ranks, "command": command(plan, tool, find)}))
     return replace(plan, environ=(*plan.environ, variable))

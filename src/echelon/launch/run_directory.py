@@ -113,6 +113,19 @@ class RunDirectory:
         except OSError as error:
             self.problem = self.problem or f"{name}: {error.strerror}"
 
+    def disk_use(self) -> dict[str, int]:
+        """Return the bytes of the run's files and those that its file system has left; empty if it does not tell."""
+        try:
+            used = sum(
+                os.lstat(os.path.join(folder, name)).st_blocks * 512
+                for folder, _, names in os.walk(self.path)
+                for name in names
+            )
+            disk = os.statvfs(self.path)
+        except OSError:
+            return {}  # a file was removed meanwhile
+        return {"run_bytes": used, "disk_free_bytes": disk.f_bavail * disk.f_frsize}
+
     def newest_step(self, folder: str = "") -> int:
         """Return the step of the newest published checkpoint; -1 if there is none.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echelon.launch.crew import AgentConnection
+from echelon.launch.line_times import LineTimes
 from echelon.launch.lookouts import NOBODY, Host, Load, NodeFinding
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
@@ -24,6 +25,10 @@ FORMAT = 1
 LEAST_SECONDS, MOST_SECONDS = 0.9, 30.0  # agents tell each second, and not to the millisecond
 SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
+LEAST_SECONDS_OF_DISK = 20.0
+"""The time between two looks at the run's files: one call of the file system for each of them."""
+LINES_SECONDS = 2.0
+"""The least time between two states of the ranks' lines: their file is written anew."""
 
 
 MOST_DETAILED = 64
@@ -38,11 +43,16 @@ class Samples:
     def __init__(self, directory: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._clock = clock
-        self._began = self._written = clock()
+        self._began = self._written = self._disk_seen = clock()
         self._attempt = -1
         self._num_lines = 0
         self._steps: dict[int, int] = {}
         self._measures: dict[int, dict[str, float | None]] = {}
+        self._notes: dict[int, int] = {}
+        """How many notes of each rank are known."""
+        self._fresh: list[dict[str, Any]] = []
+        self._lines = LineTimes(directory)
+        self._lines_written = self._began
         self._load_written: Load = {}
         self._host_written: Host = {}
         self.load: Load = {}
@@ -56,16 +66,34 @@ class Samples:
     def hear(self, member: AgentConnection, message: Message) -> None:
         """Take the steps and measures of an agent's pulse, and write a line if it is time."""
         if message["attempt"] != self._attempt:
-            self._attempt, self._steps, self._measures = message["attempt"], {}, {}
+            self._attempt, self._steps, self._measures, self._notes = message["attempt"], {}, {}, {}
         if member.share is not None:
             self._steps.update(zip(member.share.ranks, message["steps"], strict=False))
             for place, rank in enumerate(member.share.ranks):
                 self._measures[rank] = {
                     name: values[place] if place < len(values) else None for name, values in message["measures"].items()
                 }
+        for rank, notes in message.get("notes", {}).items():
+            self.note(int(rank), notes)
+        if "lines" in message:
+            self._lines.hear(self._attempt, message["lines"])
         now = self._clock()
-        if now - self._written >= min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE)):
+        pause = min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE))
+        if self._fresh or now - self._written >= pause:
             self._write(now)
+        if now - self._lines_written >= max(pause, LINES_SECONDS):
+            self._lines_written = now
+            self._lines.write()
+
+    def note(self, rank: int, notes: list[dict[str, Any]]) -> None:
+        """Take all notes of a rank about bad steps; those that are new stand in the next line."""
+        self._fresh += [{"rank": rank, **note} for note in notes[self._notes.get(rank, 0) :]]
+        self._notes[rank] = len(notes)
+
+    def hear_exit(self, message: Message) -> Message:
+        """Take the notes of a rank that has ended; return the rest of the message."""
+        self.note(message["rank"], message.get("notes", []))
+        return {name: value for name, value in message.items() if name != "notes"}
 
     def _write(self, now: float) -> None:
         self._written = now
@@ -77,9 +105,14 @@ class Samples:
         if measures and self._num_lines % math.ceil(len(ranks) / MOST_DETAILED) == 0:
             sample["measures"] = {name: _once(values) for name, values in measures.items()}
         self._num_lines += 1
+        if self._fresh:
+            sample["notes"], self._fresh = self._fresh, []
         load = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
         host = {node: row for node, row in self.host.items() if self._host_written.get(node) is not row}
         sample.update({name: fresh for name, fresh in (("load", load), ("host", host)) if fresh})
+        if now - self._disk_seen >= LEAST_SECONDS_OF_DISK:
+            self._disk_seen = now
+            sample.update(self._directory.disk_use())
         self._load_written, self._host_written = dict(self.load), dict(self.host)
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"
@@ -94,8 +127,9 @@ class Samples:
 
     def close(self) -> None:
         """Write the last line, and say what was not said yet."""
-        if self._steps or self.load or self.host:
+        if self._steps or self.load or self.host or self._fresh:
             self._write(self._clock())
+        self._lines.write()
         for seen in self.observer.rest():
             self._tell(seen)
 

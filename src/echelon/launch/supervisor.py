@@ -219,7 +219,7 @@ class Supervisor:
             self._fail(misplaced)
 
     def _hear_exit(self, member: AgentConnection, message: Message) -> None:
-        message = self.order.hear_exit(message)
+        message = self.samples.hear_exit(self.order.hear_exit(message))
         rank, attempt = message["rank"], self.attempt
         attempt.note_end(rank, message)
         self.directory.event("exit", node=member.placement.node, **_without_kind(message))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 from echelon.lint.finding import Finding
 from echelon.lint.look import is_silenced, look, ordered
 from echelon.lint.program import Program
 from echelon.lint.rules import placement, ranks, sampling, training, wrapped_models
-from echelon.script.source import parse
 
 RULES = (
     *sampling.RULES,
@@ -19,12 +20,9 @@ OF_ONE_DEVICE = frozenset({"ECH502", "ECH520", "ECH521", "ECH522"})
 """Rules that apply to a script for one device too; scaling handles the others, which concern ranks."""
 
 
-def mistakes(path: str, source: bytes, *, is_scaled: bool) -> list[Finding]:
-    """Return the findings of a script, worst first, without notes; empty if Python cannot parse it."""
+def mistakes(path: str, source: bytes, tree: ast.Module, *, is_scaled: bool) -> list[Finding]:
+    """Return the findings of a script, worst first, without notes."""
     text = source.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    tree = parse(text.encode(), path)
-    if tree is None:
-        return []
     program = Program(path=path, text=text, tree=tree)
     rules = [rule for rule in RULES if not is_scaled or rule.code in OF_ONE_DEVICE]
     findings = [each for each in look([program], rules) if each.severity != "note"]

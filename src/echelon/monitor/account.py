@@ -10,8 +10,10 @@ from typing import Any
 from echelon.errors import UsageError
 from echelon.monitor import attempts as attempts_of
 from echelon.monitor import attempts as monitor_attempts
-from echelon.monitor import stragglers, training
+from echelon.monitor import growth, lines, stragglers, training
 from echelon.monitor.attempts import Attempt, Phase
+from echelon.monitor.growth import Growth
+from echelon.monitor.lines import LineShare, RankLines
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.stragglers import Straggler
 from echelon.monitor.training import MeasuredTraining
@@ -69,11 +71,15 @@ class Account:
     """None: no PyTorch optimizer made a step, or the run is older than its samples."""
     training: MeasuredTraining | None
     """None: no rank has measured its steps."""
+    lines: tuple[LineShare, ...]
+    """The lines of the script that took much of the last attempt's steps, the largest first."""
     stragglers: tuple[Straggler, ...]
     """The ranks of the last attempt that made the others wait, over all its steps."""
     devices: tuple[DeviceUse, ...]
     energy_joules: float | None
     """Of all devices that tell it, beside the run; None: no device does."""
+    growths: tuple[Growth, ...]
+    """What only grew in the last attempt."""
     attempts: tuple[Attempt, ...]
 
     def seconds_of(self, name: str) -> float:
@@ -108,6 +114,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
     devices = _devices(recorded)
+    of_ranks = _lines(recorded, attempts)
     energies = [device.energy_joules for device in devices if device.energy_joules is not None]
     return Account(
         seconds=seconds,
@@ -120,9 +127,11 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         phases=monitor_attempts.of_run(recorded, attempts, began, ended),
         steps=_steps(attempts),
         training=training.of_run(recorded, attempts),
-        stragglers=tuple(_stragglers(attempts)),
+        lines=tuple(lines.shares(of_ranks)),
+        stragglers=tuple(_stragglers(attempts, of_ranks)),
         devices=devices,
         energy_joules=sum(energies) if energies else None,
+        growths=tuple(growth.find(recorded.samples)),
         attempts=tuple(attempts),
     )
 
@@ -175,12 +184,18 @@ def _quantile(times: Counter[int], share: float) -> float:
     return 0.0
 
 
-def _stragglers(attempts: list[Attempt]) -> list[Straggler]:
+def _lines(recorded: Recorded, attempts: list[Attempt]) -> dict[int, RankLines]:
+    """Return the lines of the ranks in the last attempt that made steps."""
+    made = [attempt.number for attempt in attempts if attempt.num_steps]
+    return lines.of_attempt(recorded.lines, made[-1]) if made else {}
+
+
+def _stragglers(attempts: list[Attempt], of_ranks: dict[int, RankLines]) -> list[Straggler]:
     measured = [attempt for attempt in attempts if attempt.measures]
     if not measured or set(measured[-1].measures) != set(range(measured[-1].num_ranks)):
         return []  # ranks of a node that was lost have told nothing
     ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
-    return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps)
+    return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps, of_ranks)
 
 
 def _devices(recorded: Recorded) -> tuple[DeviceUse, ...]:

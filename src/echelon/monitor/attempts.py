@@ -51,6 +51,11 @@ class Attempt:
         """The last step, counted from the begin of the training."""
         return self.continued_after + self.num_steps
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether the failed rank was ended by SIGKILL, as the kernel ends who uses too much memory."""
+        return "SIGKILL" in self.error or "the kernel killed it" in self.error
+
 
 def read(recorded: Recorded) -> list[Attempt]:
     """Return the attempts in their order."""

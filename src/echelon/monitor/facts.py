@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from echelon.monitor import device_facts, stragglers
+from echelon.monitor import device_facts, growth, stragglers
 from echelon.monitor.attempts import of_ranks
+from echelon.monitor.bad_steps import BadSteps
 from echelon.monitor.device_facts import Fact
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS
@@ -18,12 +21,16 @@ WINDOW_SECONDS = 10.0
 """The least time between the two samples that are compared."""
 LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
 """The share of the steps' time from which a wait is a fact."""
-GREW = 10.0
-"""A loss explodes if it is so many times the least one."""
+GREW, NUM_LOSSES = 10.0, 5
+"""A loss explodes if the median of so many newest ones is so many times the least median."""
 IDLE_SECONDS = 120.0
 """The time with steps after which a device that was never busy is named: before, the script may still prepare."""
 ALONE_STEPS = 3
 """The least steps of each rank after which ranks that never met train alone: the first step is not measured."""
+MOST_LINES, NUM_LINES = 128, 16
+"""The lines of a run that are kept to see what grows in it, and after how many more it is looked at again."""
+SOON_SECONDS = 86400.0
+"""What meets its limit later is in the report alone."""
 SLOWER = 1.5
 """Steps became slower if they take so many times the time of the fastest window."""
 
@@ -49,18 +56,27 @@ class SampleFacts:
         self._waiting: list[Fact] = []
         self._said_at = 0.0
         self._least_loss: float | None = None
+        self._losses: deque[float] = deque(maxlen=NUM_LOSSES)
         self._fastest: float | None = None
         self._slow_windows = 0
         self._first_step: float | None = None
+        self._lines: list[dict[str, Any]] = []
+        self._num_lines, self._stride = 0, 1
         self._loads: dict[str, list[dict[str, Any]]] = {}
         self._silent: dict[str, list[dict[str, Any]]] = {}
+        self._bad_steps = BadSteps()
+        self._urgent: list[Fact] = []
 
     def look(self, line: dict[str, Any]) -> Fact | None:
         """Take a line of samples.jsonl; return a fact that is to be said now."""
         self._note(list(self._of_losses(line)))
         self._note_devices(line)
+        self._note_growth(line)
         if "measures" in line:
             self._compare(line)
+        self._urgent += self._bad_steps.look(line)
+        if self._urgent:
+            return self._urgent.pop(0)
         if not self._waiting or line["time"] - self._said_at < PAUSE_SECONDS:
             return None
         self._said_at = line["time"]
@@ -69,7 +85,8 @@ class SampleFacts:
     def rest(self) -> list[Fact]:
         """Return at the end of the run the facts that were not said yet, with those of its devices."""
         self._note(device_facts.facts(self._devices()))
-        facts, self._waiting = self._waiting, []
+        self._look_at_growth()
+        facts, self._waiting = [*self._urgent, *self._bad_steps.rest(), *self._waiting], []
         return facts
 
     def _note_devices(self, line: dict[str, Any]) -> None:
@@ -84,6 +101,20 @@ class SampleFacts:
         trains = self._first_step is not None and line["time"] - self._first_step >= IDLE_SECONDS
         self._note([fact for fact in device_facts.facts(self._devices()) if trains or fact.kind != device_facts.IDLE])
 
+    def _note_growth(self, line: dict[str, Any]) -> None:
+        """Keep every second, fourth, eighth line as the run lasts, and look at what grows each time some were added."""
+        self._num_lines += 1
+        if len(self._lines) >= MOST_LINES:
+            self._lines, self._stride = self._lines[::2], 2 * self._stride
+        if self._num_lines % self._stride == 0:
+            self._lines.append(line)
+            if len(self._lines) % NUM_LINES == 0:
+                self._look_at_growth()
+
+    def _look_at_growth(self) -> None:
+        grown = growth.find(self._lines)
+        self._note([_of_growth(each) for each in grown if 0 < each.seconds_left < SOON_SECONDS][:1])
+
     def _devices(self) -> dict[str, list[dict[str, Any]]]:
         """Return the newest rows of all devices, also of those whose load is not told."""
         nodes = dict.fromkeys([*self._loads, *self._silent])
@@ -97,23 +128,28 @@ class SampleFacts:
                 self._waiting.append(fact)
 
     def _of_losses(self, line: dict[str, Any]) -> Iterator[Fact]:
-        loss = line.get("loss")
-        if loss is None:
+        """Say that the loss explodes: the median of the newest ones, for a single batch may be an outlier."""
+        if line.get("loss") is None:
             return
-        if self._least_loss is not None and loss > GREW * abs(self._least_loss) and loss > 1:
+        self._losses.append(line["loss"])
+        if len(self._losses) < NUM_LOSSES:
+            return
+        loss = median(self._losses)
+        least = self._least_loss
+        if least is not None and loss > GREW * abs(least) and loss > 1:
             yield Fact(
                 kind="loss explodes",
-                line=f"the loss rose from {self._least_loss:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
+                line=f"the loss rose from {least:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
                 "gradients, would show whether the training diverges",
-                evidence={"least": self._least_loss, "loss": loss},
+                evidence={"least": least, "loss": loss},
             )
-        self._least_loss = loss if self._least_loss is None else min(loss, self._least_loss)
+        self._least_loss = loss if least is None else min(loss, least)
 
     def _compare(self, line: dict[str, Any]) -> None:
         """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
         steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]]
         now = _Sample(float(line["time"]), int(line["attempt"]), min(steps), of_ranks(line))
-        self._note([*_not_finite(now), *self._of_ranks_alone(now)])
+        self._note(list(self._of_ranks_alone(now)))
         base = self._base
         if base is None or base.attempt != now.attempt or len(base.ranks) != len(now.ranks):
             self._base, self._fastest = now, None
@@ -168,6 +204,11 @@ class SampleFacts:
             )
 
 
+def _of_growth(grown: growth.Growth) -> Fact:
+    evidence = {"rank": grown.rank, "name": grown.name, "per_step": grown.per_step, "steps_left": grown.steps_left}
+    return Fact(kind="grows", line=grown.sentence, evidence=evidence)
+
+
 def _of_wait(part: str, share: float) -> Fact:
     if part == DATA:
         line = (
@@ -180,18 +221,6 @@ def _of_wait(part: str, share: float) -> Fact:
         "shorter? echelon report names the options that this run accepts"
     )
     return Fact(kind="bound by communication", line=line, evidence={"share": round(share, 3)})
-
-
-def _not_finite(now: _Sample) -> Iterator[Fact]:
-    ranks = [rank for rank, measures in enumerate(now.ranks) if measures.get("losses_not_finite")]
-    if ranks:
-        more = f" and of {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        yield Fact(
-            kind="loss not finite",
-            line=f"the loss of rank {ranks[0]}{more} is infinite or not a number, at about step {now.num_steps}: the "
-            "weights may be lost; go on from a checkpoint before it",
-            evidence={"ranks": ranks, "step": now.num_steps},
-        )
 
 
 def _mean_passed(before: _Sample, now: _Sample, name: str) -> float:

@@ -12,7 +12,7 @@ from echelon.errors import UsageError
 from echelon.orders.checkpoint import VARIABLE
 from echelon.orders.scale import ScaleOptions
 
-FORMATS = {"plan.json": 1, "report.json": 1, "samples.jsonl": 1}
+FORMATS = {"plan.json": 1, "report.json": 1, "samples.jsonl": 1, "lines.json": 1}
 """The newest format of each file that this version reads."""
 MOST_BYTES = 1 << 30
 
@@ -31,6 +31,8 @@ class Recorded:
     """Empty until the run has ended."""
     events: tuple[Fields, ...]
     samples: tuple[Fields, ...]
+    lines: Fields
+    """The lines of the script in which the ranks were: `monitor.lines` reads it."""
 
     @property
     def scale_options(self) -> ScaleOptions | None:
@@ -49,15 +51,16 @@ class Recorded:
 def read(path: str) -> Recorded:
     """Read the files of a run directory; raise UsageError if one has a newer format, or belongs to another user."""
     events, samples = _lines(path, "events.jsonl"), _lines(path, "samples.jsonl")
-    plan, report = _object(path, "plan.json"), _object(path, "report.json")
-    _refuse_newer(path, {"plan.json": plan, "report.json": report, "samples.jsonl": samples[0] if samples else {}})
+    heads = {name: _object(path, name) for name in ("plan.json", "report.json", "lines.json")}
+    _refuse_newer(path, {**heads, "samples.jsonl": samples[0] if samples else {}})
     return Recorded(
         path=path,
-        plan=plan,
+        plan=heads["plan.json"],
         booking=_object(path, "booking.json"),
-        report=report,
+        report=heads["report.json"],
         events=tuple(each for each in events if isinstance(each.get("time"), (int, float)) and "event" in each),
         samples=tuple(each for each in samples if isinstance(each.get("time"), (int, float))),
+        lines=heads["lines.json"],
     )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from echelon.monitor import stragglers
+from echelon.monitor import bad_steps, growth, stragglers
+from echelon.monitor import lines as script_lines
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.training import COMMUNICATION, DATA, SAVES, MeasuredTraining
+from echelon.monitor.training import COMMUNICATION, DATA, PARTS, REST, SAVES, MeasuredTraining
 from echelon.units import amount, cost, duration, rate, size, step_time
 
 MOST_STRAGGLERS = 3
+MOST_GROWTHS = 4
 JOULES_PER_KWH = 3.6e6
+MOST_NAME = 28
 WIDTH = 10
 """The columns of the first word of a line."""
 
@@ -47,14 +50,20 @@ def text(
         lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
     lines += [_line("steps" if not index else "", each) for index, each in enumerate(_steps(account))]
     lines += _training(account)
+    where = script_lines.sentences(list(account.lines), account.num_ranks)
+    lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
     lines += [_line("predicted" if not index else "", each) for index, each in enumerate(predicted)]
     slow = account.stragglers[:MOST_STRAGGLERS]
     lines += [_line("straggler" if not index else "", stragglers.sentence(each)) for index, each in enumerate(slow)]
+    grown = account.growths[:MOST_GROWTHS]
+    lines += [_line("grows" if not index else "", each.sentence) for index, each in enumerate(grown)]
+    lines += [
+        _line("bad step" if not index else "", each) for index, each in enumerate(bad_steps.told(recorded.events))
+    ]
     lines += [_line("devices", _devices(account))] if account.devices else []
     failed = [attempt for attempt in account.attempts if attempt.cause]
-    lines += [
-        _line("failures" if not index else "", _failure(each, recorded.path)) for index, each in enumerate(failed)
-    ]
+    failures = [line for each in failed for line in _failure(each, recorded)]
+    lines += [_line("failures" if not index else "", each) for index, each in enumerate(failures)]
     lines += [_line("advice" if not index else "", each) for index, each in enumerate(advice)]
     return "\n".join(lines) + "\n"
 
@@ -159,9 +168,10 @@ def _training(account: Account) -> list[str]:
     if training is None:
         return []
     lines: list[str] = []
-    for part, seconds in training.parts.items():
+    for part, share in _shares_of_step(account, training):
         word = "" if lines else "a step"
-        lines.append(_line(word, f"{part:<23}{step_time(seconds):>14}{training.share(part):>7.1%}"))
+        shown = step_time(share * training.seconds)
+        lines.append(_line(word, f"{part:<{37 - len(shown)}}{shown}{share:>7.1%}"))
     rates = [(training.samples_per_second, "samples"), (training.tokens_per_second, "tokens")]
     told = [f"{rate(number)} {what} a second" for number, what in rates if number is not None]
     lines += [_line("speed", " · ".join(told))] if told else []
@@ -170,6 +180,21 @@ def _training(account: Account) -> list[str]:
         lines.append(_line("loss", f"{first}{training.last_loss:.4g}"))
     lines += [_line("memory", _memory(training))] if training.peak_resident_bytes else []
     return lines
+
+
+MOST_LINES = 4
+
+
+def _shares_of_step(account: Account, training: MeasuredTraining) -> list[tuple[str, float]]:
+    """Return the parts of a step, and in place of what is not measured the lines of the script that take it."""
+    parts = [(part, training.share(part)) for part in training.parts if part != REST]
+    rest = training.share(REST)
+    for each in [each for each in account.lines if each.line.part not in PARTS][:MOST_LINES]:
+        share = min(each.mean, rest)
+        rest -= share
+        name = f"{each.line.place} {each.line.part or each.line.call}"
+        parts += [(name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…", share)] if share else []
+    return parts + ([(REST, rest)] if rest > 0.0005 else [])
 
 
 def _memory(training: MeasuredTraining) -> str:
@@ -191,12 +216,15 @@ def _devices(account: Account) -> str:
     return " · ".join(words)
 
 
-def _failure(attempt: Attempt, path: str) -> str:
+def _failure(attempt: Attempt, recorded: Recorded) -> Iterator[str]:
     rank = f"rank {attempt.rank}: " if attempt.rank >= 0 else ""
-    log = f" · {path}/logs/attempt-{attempt.number}/rank-{attempt.rank}.log" if attempt.rank >= 0 else ""
+    log = f" · {recorded.path}/logs/attempt-{attempt.number}/rank-{attempt.rank}.log" if attempt.rank >= 0 else ""
     error = f": {attempt.error}" if attempt.error else ""
     after = f" after {attempt.num_steps} steps" if attempt.num_steps else ""
-    return f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"
+    yield f"attempt {attempt.number}: {rank}{attempt.cause}{error}{after}{log}"
+    curve = growth.curve(recorded.samples, attempt.number, attempt.rank) if attempt.was_killed else ""
+    if curve:
+        yield f"host memory of rank {attempt.rank} before it was killed: {curve}"
 
 
 LEAST_SECONDS = 10.0

@@ -7,10 +7,12 @@ is the one that waits least for the others: what counts is the time of its steps
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
+from echelon.monitor import lines
+from echelon.monitor.lines import RankLines
 from echelon.units import step_time
 
 LEAST_STEPS = 20
@@ -23,6 +25,7 @@ _CAUSES = {
     "data_seconds": "waits for its DataLoader",
     "save_seconds": "saves",
     "optimizer_seconds": "takes longer in the optimizer",
+    "backward_seconds": "computes longer backward",
 }
 COMPUTES = "computes longer, for its device's clock, its cores, or another program on its node"
 
@@ -51,8 +54,15 @@ def sentence(straggler: Straggler) -> str:
     )
 
 
-def find(before: Sequence[Measures], after: Sequence[Measures], num_steps: int) -> list[Straggler]:
+def find(
+    before: Sequence[Measures],
+    after: Sequence[Measures],
+    num_steps: int,
+    in_lines: Mapping[int, RankLines] = {},
+) -> list[Straggler]:
     """Return the stragglers between two samples of all ranks, the slowest first.
+
+    `in_lines` are the lines of the script in which the ranks were; they name the cause.
 
     >>> calm = {"step_seconds": 10.0, "communication_seconds": 2.0}
     >>> slow = {"step_seconds": 10.0, "communication_seconds": 0.5, "data_seconds": 1.5}
@@ -71,7 +81,7 @@ def find(before: Sequence[Measures], after: Sequence[Measures], num_steps: int) 
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
-        Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank))
+        Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps, cause=_cause(passed, rank, in_lines))
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
     ]
@@ -98,12 +108,17 @@ def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: in
     return median_low(deviations) if deviations else 0.0
 
 
-def _cause(passed: Sequence[Measures], rank: int) -> str:
-    """Return the part of the step to which most of the excess belongs."""
+def _cause(passed: Sequence[Measures], rank: int, in_lines: Mapping[int, RankLines]) -> str:
+    """Return the part of the step, and the line of the script, to which most of the excess belongs."""
     excess = {
         name: passed[rank].get(name, 0.0) - median_low([each.get(name, 0.0) for each in passed]) for name in _CAUSES
     }
     own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
     whole = own[rank] - median_low(own)
     name = max(excess, key=lambda name: excess[name])
-    return _CAUSES[name] if excess[name] >= whole / 2 else COMPUTES
+    part = _CAUSES[name] if excess[name] >= whole / 2 else ""
+    slower = lines.slower(in_lines, rank)
+    if slower is None or slower[1] * passed[rank].get("step_seconds", 0.0) < whole / 2:
+        return part or COMPUTES
+    line, _, state = slower
+    return f"{part}, {lines.does(line, state)}" if part else f"is longer {lines.does(line, state)}"

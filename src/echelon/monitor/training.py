@@ -9,8 +9,8 @@ from echelon.monitor.attempts import Attempt
 from echelon.monitor.recorded import Recorded
 
 DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"
-REST = "forward, all else"
-"""The time of the steps in which no other part was measured: the model's forward pass, metrics, printing."""
+REST = "other lines"
+"""The time of the steps in which no other part was measured: the report tells it by the lines of the script."""
 PARTS = {
     DATA: "data_seconds",
     BACKWARD: "backward_seconds",

@@ -260,6 +260,7 @@ class Agent:
         rank.status = status
         self.outputs.hear_all(rank.output)
         rank.output.flush()
+        self.hangs.tell_end(self.attempt, rank)
         self._tell("exit", **report.of_exit(self.attempt, rank))
 
     def _spared(self) -> sweep.Spared:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 # Thread 0x00007f2a5c7fa740 [python] (most recent call first):   from Python 3.14 on with the name
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(most recent call first\):")
@@ -53,23 +53,30 @@ def own(frames: List[Frame]) -> Optional[int]:
     return None
 
 
-# where a file of Python or PyTorch waits: the end of the file, its function, and the name that users know
+DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"
+COMPILING, COLLECTING, IMPORTING = "compiling", "garbage collection", "imports"
+# what a file of Python or PyTorch does: the end of the file, its function, the name that users know, the part of a step
 _KNOWN = (
-    (r"torch/distributed/distributed_c10d\.py$", r"[a-z]\w*", "{}"),
-    (r"torch/distributed/nn/functional\.py$", r"[a-z]\w*", "{}"),
-    (r"torch/distributed/rendezvous\.py$", r"[a-z]\w*", "the rendezvous"),
-    (r"torch/utils/data/dataloader\.py$", r"__next__", "DataLoader.__next__"),
-    (r"torch/utils/data/dataloader\.py$", r"__iter__|__init__", "DataLoader.__iter__"),
-    (r"torch/autograd/|torch/_tensor\.py$", r"backward|_engine_run_backward", "backward"),
-    (r"torch/optim/", r"step", "optimizer.step"),
-    (r"torch/serialization\.py$", r"save|load", "torch.{}"),
-    (r"/subprocess\.py$", r"communicate|wait|run|_wait", "a child process"),
-    (r"/threading\.py$", r"join|_wait_for_tstate_lock", "Thread.join"),
-    (r"/multiprocessing/", r"join|recv|get|wait", "multiprocessing"),
-    (r"/queue\.py$", r"get|put", "Queue.{}"),
-    (r"/ssl\.py$|/socket\.py$", r"[a-z]\w*", "the network"),
+    (r"torch/_dynamo/convert_frame\.py$", r"\w+", "torch.compile", COMPILING),
+    (r"torch/distributed/distributed_c10d\.py$", r"[a-z]\w*", "{}", COMMUNICATION),
+    (r"torch/distributed/nn/functional\.py$", r"[a-z]\w*", "{}", COMMUNICATION),
+    (r"torch/distributed/rendezvous\.py$", r"[a-z]\w*", "the rendezvous", COMMUNICATION),
+    (r"torch/distributed/_functional_collectives\.py$", r"wait_tensor", "{}", COMMUNICATION),
+    (r"_fsdp_param_group\.py$", r"wait_for_unshard", "fully_shard", COMMUNICATION),
+    (r"torch/utils/data/dataloader\.py$", r"__next__", "DataLoader.__next__", DATA),
+    (r"torch/utils/data/dataloader\.py$", r"__iter__|__init__", "DataLoader.__iter__", ""),
+    (r"torch/autograd/|torch/_tensor\.py$", r"backward|_engine_run_backward", "backward", BACKWARD),
+    (r"torch/optim/", r"step", "optimizer.step", OPTIMIZER),
+    (r"torch/serialization\.py$", r"save", "torch.{}", SAVES),
+    (r"torch/serialization\.py$", r"load", "torch.{}", ""),
+    (r"/subprocess\.py$", r"communicate|wait|run|_wait", "a child process", ""),
+    (r"/threading\.py$", r"join|_wait_for_tstate_lock", "Thread.join", ""),
+    (r"/multiprocessing/", r"join|recv|get|wait", "multiprocessing", ""),
+    (r"/queue\.py$", r"get|put", "Queue.{}", ""),
+    (r"/ssl\.py$|/socket\.py$", r"[a-z]\w*", "the network", ""),
+    (r"^<frozen importlib", r"_find_and_load", "import", IMPORTING),
 )
-_TABLE = tuple((re.compile(file), re.compile(function + r"\Z"), name) for file, function, name in _KNOWN)
+_TABLE = tuple((re.compile(file), re.compile(function + r"\Z"), name, part) for file, function, name, part in _KNOWN)
 _INNER = frozenset({"wrapper", "wait", "decorate_context", "_wait"})
 
 
@@ -80,7 +87,7 @@ def waits_in(frames: List[Frame]) -> str:
     """
     position = own(frames)
     inner = frames[: len(frames) if position is None else position]
-    names = [name for frame in reversed(inner) for name in [_name(frame)] if name]
+    names = [name for frame in reversed(inner) for name, _ in [known(frame.file, frame.function)] if name]
     if names:
         return names[0]
     if any(_OURS.search(frame.file) for frame in inner):
@@ -88,13 +95,13 @@ def waits_in(frames: List[Frame]) -> str:
     return inner[-1].function if inner else ""
 
 
-def _name(frame: Frame) -> str:
-    if frame.function in _INNER:
-        return ""
-    for file, function, name in _TABLE:
-        if file.search(frame.file) and function.match(frame.function):
-            return name.format(frame.function)
-    return ""
+def known(file: str, function: str) -> Tuple[str, str]:
+    """Return the name of a call that users know, and the part of a step that it is; both may be empty."""
+    if function not in _INNER:
+        for files, functions, name, part in _TABLE:
+            if files.search(file) and functions.match(function):
+                return name.format(function), part
+    return "", ""
 
 
 def is_collective(frames: List[Frame]) -> bool:
@@ -111,6 +118,11 @@ def is_collective(frames: List[Frame]) -> bool:
 def is_library(frame: Frame) -> bool:
     """Say whether a frame is not the script's own."""
     return bool(_LIBRARY.search(frame.file))
+
+
+def is_own(file: str) -> bool:
+    """Say whether a file is the script's own, and neither a library nor echelon."""
+    return not _LIBRARY.search(file) and not _OURS.search(file)
 
 
 ECHELON = "echelon: this is a mistake of echelon, not of the script"

@@ -5,14 +5,18 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
+from ..environment import memory_left
 from . import flight_recorder, frames, processes, report
 from .ranks import Attempt, Rank
+from .script_lines import ScriptLines
 
 OFF, AUTO = "off", "auto"
 AT_END = -1
 """The round of stacks that a supervisor asks for when it stops the ranks."""
 LONGEST_BEAT_SECONDS = 1.0
 CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
+LINES_SECONDS, MOST_LINES_SECONDS = 2.0, 30.0  # between two tellings of the ranks' lines: rarer as the run lasts
+LINES_SHARE = 1 / 50  # the same, as a part of the age of the attempt
 PAUSE_SECONDS = 3.0  # a turn of the agent's loop that is so late was a pause of the agent
 
 
@@ -32,12 +36,14 @@ class HangWatch:
         self._calm = min(CALM_SECONDS, seconds / 4)
         self._tell = tell
         self._is_stalled = is_stalled
+        self._lines = ScriptLines()
         self._clear(None, time.monotonic())
 
     def _clear(self, attempt: Optional[Attempt], now: float) -> None:
         self._attempt = attempt
         self._began = time.time()
         self._counts: Dict[int, Tuple[int, int]] = {}
+        self._lines_at = now
         self._next = self._last = self._quiet_since = self._step_at = now
         self._longest_seconds = 0.0
         self._has_stepped = False
@@ -59,7 +65,7 @@ class HangWatch:
             self._work.look([rank.pid for rank in attempt.alive], now)
         else:
             self._work = Work(now)
-        self._send(attempt.number, now)
+        self._send(attempt.number, now, attempt.alive if now >= self._lines_at else [])
         return self._beat
 
     def _forgive_pause(self, now: float) -> None:
@@ -84,7 +90,17 @@ class HangWatch:
             self._step_at = now
         self._counts = counts
 
-    def _send(self, number: int, now: float) -> None:
+    def tell_end(self, attempt: Attempt, rank: Rank) -> None:
+        """Send in which lines a rank was that has ended."""
+        if attempt is self._attempt:
+            self._send(attempt.number, time.monotonic(), [rank])
+
+    def _send(self, number: int, now: float, in_lines: List[Rank]) -> None:
+        """Send the pulse of all ranks, and the lines of some."""
+        if in_lines:
+            age = time.time() - self._began
+            self._lines_at = now + min(MOST_LINES_SECONDS, max(LINES_SECONDS, age * LINES_SHARE))
+        lines = {"lines": self._lines.of(in_lines)} if in_lines else {}
         self._tell(
             "pulse",
             attempt=number,
@@ -94,12 +110,24 @@ class HangWatch:
             has_stepped=self._has_stepped,
             steps=[steps for _, (steps, _) in sorted(self._counts.items())],
             measures=self._measures(),
+            **self._notes(),
+            **lines,
         )
+
+    def _notes(self) -> Dict[str, Dict[str, Any]]:
+        """Return the notes of ranks that have any; the supervisor knows which are new."""
+        ranks = self._attempt.ranks if self._attempt is not None else []
+        notes = {str(rank.rank): rank.pulse.notes() for rank in ranks if rank.pulse is not None}
+        told = {rank: found for rank, found in notes.items() if found}
+        return {"notes": told} if told else {}
 
     def _measures(self) -> Dict[str, List[Optional[float]]]:
         """Return what the ranks of this node know of their training: by name, a value for each rank, None: unknown."""
         ranks = self._attempt.ranks if self._attempt is not None else []
         of_ranks = [report.measures(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+        if of_ranks:
+            left = {"host_bytes_left": float(memory_left.available_bytes())}
+            of_ranks = [{**values, **left} for values in of_ranks]
         names = sorted({name for values in of_ranks for name in values})
         return {name: [values.get(name) for values in of_ranks] for name in names}
 

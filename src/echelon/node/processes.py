@@ -60,15 +60,39 @@ def _below(root: int, children: Dict[int, List[Process]]) -> List[Process]:
     return found
 
 
+_OF_STATUS = {
+    "VmHWM:": "peak_resident_bytes",
+    "RssAnon:": "anonymous_bytes",
+    "RssShmem:": "shared_bytes",
+    "Threads:": "threads",
+}
+
+
 def usage(pid: int) -> Dict[str, float]:
-    """Return the most bytes of memory and the processor time that a process has used; empty if it is gone."""
+    """Return what a process has used of the node, memory in bytes, and its limit of open files; empty if it is gone.
+
+    Pages of files, which the kernel can drop, are in the peak of resident memory alone.
+    """
     used: Dict[str, float] = {}
     for line in _text(pid, "status").splitlines():  # VmHWM:   320204 kB
         words = line.split()
-        if words[:1] == ["VmHWM:"] and len(words) > 1 and digits.is_number(words[1]):
-            used["peak_resident_bytes"] = int(words[1]) * 1024.0
-    process = read(pid) if used else None
-    return {**used, "cpu_seconds": process.ticks / CLOCK_TICKS} if process is not None else used
+        if words and words[0] in _OF_STATUS and digits.is_number(words[1]):
+            used[_OF_STATUS[words[0]]] = int(words[1]) * (1024.0 if words[-1] == "kB" else 1.0)
+    process = read(pid) if "peak_resident_bytes" in used else None
+    if process is None:
+        return {}
+    own = used.pop("anonymous_bytes", 0.0) + used.pop("shared_bytes", 0.0)
+    return {**used, **_open_files(pid), "own_bytes": own, "cpu_seconds": process.ticks / CLOCK_TICKS}
+
+
+def _open_files(pid: int) -> Dict[str, float]:
+    limits = [line.split() for line in _text(pid, "limits").splitlines() if line.startswith("Max open files")]
+    try:
+        number = len(os.listdir("/proc/%d/fd" % pid))
+    except OSError:
+        return {}
+    is_limited = bool(limits) and digits.is_number(limits[0][3])  # Max open files   1024   524288   files
+    return {"open_files": float(number), **({"open_files_limit": float(limits[0][3])} if is_limited else {})}
 
 
 def io_bytes(pid: int) -> int:

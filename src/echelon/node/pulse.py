@@ -19,12 +19,13 @@ from _thread import get_ident
 from typing import Any, Callable, Dict, MutableMapping, Sequence
 
 from ..environment import digits
+from .sampler import Sampler
 
 VARIABLE = "ECHELON_PULSE_FD"
 SIGNAL = (
     signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else 0
 )  # libraries and sites send USR1, USR2 and few others
-PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes
+PAGE_BYTES = 1 << 16  # the largest page of the kernels that run on compute nodes; `sampler` has a part of it
 MAIN_THREAD, DESCRIPTOR, FIRST_AT, LAST_AT, STEPS = range(5)
 """The words of the page: the id of the main thread, 1 + the descriptor (0: not armed), in nanoseconds of the monotonic
 clock the ends of the first and of the last step, and the number of steps.
@@ -41,13 +42,18 @@ MEASURES = (
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
 MEASURED = TIMES + NUM_BUCKETS
 """The word that is 1 once the words behind it hold the measures."""
+NOTES = 6144
+"""The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""
+MOST_NOTES_BYTES = (16 << 10) - 8
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
-Measuring = Callable[[Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], int], bool]
+Measuring = Callable[
+    [Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], Callable[[str], None], int], bool
+]
 """Measures this process: after each step it calls the third argument, and gives the second one the values of the names.
-The last one is the descriptor of the page, for `call_page`.
 
-It returns False if it does not know this PyTorch, and then does nothing.
+The fourth one gets the notes about bad steps, the last one is the descriptor of the page, for `call_page`. It returns
+False if it does not know this PyTorch, and then does nothing.
 """
 
 
@@ -86,10 +92,12 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
+    sampler = Sampler(descriptor)
+    sampler.begin()
 
     def begin() -> None:
-        count = _counter(descriptor)
-        if not measuring()(MEASURES, _measured(descriptor), count, descriptor):
+        count = _counter(descriptor, sampler)
+        if not measuring()(MEASURES, _measured(descriptor), count, _telling(descriptor), descriptor):
             _hook(count)
 
     if _TORCH in sys.modules:
@@ -133,7 +141,7 @@ def seconds_of(number: int) -> float:
     return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
-def _counter(descriptor: int) -> Callable[..., None]:
+def _counter(descriptor: int, sampler: Sampler) -> Callable[..., None]:
     numbers = itertools.count(1)
     counts = [0] * NUM_BUCKETS
     both, at = struct.Struct("=QQ").pack, LAST_AT * 8  # STEPS is the word behind LAST_AT
@@ -149,7 +157,9 @@ def _counter(descriptor: int) -> Callable[..., None]:
         else:
             _write(descriptor, FIRST_AT, now)
         last = now
-        os.pwrite(descriptor, both(now, next(numbers)), at)
+        sampler.steps = next(numbers)
+        sampler.resume()
+        os.pwrite(descriptor, both(now, sampler.steps), at)
 
     return count
 
@@ -161,6 +171,16 @@ def _measured(descriptor: int) -> "Callable[[Sequence[float | None]], None]":
         os.pwrite(descriptor, pack(1, *[missing if value is None else value for value in values]), at)
 
     return write
+
+
+def _telling(descriptor: int) -> "Callable[[str], None]":
+    def tell(text: str) -> None:
+        content = text.encode()
+        if len(content) <= MOST_NOTES_BYTES:
+            os.pwrite(descriptor, content, (NOTES + 1) * 8)
+            _write(descriptor, NOTES, len(content))
+
+    return tell
 
 
 def _hook(count: Callable[..., None]) -> None:

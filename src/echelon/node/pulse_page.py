@@ -1,11 +1,12 @@
 """The agent's side of a rank's pulse: count its steps, and ask it for its stacks."""
 
+import json
 import math
 import os
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from . import call_page, frames, processes, pulse, secret
+from . import call_page, frames, processes, pulse, sampler, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -56,6 +57,19 @@ class PulsePage:
     def called(self, most_calls: int) -> Dict[str, Any]:
         """Return the last collectives of the rank, also after its end; empty without any."""
         return call_page.read(os.pread(self.descriptor, call_page.END, 0), most_calls)
+
+    def notes(self) -> List[Dict[str, Any]]:
+        """Return what the rank says of bad steps."""
+        size = min(int(self._words[pulse.NOTES]), pulse.MOST_NOTES_BYTES)
+        try:
+            notes: List[Dict[str, Any]] = json.loads(os.pread(self.descriptor, size, (pulse.NOTES + 1) * 8) or b"[]")
+        except ValueError:
+            return []  # it is being written
+        return notes
+
+    def lines(self) -> Optional[List[Tuple[str, sampler.Place, sampler.Times]]]:
+        """Return in which lines of the script the rank was; None if it has not told yet."""
+        return sampler.read(self._words.cast("B"))
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

@@ -32,7 +32,10 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
 def _of_steps(rank: Rank) -> Dict[str, Any]:
     """Report the steps of a rank that PyTorch's optimizers made, and what the rank used."""
     measured = measures(rank)
-    known = {"measures": measured} if measured else {}
+    known: Dict[str, Any] = {"measures": measured} if measured else {}
+    told = rank.pulse.notes() if rank.pulse is not None else []
+    if told:
+        known["notes"] = told
     if rank.pulse is None or not rank.pulse.steps:
         return known
     page = rank.pulse

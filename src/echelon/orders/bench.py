@@ -3,9 +3,9 @@
 ECHELON_BENCH='{"folder": "/scratch/bench/4-ranks-1", "steps": 100, "warm_up": 40}'
 """
 
-import json
-from collections.abc import Mapping
 from typing import NamedTuple
+
+from . import codec
 
 VARIABLE = "ECHELON_BENCH"
 """The environment variable that gives a rank the order; absent where nothing is measured."""
@@ -28,16 +28,4 @@ class BenchOrder(NamedTuple):
     """The least number of workers of each DataLoader; 0: the script's own."""
 
 
-def variable(order: BenchOrder) -> str:
-    """Return the value of VARIABLE.
-
-    >>> read({VARIABLE: variable(BenchOrder("/tmp", steps=3))})
-    BenchOrder(folder='/tmp', steps=3, warm_up=0, loader_workers=0)
-    """
-    return json.dumps(order._asdict())
-
-
-def read(environ: Mapping[str, str]) -> BenchOrder | None:
-    """Return the order from the variables of a rank; None where nothing is measured."""
-    text = environ.get(VARIABLE, "")
-    return BenchOrder(**json.loads(text)) if text else None
+read = codec.reader(VARIABLE, BenchOrder)

@@ -1,10 +1,11 @@
 """What the launcher asks of ranks about checkpoints: the command line chooses it, and each rank reads it as JSON."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from . import codec
 
 VARIABLE = "ECHELON_CHECKPOINT"
 """The environment variable that gives a rank the order; absent where nothing is saved."""
@@ -46,17 +47,10 @@ def variables(order: CheckpointOrder | None, run_directory: str) -> tuple[tuple[
         return ()
     folder = order.folder or os.path.join(os.path.abspath(run_directory), SUBFOLDER)
     hashes = () if os.environ.get(_HASHES) else ((_HASHES, "0"),)
-    return ((VARIABLE, json.dumps(order._replace(folder=folder)._asdict())), *hashes)
+    return ((VARIABLE, codec.write(order._replace(folder=folder))), *hashes)
 
 
-def read(environ: Mapping[str, str]) -> CheckpointOrder | None:
-    """Return the order from the variables of a rank; None where nothing is saved.
-
-    >>> read(dict(variables(CheckpointOrder("", steps=5), "/run"))).folder
-    '/run/checkpoints'
-    """
-    text = environ.get(VARIABLE, "")
-    return CheckpointOrder(**json.loads(text)) if text else None
+read = codec.reader(VARIABLE, CheckpointOrder)
 
 
 def is_restarted(environ: Mapping[str, str]) -> bool:

@@ -3,9 +3,10 @@
 ECHELON_PROFILE='{"ranks": [[0, 0], [16, 17]], "first": 10, "last": 15}'
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from . import codec
 
 VARIABLE = "ECHELON_PROFILE"
 """The environment variable that gives a rank the order; absent where nothing is profiled."""
@@ -26,22 +27,7 @@ class ProfileOrder(NamedTuple):
     last: int
 
 
-def variable(order: ProfileOrder) -> str:
-    """Return the value of VARIABLE.
-
-    >>> read({VARIABLE: variable(ProfileOrder(((0, 3),), 10, 15))})
-    ProfileOrder(ranks=((0, 3),), first=10, last=15)
-    """
-    return json.dumps(order._asdict())
-
-
-def read(environ: Mapping[str, str]) -> ProfileOrder | None:
-    """Return the order from the variables of a rank; None where nothing is profiled."""
-    text = environ.get(VARIABLE, "")
-    if not text:
-        return None
-    fields = json.loads(text)
-    return ProfileOrder(tuple((low, high) for low, high in fields["ranks"]), fields["first"], fields["last"])
+read = codec.reader(VARIABLE, ProfileOrder)
 
 
 def has(ranks: Iterable[tuple[int, int]], rank: int) -> bool:

@@ -1,22 +1,14 @@
-"""The records that `echelon prove` compares: the variables that ask ranks for a record, its files, and its labels.
+"""The records that `echelon prove` compares: the order to ranks, the files of a record, and its labels.
 
-The launcher sets the variables, ranks write the files (`train/recording`), and the room `proof` reads them.
+The launcher sets the variable, ranks write the files (`train/recording`), and the room `proof` reads them.
 """
 
-FOLDER = "ECHELON_RECORD"
-"""Names the folder of the record; absent where ranks record nothing."""
-STEPS = "ECHELON_RECORD_STEPS"
-"""The number of steps after which a recorded script is ended."""
-BATCHES = "ECHELON_RECORD_BATCHES"
-"""The number of ranks whose batches one device has too, with `--per-device-batch`."""
-REORDERED = "ECHELON_RECORD_REORDERED"
-"""Set where the samples of each batch come in another order."""
-NUDGED = "ECHELON_RECORD_NUDGED"
-"""Set where the last bit of each gradient is changed."""
-DOUBLE = "ECHELON_RECORD_DOUBLE"
-"""Set where the script computes in float64."""
-LIKE = "ECHELON_RECORD_LIKE"
-"""Names the ABOUT file of the run on several ranks whose batches one process has to draw."""
+from typing import NamedTuple
+
+from . import codec
+
+VARIABLE = "ECHELON_RECORD"
+"""The environment variable that gives a rank the order; absent where nothing is recorded."""
 
 ABOUT = "about.json"
 """The file with the size of the world, the number of sharded parameters, and the loaders."""
@@ -39,6 +31,28 @@ ACTIVATIONS_FILE = "activations-%d.pt"
 """Of a rank: its activation trace, which has each call of a module in the first step."""
 LOCAL_FILE = "local-%d-%d.pt"
 """Of a step and a rank: its gradients before ranks exchange them, by the names of parameters."""
+
+
+class RecordOrder(NamedTuple):
+    """The order of one run."""
+
+    folder: str
+    """The folder of the record; it exists."""
+    steps: int
+    """The number of steps after which a recorded script is ended."""
+    batches: int = 0
+    """The number of ranks whose batches one device has too, with `--per-device-batch`; 0: those of this run."""
+    is_reordered: bool = False
+    """Whether the samples of each batch come in another order."""
+    is_nudged: bool = False
+    """Whether the last bit of each gradient is changed."""
+    is_double: bool = False
+    """Whether the script computes in float64."""
+    like: str = ""
+    """The ABOUT file of the run on several ranks whose batches one process has to draw; empty: there is none."""
+
+
+read = codec.reader(VARIABLE, RecordOrder)
 
 
 def tensors_file(step: int, kind: str, rank: int) -> str:

@@ -3,9 +3,9 @@
 ECHELON_REHEARSAL='{"fault": {"kind": "kill-rank", "rank": 1, "step": 7}}'
 """
 
-import json
-from collections.abc import Mapping
 from typing import NamedTuple
+
+from . import codec
 
 VARIABLE = "ECHELON_REHEARSAL"
 """The environment variable that gives a rank the order; absent where nothing is rehearsed."""
@@ -57,20 +57,4 @@ class Rehearsal(NamedTuple):
     """The folder of the user; `scratch` has copies of it."""
 
 
-def variable(order: Rehearsal) -> str:
-    """Return the value of VARIABLE.
-
-    >>> read({VARIABLE: variable(Rehearsal(Fault(KILL_RANK, rank=1, step=7)))}).fault
-    Fault(kind='kill-rank', rank=1, step=7, delay=0.0)
-    """
-    return json.dumps({**order._asdict(), "fault": order.fault._asdict() if order.fault else None})
-
-
-def read(environ: Mapping[str, str]) -> Rehearsal | None:
-    """Return the order from the variables of a rank; None where nothing is rehearsed."""
-    text = environ.get(VARIABLE, "")
-    if not text:
-        return None
-    fields = json.loads(text)
-    fault = fields.pop("fault", None)
-    return Rehearsal(**fields, fault=Fault(**fault) if fault else None)
+read = codec.reader(VARIABLE, Rehearsal)

@@ -1,10 +1,9 @@
 """The options of scaling: the command line chooses them, the launcher writes them, and each rank reads them."""
 
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..errors import UsageError
+from . import codec
 
 
 class Kind(NamedTuple):
@@ -35,6 +34,7 @@ _SPLIT = {
     "sync-bn": _WHOLE_BATCH + "so BatchNorm already has the statistics of this batch",
     "per-device-batch": _WHOLE_BATCH + "so no rank has a batch of its own",
     "scale-lr": _WHOLE_BATCH + "so the global batch is the script's",
+    "watch-bits": "each rank has its own part of the model, so no two ranks have the same bits",
     "sync-every": "a rank that trains alone needs the whole model",
     "compress": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
     "bucket-mb": _WHOLE_BATCH + "and the ranks exchange activations instead of gradients",
@@ -46,7 +46,8 @@ KINDS: dict[str, Kind] = {
     ),
     "fsdp": Kind(
         "fully_sharded:FullySharded", "use more ranks, each with fewer weights and fewer samples",
-        {"sync-every": "a rank that trains alone needs all weights", "compress": _BY_LAYER, "bucket-mb": _BY_LAYER},
+        {"sync-every": "a rank that trains alone needs all weights", "compress": _BY_LAYER, "bucket-mb": _BY_LAYER,
+         "watch-bits": "each rank has its own shard, so no two ranks have the same bits"},
         exact_place="exact:ExactFullySharded", axis="shard", has_dtensors=True,
     ),
     "tensor": Kind(
@@ -99,6 +100,8 @@ class ScaleOptions(NamedTuple):
     """The format of gradients in transit: "bf16", "fp16", "powersgd:RANK:STEP"; empty: their own."""
     bucket_megabytes: float = 0.0
     """The bucket size of gradients in MB; 0: chosen by measurements."""
+    watches_bits: bool = False
+    """`--watch-bits`: whether ranks compare the bits of what all of them have; with `--exact` they do in any case."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to distribute itself."""
 
@@ -119,7 +122,7 @@ class ScaleOptions(NamedTuple):
 
     def to_json(self) -> str:
         """Return the JSON that `from_json` reads."""
-        return json.dumps(self._asdict())
+        return codec.write(self)
 
     @classmethod
     def from_json(cls, text: str) -> "ScaleOptions":
@@ -128,19 +131,7 @@ class ScaleOptions(NamedTuple):
         >>> ScaleOptions.from_json('{"how": "fsdp", "num_shards": 8}').num_shards
         8
         """
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise _refusal(f"{text!r} is no JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise _refusal(f"{text!r} is no JSON object")
-        for name, value in values.items():
-            if name not in cls._fields:
-                raise _refusal(f"there is no option {name!r}; the options are {', '.join(cls._fields)}")
-            kind = type(cls._field_defaults[name])
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                raise _refusal(f"{name} is {value!r}, which is not of type {kind.__name__}")
-        return cls(**values)
+        return codec.decode(text, VARIABLE, cls)
 
 
 DEFAULT = ScaleOptions()
@@ -158,8 +149,5 @@ _OPTIONS = {
     "is_late": "--async",
     "compress": "--compress",
     "bucket_megabytes": "--bucket-mb",
+    "watches_bits": "--watch-bits",
 }
-
-
-def _refusal(problem: str) -> UsageError:
-    return UsageError(f"{VARIABLE}: {problem}", hint=f"unset {VARIABLE}; echelon run sets it for each rank")

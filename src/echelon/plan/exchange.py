@@ -20,6 +20,7 @@ _ALONE = {
     "exact": "ranks that train alone get other weights than one device, so they cannot match its bits",
     "same-random": "a rank that trains alone draws its own random numbers",
     "sync-bn": "statistics over the batch of all ranks need a message in every step",
+    "watch-bits": "a rank that trains alone has other weights than the others until they meet",
     "compress": "it compresses gradients, but the ranks exchange none",
     "bucket-mb": "it puts gradients into buckets, but the ranks exchange none",
 }
@@ -37,6 +38,7 @@ _WHOLE_GRADIENTS = {
 
 def fields(values: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of ScaleOptions that the options set; raise UsageError where options contradict each other."""
+    _refuse_with_scale("watch-bits", values, "remove --watch-bits, or use --scale data")
     if "exact" in values:
         _refuse_together("exact", values, _NOT_EXACT)
     if "sync_every" not in values:

@@ -375,8 +375,8 @@ def leave_workers(iterator: Any) -> None:
 
 LOADER_ITERATOR = "_iterator"
 """The attribute of a DataLoader with the iterator that its workers persist in."""
-INDEX_SAMPLER = "_index_sampler"
-"""The property of a DataLoader that gives batches of indices, or indices."""
+INDEX_SAMPLER, NEXT_INDEX, INDICES = "_index_sampler", "_next_index", "_sampler_iter"
+"""What gives a loader and its iterators indices; what draws the next ones; what it draws from in this pass."""
 
 
 def is_batching(loader: Any) -> bool:

@@ -125,6 +125,8 @@ torch.autograd:backward(tensors, grad_tensors)
 torch.optim.optimizer:register_optimizer_step_pre_hook(hook)
 torch.optim.optimizer:register_optimizer_step_post_hook(hook)
 torch.utils.data.dataloader:_BaseDataLoaderIter.__next__(self)
+torch.utils.data.dataloader:_BaseDataLoaderIter._next_index(self)
+torch.nn.utils:clip_grad_norm_(parameters, max_norm) torch.amp:GradScaler.scale(self, outputs)
 torch:save(obj, f)
 torch:Tensor.item
 torch.distributed:Work.wait

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from echelon.environment import regular_files
 from echelon.script.branches import aliases, bound, once
-from echelon.script.find import Script
-from echelon.script.source import parse
 from echelon.script.values import dotted
 
 
@@ -111,14 +108,3 @@ def _imports(nodes: Iterable[ast.AST]) -> dict[str, int]:
         for name in names:
             lines.setdefault(name.partition(".")[0], node.lineno)  # type: ignore[attr-defined]
     return lines
-
-
-def read(script: Script) -> Source | None:
-    """Return the parsed source of a script; None if it cannot be read."""
-    if not script.path:
-        return None
-    try:
-        tree = parse(regular_files.read(script.path), script.path)
-    except OSError:
-        return None
-    return Source(path=script.path, tree=tree) if tree is not None else None

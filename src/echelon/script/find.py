@@ -1,5 +1,6 @@
 """Resolve the target of `echelon run TARGET` like `python TARGET`, and refuse early what cannot run."""
 
+import ast
 import os
 import re
 import shlex
@@ -7,14 +8,15 @@ import stat
 import sys
 import zipimport
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.script.locate import Searcher, is_built_in
 from echelon.script.nearest import nearest_files, nearest_modules, one_of
-from echelon.script.source import judge
+from echelon.script.source import judge, parse
 
 MOST_BYTES = 1 << 30
 RUN = "echelon run "
@@ -29,9 +31,10 @@ BINARY = {
     b"PK\x03\x04": "a zip archive that Python cannot open",
 }
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+END_OF_ARCHIVE = b"PK\x05\x06"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Script:
     """The `__main__` of the ranks."""
 
@@ -46,6 +49,13 @@ class Script:
     """The entries of sys.path after `folder`."""
     cwd: str = ""
     """The working folder at the start, "" if unknown."""
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """The source of `__main__`; None if there is none that can be read."""
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        """The syntax tree; None if this Python cannot parse the source."""
+        return parse(self.content, self.path or self.folder) if self.content is not None else None
 
 
 def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) -> Script:
@@ -75,13 +85,14 @@ def _resolve_path(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Scr
             hint=f"cat {shlex.quote(target)} > train.py, then: echelon run train.py",
         )
     source = read_source(path, target)
-    if _is_archive_with_main(path):
-        return Script(kind="zip", path=None, folder=path, search_path=search_path)
+    archived = _archived(path, search_path) if END_OF_ARCHIVE in source else None
+    if archived is not None:
+        return archived
     if not path.endswith(".pyc"):
         _judge_file(target, path, source)
     # python resolves links here: sys.path[0] is the folder of the link's target
     folder = os.path.dirname(os.path.realpath(path))
-    return Script(kind="file", path=path, folder=folder, search_path=search_path)
+    return Script(kind="file", path=path, folder=folder, search_path=search_path, content=source)
 
 
 def _mode(target: str, path: str, *, cwd: str, search_path: tuple[str, ...]) -> int:
@@ -146,11 +157,20 @@ def read_source(path: str, target: str) -> bytes:
         raise UsageError(f"echelon cannot read {target}: {error.strerror}", hint=f"ls -l {shlex.quote(path)}") from None
 
 
-def _is_archive_with_main(path: str) -> bool:
+def _archived(path: str, search_path: tuple[str, ...]) -> Script | None:
+    """Return the script of an archive; None if it has no `__main__`."""
     try:
-        return zipimport.zipimporter(path).find_spec("__main__") is not None
+        archive = zipimport.zipimporter(path)
+        if archive.find_spec("__main__") is None:
+            return None
     except zipimport.ZipImportError:
-        return False
+        return None
+    try:
+        source = archive.get_source("__main__")
+    except (zipimport.ZipImportError, UnicodeDecodeError, SyntaxError):
+        source = None
+    content = None if source is None else source.encode()
+    return Script(kind="zip", path=None, folder=path, search_path=search_path, content=content)
 
 
 def _judge_file(target: str, path: str, source: bytes) -> None:
@@ -176,8 +196,9 @@ def _judge_file(target: str, path: str, source: bytes) -> None:
 def _directory(target: str, path: str, search_path: tuple[str, ...]) -> Script:
     main = os.path.join(path, "__main__.py")
     if os.path.isfile(main):
-        _judge_file(os.path.join(target, "__main__.py"), main, read_source(main, main))
-        return Script(kind="directory", path=main, folder=path, search_path=search_path)
+        source = read_source(main, main)
+        _judge_file(os.path.join(target, "__main__.py"), main, source)
+        return Script(kind="directory", path=main, folder=path, search_path=search_path, content=source)
     try:
         names = sorted(name for name in os.listdir(path) if name.endswith(".py"))
     except PermissionError:
@@ -207,8 +228,10 @@ def _resolve_module(target: str, *, cwd: str, search_path: tuple[str, ...]) -> S
         if os.path.isdir(located.entry):
             raise UsageError(f"{name} has no Python source that could be run", hint=RUN + "train.py")
         return Script(kind="module", path=None, folder=cwd, name=name, search_path=search_path)
-    _judge_file(located.source, located.source, read_source(located.source, located.source))
-    return Script(kind="module", path=located.source, folder=cwd, name=name, search_path=search_path)
+    path = located.source
+    source = read_source(path, path)
+    _judge_file(path, path, source)
+    return Script(kind="module", path=path, folder=cwd, name=name, search_path=search_path, content=source)
 
 
 def _check_module_name(target: str) -> None:

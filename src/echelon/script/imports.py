@@ -3,9 +3,8 @@
 import os
 import re
 import sys
-import zipimport
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from echelon.environment import regular_files
 from echelon.script.branches import Certainty
@@ -27,7 +26,7 @@ DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """The imports of a script, as far as reading can tell; every field is JSON after conversion to lists."""
+    """The imports of a script, as far as reading can tell."""
 
     preload: tuple[str, ...]
     """In the script's order: "a.b"; for `from a.b import c` "a.b:c", a.b and then a.b.c if it has no c."""
@@ -39,6 +38,8 @@ class Imports:
     """Top-level packages that are imported anywhere in the script or its own modules, also in functions."""
     mentions: frozenset[str]
     """Dotted names below these packages that the sources mention, such as `torch.distributed.init_process_group`."""
+    files: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The script and the modules of `local` that could be read: path → content."""
 
     @property
     def all_uses(self) -> frozenset[str]:
@@ -72,6 +73,7 @@ class _Reader:
         self.glanced: set[str] = set()
         self.mentions: set[str] = set()
         self.keys: dict[str, None] = {}
+        self.files: dict[str, bytes] = {}
         self.parsed_bytes = 0
         self.long: list[str] = []
 
@@ -99,6 +101,7 @@ class _Reader:
             local=tuple(self.local),
             uses=frozenset(name.partition(".")[0] for name in foreign if not name.startswith("$")) - {"__future__"},
             mentions=frozenset(foreign),
+            files=self.files,
         )
 
     def _script_names(self) -> Iterator[ImportStatement]:
@@ -107,32 +110,19 @@ class _Reader:
         parts = package.split(".") if package else []
         for end in range(1, len(parts) + 1):  # `-m a.b.c` imports a and a.b first
             yield ImportStatement(module=".".join(parts[:end]))
-        if script.path is None:
-            yield from self._archived()
-        else:
-            yield from self._read(script.path, package=package, as_main=True)
-
-    def _archived(self) -> Iterator[ImportStatement]:
-        try:
-            source = zipimport.zipimporter(self.script.folder).get_source("__main__")
-        except (zipimport.ZipImportError, UnicodeDecodeError, SyntaxError):
-            source = None
-        if source is None:
+        if script.content is None:
             self.skipped["__main__"] = "its source cannot be read"
         else:
-            path = os.path.join(self.script.folder, "__main__.py")
-            yield from self._wanted(self._events(source.encode(), path, as_main=True), package="")
+            path = script.path or os.path.join(script.folder, "__main__.py")
+            yield from self._wanted(self._events(script.content, path, as_main=True), package=package)
 
-    def _read(
-        self, path: str, *, package: str, as_main: bool = False, certainty: Certainty = Certainty.CERTAIN
-    ) -> Iterator[ImportStatement]:
+    def _read(self, path: str, *, package: str, certainty: Certainty) -> Iterator[ImportStatement]:
         try:
             source = regular_files.read(path)
         except OSError as error:
             self.skipped[path] = f"cannot be read: {error.strerror}"
             return
-        events = self._events(source, path, as_main=as_main, certainty=certainty)
-        yield from self._wanted(events, package=package)
+        yield from self._wanted(self._events(source, path, certainty=certainty), package=package)
 
     def _wanted(self, events: Iterable[Event], *, package: str) -> Iterator[ImportStatement]:
         for event in events:
@@ -145,8 +135,10 @@ class _Reader:
                 self.keys[event.key] = None
 
     def _events(
-        self, source: bytes, path: str, *, as_main: bool, certainty: Certainty = Certainty.CERTAIN
+        self, source: bytes, path: str, *, as_main: bool = False, certainty: Certainty = Certainty.CERTAIN
     ) -> Iterator[Event]:
+        if certainty is not Certainty.SELDOM:
+            self.files[path] = source
         shown = path.removeprefix(self.script.folder + "/")
         lines = marked_lines(source)
         if self.parsed_bytes + len(source) > PARSED_BYTES:
@@ -158,7 +150,7 @@ class _Reader:
             likely = min(certainty, Certainty.LIKELY)
             return iter([ImportStatement(module=name, certainty=likely) for name in names])
         self.parsed_bytes += len(source)
-        tree = parse(source, path)
+        tree = self.script.tree if as_main else parse(source, path)
         if tree is None:
             self.skipped[path] = "this Python cannot parse it"
             return iter(())

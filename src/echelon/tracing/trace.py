@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..orders.trace import CONFIG, FUNCTION, MODULE, TraceOrder
 from ..pytorch import internals
 from ..train import patches
 from . import builders, kernels, pretended, unknown_shapes
@@ -25,7 +26,6 @@ from .scratch import Scratch
 
 FORMAT = 1
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
 _WHY = "A script that is traced sees its own arguments."
 _open = open  # the script gets another
 _TELL_SECONDS = 2.0
@@ -34,29 +34,6 @@ _FOREIGN = tuple(
     os.path.dirname(os.path.abspath(one)) + os.sep
     for one in (torch.__file__, runpy.__file__, os.path.dirname(os.path.dirname(__file__)))
 )
-
-
-class TraceOrder(NamedTuple):
-    """What to trace: the fields are those of the JSON in argv[1]."""
-
-    target: str
-    """The path of a script, `module:function`, or the path of a configuration."""
-    arguments: list[str]
-    out: str
-    """The file for the log, in a folder that the caller removes; the files of the script come beside it."""
-    device: str
-    """"gpu": as a device would compute it; "cpu": as this CPU would."""
-    device_bytes: int
-    """The memory that the script is told of."""
-    assumed: dict[str, float]
-    """The values of tensors by the lines that read them: {"train.py:31": 0.5}."""
-    kind: str = SCRIPT
-    optimizer: str = "adamw"
-    """For a function and a configuration: adamw, adam, momentum or sgd."""
-    rows: int = 1
-    """For a configuration, with length and dtype."""
-    length: int = 0
-    dtype: str = "float32"
 
 
 class Failed(NamedTuple):
@@ -68,9 +45,8 @@ class Failed(NamedTuple):
     trace: str
 
 
-def main(argv: list[str]) -> int:
-    """Trace as argv[0] says, and write the log, or {"failed": …}."""
-    order = TraceOrder(**json.loads(argv[0]))
+def main(order: TraceOrder) -> int:
+    """Trace as the order says, and write the log, or {"failed": …}."""
     _end_with_parent()
     log = Tracer(order, os.path.abspath(order.out) + ".files").run()
     with _open(order.out, "w", encoding="utf-8") as file:
@@ -93,7 +69,7 @@ class Tracer:
         self._mode = internals.fake_tensors().FakeTensorMode(allow_non_fake_inputs=True)
         self._places = TensorDevices(self._ledger, self._mode)
         self._course = StepTracer(self._ledger)
-        self._reads = Reads(order.assumed, order.target)
+        self._reads = Reads(order.assumed or {}, order.target)
         self._scratch = Scratch(folder)
         self._compiling = Compiling()
 

@@ -39,7 +39,7 @@ def begin(scale: str, *, was_forked: bool) -> None:
     if bench.VARIABLE in os.environ:
         _begin_measuring()
     is_saved = checkpoint.VARIABLE in os.environ
-    is_recorded = records.FOLDER in os.environ or rehearsal.VARIABLE in os.environ
+    is_recorded = records.VARIABLE in os.environ or rehearsal.VARIABLE in os.environ
     if os.environ.get("WORLD_SIZE", "1") == "1" and not (is_saved or is_recorded or options.num_shards):
         from .files import writers
 

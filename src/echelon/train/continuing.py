@@ -169,6 +169,7 @@ class Continuing:
 
     def _save(self, kind: str) -> None:
         with self._tape.paused():
+            self._run.bits.compare_all()
             self._the_saver().save(self._num_steps, *self._state(kind))
         self._the_schedule().note_saved(self._num_steps)
 

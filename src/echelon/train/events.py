@@ -115,7 +115,7 @@ class Span:
 
 made = _Hooked(_hook_makers, "parallelism", "names", "journal")
 """The script has made an optimizer."""
-cleared = _Hooked(_hook_clearing, "journal", "parallelism")
+cleared = _Hooked(_hook_clearing, "measuring", "journal", "parallelism")
 """An optimizer or a module is about to clear its gradients."""
 before_step = _Hooked(
     lambda module, event: [patches.hook(module.register_optimizer_step_pre_hook, event, why="")],
@@ -128,6 +128,7 @@ before_step = _Hooked(
     "record",
     "first step",
     "later steps",
+    "bits",
 )
 after_step = _Hooked(
     lambda module, event: [patches.hook(module.register_optimizer_step_post_hook, event, why="")],
@@ -146,6 +147,8 @@ stream = Event("later steps")
 """All ranks have read the same batch of a stream."""
 call = Event("later steps")
 """A model is about to compute a batch: its own call, the module, its arguments, those of each shard, and their rows."""
+clipped = Event("measuring")
+"""The norm of the gradients is known, because the script clips by it."""
 loss = Event("record")
 """The gradients of a loss are those of the whole batch."""
 loading, computing = Span("pace"), Span("pace")

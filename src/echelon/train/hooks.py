@@ -152,7 +152,9 @@ def _hook_readers_of_gradients(run: Run) -> None:
         return clip
 
     def clip_norm(*args: object, **kwargs: object) -> Any:
-        return run.parallelism.clip_grad_norm()(*args, **kwargs)
+        norm = run.parallelism.clip_grad_norm()(*args, **kwargs)
+        events.clipped(norm)
+        return norm
 
     for name, clipping in (("clip_grad_norm_", clip_norm), ("clip_grad_value_", nn.utils.clip_grad_value_)):
         function = wraps(getattr(nn.utils, name))(clips(clipping))

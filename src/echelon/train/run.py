@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ..orders import records
 from ..orders.scale import DEFAULT, ScaleOptions
 from . import events
 from .batches import STEP_OF_NO_BATCH, leave_workers
 from .caught_errors import Raised
+from .check.bit_watch import BitWatch
 from .check.first_step import FirstStep
 from .check.later_steps import LaterSteps
 from .check.row_trial import RowTrials
@@ -55,11 +55,11 @@ class Run(Explicit):
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
         self.parallelism = self.new_parallelism()
-        self.is_reordered = bool(os.environ.get(records.REORDERED))
+        self.is_reordered = self.record is not None and self.record.order.is_reordered
         self.first_step = FirstStep(is_main=self.is_main, say=self.say)
         self.first_step.is_due = options.checks_first_step and self.parallelism.is_as_one_device
         self.suit_first_step()
-        self.later = LaterSteps(self)
+        self.later, self.bits = LaterSteps(self), BitWatch(self)
         cuts_draws = world.size > 1 and self.parallelism.cuts_draws
         self.draws = Draws(world, self.generators, self.say, is_on=cuts_draws, takes_all=options.draws_all)
         self.calls = self.parallelism.kind_of_calls(self)
@@ -67,7 +67,8 @@ class Run(Explicit):
         self.raised, self.late_hooks = Raised(world), LateHooks()
         self.keys = Keys(self.parallelism)
         self.ignore_index = IgnoreIndex()
-        self.batches_per_step = int(os.environ.get(records.BATCHES, 0)) or world.size if options.keeps_batch else 1
+        num_batches = self.record.order.batches if self.record is not None else 0
+        self.batches_per_step = num_batches or world.size if options.keeps_batch else 1
         self.has_begun = False
         self._last_fraction = world.hosted / world.size
 
@@ -83,6 +84,7 @@ class Run(Explicit):
             steps.listen_to(self.record, lambda: self.parallelism)
             return
         self.first_step.listen(self)
+        self.bits.listen()
         if self.first_step.is_due:
             self.later.listen()
 

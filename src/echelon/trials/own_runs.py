@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.host import Finished, Host, own_command
+from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
+from echelon.spec import Command
 
 if TYPE_CHECKING:
     from echelon.script.imports import Imports
@@ -21,15 +22,12 @@ DRY_RUN_SECONDS = 3600.0
 
 def imports_of(script: str, *, is_module: bool, command: str) -> Imports:
     """Return what a script imports; raise UsageError, whose hint names the command, if there is no such script."""
-    from echelon.script import find, imports
+    from echelon.script.reading import Reading
 
-    ours = os.path.dirname(os.path.abspath(sys.argv[0]))
-    search_path = [entry for entry in sys.path if entry not in ("", ours)]
     try:
-        resolved = find.resolve(script, module=is_module, cwd=os.getcwd(), search_path=search_path)
+        return Reading(Command(kind="module" if is_module else "script", target=script)).imports
     except UsageError as error:
         raise _as_of(command, error.message, error.details, error.hint) from None
-    return imports.read_imports(resolved)
 
 
 def refuse_what_cannot_run(host: Host, words: Sequence[str], *, command: str, verb: str = "run") -> str:
@@ -54,6 +52,12 @@ def without_logs(report: str) -> str:
 
 def _as_of(command: str, message: str, details: str, hint: str, *, verb: str = "run") -> UsageError:
     return UsageError(message, details=details, hint=hint.replace(f"echelon {verb}", f"echelon {command}"))
+
+
+def variables(values: Mapping[str, str], *, observes: bool) -> list[str]:
+    """Return the options that set variables in all ranks; a script that distributes itself is only observed."""
+    observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()} if observes else {}
+    return [word for name, value in {**values, **observed}.items() for word in ("--env", f"{name}={value}")]
 
 
 def finish(host: Host, words: Sequence[str], *, folder: str = "", verb: str = "run") -> Finished:

@@ -17,8 +17,8 @@ from echelon.errors import EchelonError, RunError, UsageError
 from echelon.host import Host, own_command
 from echelon.launch.run_directory import shared_folder
 from echelon.monitor.page import plots
-from echelon.orders import records
-from echelon.orders.scale import DTENSOR, OBSERVE, VARIABLE, ScaleOptions
+from echelon.orders import codec, records
+from echelon.orders.scale import DTENSOR
 from echelon.trials import own_runs
 
 OFF, DATA = "off", "data"
@@ -59,7 +59,8 @@ class _Start:
     num_ranks: int
     scale: str
     title: str
-    variables: Mapping[str, str]
+    order: Mapping[str, Any]
+    """Fields of the order to record."""
 
 
 def prove(question: ProofQuestion, host: Host, say: Say) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class _Prover:
     def scaled(self, scales: tuple[str, ...]) -> list[dict[str, Any]]:
         """Compare each way to scale a script for one device with one device."""
         alone = scales[0] if scales[0] == OFF else DATA
-        oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", variables={}))
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=alone, title="1 rank", order={}))
         again = self._again(alone, oracle, {})
         verdicts = []
         for scale in scales:
@@ -123,7 +124,7 @@ class _Prover:
         """Add --sync-bn to the cause of a difference, if it is a BatchNorm and `echelon run` takes the option here."""
         if not verdict.get("is_of_batch_norm"):
             return verdict
-        start = _Start(name="synced", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        start = _Start(name="synced", num_ranks=self._asked.num_ranks, scale=scale, title="", order={})
         words = [*self._options(start), SYNC_BATCH_NORM, *self._script()]
         try:
             own_runs.refuse_what_cannot_run(self._host, words, command="prove")
@@ -134,16 +135,15 @@ class _Prover:
 
     def own(self) -> list[dict[str, Any]]:
         """Compare a script that distributes itself with one process that has the batches of all its ranks."""
-        observed = {VARIABLE: ScaleOptions(how=OBSERVE).to_json()}
         try:
-            several = self._several(OFF, False, observed)
+            several = self._several(OFF, False)
         except RunError:
             difference = self._alone(f"several-{OFF}")
             if not difference:
                 raise
             return [difference]
-        like = {**observed, records.LIKE: os.path.join(several, records.ABOUT)}
-        oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", variables=like))
+        like = {"like": os.path.join(several, records.ABOUT)}
+        oracle = self._run(_Start(name="one", num_ranks=1, scale=OFF, title="1 rank", order=like))
         for note in _read_about(oracle)["notes"]:
             self._say(f"note: {note}")
         about = _read_about(oracle)
@@ -152,23 +152,20 @@ class _Prover:
 
     def refuse_what_cannot_run(self, scale: str) -> None:
         """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
-        start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", variables={})
+        start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", order={})
         own_runs.refuse_what_cannot_run(self._host, [*self._options(start), *self._script()], command="prove")
 
-    def _several(self, scale: str, is_named: bool, variables: Mapping[str, str] | None = None) -> str:
+    def _several(self, scale: str, is_named: bool) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
         name = "several-" + re.sub(r"[^A-Za-z0-9]+", "-", scale)  # of a folder that PYTHONPATH can hold
-        start = _Start(
-            name=name, num_ranks=self._asked.num_ranks, scale=scale, title=title,
-            variables=variables or {},
-        )  # fmt: skip
+        start = _Start(name=name, num_ranks=self._asked.num_ranks, scale=scale, title=title, order={})
         record = self._run(start)
         _refuse_less(_read_about(record), start)
         return record
 
-    def _again(self, scale: str, oracle: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
+    def _again(self, scale: str, oracle: str, order: Mapping[str, Any], *, has_loader: bool = True) -> str:
         """Return a record that shows how far rounding carries this script."""
-        again = self._reordered(scale, variables, has_loader=has_loader)
+        again = self._reordered(scale, order, has_loader=has_loader)
         first, other = _first_loss(oracle), _first_loss(again)
         if not has_loader or not abs(first - other) > records.MOST_STRAY * max(abs(first), abs(other)):
             return again
@@ -177,14 +174,13 @@ class _Prover:
             "or noise that is drawn in their order; "
             "echelon changes gradients instead to measure rounding"
         )
-        return self._reordered(scale, variables, has_loader=False)
+        return self._reordered(scale, order, has_loader=False)
 
-    def _reordered(self, scale: str, variables: Mapping[str, str], *, has_loader: bool = True) -> str:
+    def _reordered(self, scale: str, order: Mapping[str, Any], *, has_loader: bool = True) -> str:
         how = "the samples of each batch in another order" if has_loader else "each gradient with its last bit changed"
-        name = records.REORDERED if has_loader else records.NUDGED
         start = _Start(
             name=REORDERED if has_loader else "nudged", num_ranks=1, scale=scale, title=f"1 rank, {how}",
-            variables={**variables, name: "1"},
+            order={**order, "is_reordered" if has_loader else "is_nudged": True},
         )  # fmt: skip
         return self._run(start)
 
@@ -207,15 +203,12 @@ class _Prover:
 
     def _options(self, start: _Start) -> list[str]:
         record = os.path.join(self._folder, start.name)
+        order = records.RecordOrder(record, self._asked.num_steps, self._asked.num_ranks, is_double=self._is_double)
         variables = {
             "PYTHONHASHSEED": "0",  # the order of a set of names is the same in all runs
-            records.FOLDER: record,
-            records.STEPS: str(self._asked.num_steps),
-            records.BATCHES: str(self._asked.num_ranks),
-            **({records.DOUBLE: "1"} if self._is_double else {}),
-            **start.variables,
+            records.VARIABLE: codec.write(order._replace(**start.order)),
         }
-        options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        options = own_runs.variables(variables, observes=start.scale == OFF and not self.is_ours)
         return [
             "--nnodes", "1", "-n", str(start.num_ranks),
             "--scale", start.scale, "--show", "none", "--run-dir", os.path.join(self._folder, f"run-{start.name}"),

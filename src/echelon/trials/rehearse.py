@@ -13,7 +13,7 @@ from functools import cached_property
 from echelon.errors import RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.node.order import CHAIN
-from echelon.orders import rehearsal
+from echelon.orders import codec, rehearsal
 from echelon.orders.checkpoint import MEMORY
 from echelon.orders.rehearsal import (
     DROP_NODE,
@@ -26,7 +26,6 @@ from echelon.orders.rehearsal import (
     Fault,
     Rehearsal,
 )
-from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import own_runs, rehearsal_verdict, scratch
 from echelon.trials.rehearsal_verdict import Records, RehearsalVerdict
 from echelon.units import size
@@ -181,19 +180,16 @@ class Rehearsing:
         return rehearsal_verdict.read(folder), done, self._host.now() - began
 
     def _options(self, folder: str, name: str, order: Rehearsal) -> list[str]:
-        variables = {**TRACKERS, rehearsal.VARIABLE: rehearsal.variable(order)}
+        variables = {**TRACKERS, rehearsal.VARIABLE: codec.write(order)}
         if order.fault is not None and order.fault.kind == TEAR_CHECKPOINT:
             variables[MEMORY] = ""  # a state in memory would be used in place of the torn checkpoint
         variables["WANDB_DIR"] = folder
-        if self._asked.is_own:
-            variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
         training = _training_options(self._asked, self._num_steps)
         if order.fault is not None and order.fault.kind == SIGNAL:
             variables[CHAIN] = folder
-        words = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
         return [
             "--show", "none", "--run-dir", os.path.join(folder, name),
-            *training, *words, *self._asked.options,
+            *training, *own_runs.variables(variables, observes=self._asked.is_own), *self._asked.options,
         ]  # fmt: skip
 
     def _target(self, copy: str) -> str:

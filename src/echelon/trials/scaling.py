@@ -11,8 +11,7 @@ from typing import Any
 
 from echelon.environment import threads
 from echelon.host import Host
-from echelon.orders import bench
-from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
+from echelon.orders import bench, codec
 from echelon.trials import measured, own_runs, records, scratch
 from echelon.trials.measured import MeasuredRun
 from echelon.trials.question import WEAK, Question, Size
@@ -121,11 +120,8 @@ def command_in(question: Question, copy: str) -> tuple[str, ...]:
 def options(question: Question, folder: str, *, loader_workers: int = 0) -> list[str]:
     """Return the options of `echelon run` by which a run is measured; its record goes into the folder."""
     order = bench.BenchOrder(folder, question.num_steps, question.warm_up, loader_workers)
-    variables = {**TRACKERS, "WANDB_DIR": folder, bench.VARIABLE: bench.variable(order)}
-    if question.is_own:
-        variables[VARIABLE] = ScaleOptions(how=OBSERVE).to_json()
-    words = [word for key, value in variables.items() for word in ("--env", f"{key}={value}")]
-    return [*words, *_training(question), *question.options]
+    variables = {**TRACKERS, "WANDB_DIR": folder, bench.VARIABLE: codec.write(order)}
+    return [*own_runs.variables(variables, observes=question.is_own), *_training(question), *question.options]
 
 
 def _place(size: Size) -> list[str]:

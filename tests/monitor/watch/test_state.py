@@ -20,7 +20,7 @@ def test_numbers(tmp_path: Path) -> None:
     assert (state.num_ranks, state.steps, len(state.nodes), len(state.ranks)) == (32, 600, 4, 32)
     assert state.steps_per_second == pytest.approx(10.0)
     assert state.samples_per_second == pytest.approx(10.0 * 32 * 8)
-    assert state.shares == pytest.approx({"data": 0.3, "communication": 0.2, "forward, all else": 0.5})
+    assert state.shares == pytest.approx({"data": 0.3, "communication": 0.2, "other lines": 0.5})
     assert state.ranks[0].busy == pytest.approx(0.5)
     assert state.losses[-1] == pytest.approx(0.1)
     assert [device.busy for device in state.nodes[0].devices] == [85.0] * 8

@@ -12,7 +12,7 @@ import torch
 from tests import warm
 from tests.tiers import in_all, some
 
-from echelon.orders import rehearsal
+from echelon.orders import codec, rehearsal
 from echelon.orders.rehearsal import FILL_DISK, KILL_RANK, Fault, Rehearsal
 
 SCRIPT = Path(__file__).with_name("classify.py")
@@ -35,7 +35,7 @@ class Folder:
         return self.rehearse(num_ranks, Rehearsal(Fault(**fault)) if fault else None, *options)
 
     def rehearse(self, num_ranks: int, order: "Rehearsal | None", *options: str) -> "subprocess.CompletedProcess[str]":
-        more = {rehearsal.VARIABLE: rehearsal.variable(order)} if order is not None else {}
+        more = {rehearsal.VARIABLE: codec.write(order)} if order is not None else {}
         line = ["-m", "echelon", "run", "-n", str(num_ranks), "--timeout", "90", *options, *self.words]
         return warm.run(line, cwd=self.path, environ={**_environ(), **more})
 

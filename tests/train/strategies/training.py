@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tests.train.strategies import models
 
+from echelon.orders import codec, records
 from echelon.train import start
 from echelon.train.strategies import spreading
 from echelon.train.strategies.strategy import Strategy
@@ -64,10 +65,8 @@ def train(kind: str, strategy: Strategy, optimizer: str = "adamw", clip: float =
 
 def recorded(folder: str, is_reordered: bool, *args: Any) -> Any:
     """Train, and write down what a proof compares."""
-    steps = str(models.NUM_STEPS + 1)  # a run ends with the last step the job asks for that
-    os.environ.update(ECHELON_RECORD=folder, ECHELON_RECORD_STEPS=steps)
-    if is_reordered:
-        os.environ["ECHELON_RECORD_REORDERED"] = "1"
+    steps = models.NUM_STEPS + 1  # a run ends with the last step the job asks for that
+    os.environ[records.VARIABLE] = codec.write(records.RecordOrder(folder, steps, is_reordered=is_reordered))
     return train(*args)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...environment import memory_left
 from .. import exchange, host_memory, shards, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
@@ -45,7 +46,7 @@ class MemorySaver(Saver):
         say: Callable[[str], None],
         *,
         attempt: int = 0,
-        available_bytes: Callable[[], int] = host_memory.available_bytes,
+        available_bytes: Callable[[], int] = memory_left.available_bytes,
     ) -> None:
         super().__init__(folder or os.devnull, rank, num_ranks, keep=2, say=say, available_bytes=available_bytes)
         self._path = folder or ""

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import exchange, host_memory, tensors_file
+from ...environment.memory_left import available_bytes
+from .. import exchange, tensors_file
 from ..errors import CheckpointError
 from ..manifest import WrittenFile
 from ..saver import text_of, versions_here
@@ -62,7 +63,7 @@ def newest(
     """
     rank = exchange.rank()
     nodes = NodeMarks([name.decode() for name in exchange.gather(folder.encode())])
-    available = bytes_left(folder, host_memory.available_bytes())
+    available = bytes_left(folder, available_bytes())
     inventory = _Inventory(available, step_on_disk, _held(folder) if rank in nodes.leaders else [])
     told = [_decoded(content) for content in exchange.gather(json.dumps(inventory).encode())]
     inventories = [told[leader] for leader in nodes.leaders]

@@ -25,7 +25,7 @@ from ..wire import device as devices
 from ..wire import exchange, lines, messages
 from ..wire import world as worlds
 from ..wire.world import alone
-from . import rule_spots
+from . import bit_watch, rule_spots
 from .closeness import TensorDifference, difference_of, difference_of_gradients
 from .first_step import FirstStep
 from .isolation import Copies, detached, fresh, uncompiled, without_chance
@@ -151,6 +151,8 @@ class _Call:
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
+        if bit_watch.repeats(self._run):
+            bit_watch.refuse_other_bits(self._run.world, [parts, self._parts(every, leads)], self._module)
         outputs = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
             outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, leads[0][0])

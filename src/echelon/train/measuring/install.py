@@ -9,15 +9,18 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from ...pytorch import internals, targets
 from ...pytorch import modules as torch_modules
 from .. import events, patches
 from ..scaling_error import leave_out_own_frames, tell_owner
+from .bad_steps import LOSS, NORM
 from .calls import Calls
 from .measures import Measures, Write
 from .spans import Spans
 
+_WHY_SAMPLES = "The first step with a value that is not finite is told, with its samples."
 _WHY = "The report of a run says where the time of its steps went."
 _WHY_CALLS = "A run that ends in a collective says which rank left which."
 Func = TypeVar("Func", bound=Callable[..., Any])
@@ -39,11 +42,17 @@ WAITS = (
 """Functions of modules that a script may never import, in which computing waits for a collective asked for before."""
 
 
-def install(names: Sequence[str], write: Write, count: Callable[..., None], page: int = -1) -> bool:
+def install(
+    names: Sequence[str],
+    write: Write,
+    count: Callable[..., None],
+    tell: Callable[[str], None] = lambda _: None,
+    page: int = -1,
+) -> bool:
     """Measure this process's training from now on; return whether this PyTorch is known.
 
-    After each step `count` is called, and then `write` gets the values of the names. `page` is the descriptor of the
-    page that gets the last collectives.
+    After each step `count` is called, and then `write` gets the values of the names. `tell` gets notes about bad steps,
+    and the page of this descriptor the last collectives.
     """
     gone = targets.changes("measure")
     if gone:
@@ -51,10 +60,11 @@ def install(names: Sequence[str], write: Write, count: Callable[..., None], page
             sys.stderr.write(f"echelon: {targets.describe(gone)}; this run is not measured\n")
         return False
     events.after_step.listen("pulse", count, why=_WHY)
-    measures, calls = Measures(names, write), Calls(page)
+    measures, calls = Measures(names, write, tell), Calls(page)
     _hook_loaders(measures, calls)
     _hook_backward(measures, calls)
     _follow_steps(measures)
+    _hook_norms(measures)
     patches.replace(torch, "save", _timed(measures.spans, torch.save, "save_seconds"), why=_WHY)
     _hook_communication(measures.spans, calls)
     _hook_compilers(measures)
@@ -99,9 +109,18 @@ def _hook_loaders(measures: Measures, calls: Calls) -> None:
         if is_training:
             measures.loaded(self, batch)
             calls.loaded(self)
+            given.gave(self, batch)
         return batch
 
+    def next_index(self: object) -> Any:
+        indices = draw(self)
+        given.drew(self, indices)
+        return indices
+
+    given = measures.bad_steps.given
+    draw = getattr(internals.LoaderIterator, internals.NEXT_INDEX)
     patches.replace(internals.LoaderIterator, "__next__", following, why=_WHY)
+    patches.replace(internals.LoaderIterator, internals.NEXT_INDEX, next_index, why=_WHY_SAMPLES)
 
 
 def _hook_backward(measures: Measures, calls: Calls) -> None:
@@ -114,7 +133,7 @@ def _hook_backward(measures: Measures, calls: Calls) -> None:
             original(tensors, *args, **kwargs)
             return
         measures.trained()
-        measures.loss.went_backward(tensors)
+        measures.bad_steps.note(LOSS, tensors)
         depth = spans.depth
         spans.begin("backward_seconds")
         with calls.going_backward() as wait:
@@ -150,19 +169,47 @@ def _follow_steps(measures: Measures) -> None:
     spans = measures.spans
     depths: list[int] = []
 
-    def before(*_: object) -> None:
+    def before(optimizer: torch.optim.Optimizer) -> None:
         if spans.may_measure():
             spans.end(depths.pop() if depths else spans.depth)  # a step that failed has left its span
             depths.append(spans.depth)  # a script may step within backward()
+            measures.bad_steps.before_step(optimizer)
             spans.begin("optimizer_seconds")
 
-    def after(*_: object) -> None:
+    def after(optimizer: torch.optim.Optimizer) -> None:
         if spans.may_measure():
+            measures.bad_steps.after_step(optimizer)
             spans.end(depths.pop() if depths else spans.depth)
             measures.step()
 
     events.before_step.listen("measuring", before, why=_WHY)
     events.after_step.listen("measuring", after, why=_WHY)
+
+
+def _hook_norms(measures: Measures) -> None:
+    """Let who watches for bad steps know norms, losses that a GradScaler scales, and gradients that are left out."""
+    original = nn.utils.clip_grad_norm_
+
+    @wraps(original)
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> torch.Tensor:
+        norm = original(*args, **kwargs)
+        events.clipped(norm)
+        return norm
+
+    for owner in (nn.utils, nn.utils.clip_grad):
+        patches.replace(owner, "clip_grad_norm_", clip_grad_norm_, why=_WHY_SAMPLES)
+    bad_steps, may_measure = measures.bad_steps, measures.spans.may_measure
+    events.clipped.listen("measuring", lambda norm: bad_steps.note(NORM, norm) if may_measure() else None)
+    scale = torch.amp.GradScaler.scale
+
+    @wraps(scale)
+    def scaled(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        bad_steps.scale(outputs, result)
+        return result
+
+    patches.replace(torch.amp.GradScaler, "scale", scaled, why=_WHY_SAMPLES)
+    events.cleared.listen("measuring", bad_steps.clear, why=_WHY_SAMPLES)
 
 
 def _timed(spans: Spans, original: Func, name: str) -> Func:

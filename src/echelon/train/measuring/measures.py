@@ -1,16 +1,14 @@
 """The sums of a rank: seconds by part of a step, samples, tokens, losses, peaks of memory."""
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from ...pytorch import internals
 from ..exact.keys import Batches
 from ..wire import device as devices
+from .bad_steps import BadSteps
 from .spans import Spans
 
 MEMORY_SECONDS = 1.0
@@ -24,12 +22,12 @@ class Measures:
     A sum that nothing was added to is missing, and no zero: a script without a DataLoader has no wait for data.
     """
 
-    def __init__(self, names: Sequence[str], write: Write) -> None:
+    def __init__(self, names: Sequence[str], write: Write, tell: Callable[[str], None] = lambda _: None) -> None:
         self._names = names
         self._write = write
         self._sums: dict[str, float] = {}
         self.spans = Spans(self.add)
-        self.loss = Loss()
+        self.bad_steps = BadSteps(tell)
         self._loaded: dict[str, float] = {}
         self._loader: Any = None
         self._has_begun = False
@@ -75,86 +73,17 @@ class Measures:
             own = now - self._last[0] - (waited - self._last[1])
             self.add("own_squares", own * own)
         self._last = now, waited
-        self._note_loss(self.loss.step(now))
+        self._sums.update(self.bad_steps.losses)
         if now - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = now
             self._sums.update(_peaks())
         self._write([self._sums.get(name) for name in self._names])
-
-    def _note_loss(self, loss: float | None) -> None:
-        if loss is None:
-            return
-        if math.isfinite(loss):
-            self._sums["loss"] = loss
-        else:
-            self._sums.pop("loss", None)
-            self._sums["losses_not_finite"] = self._sums.get("losses_not_finite", 0.0) + 1
 
 
 def _peaks() -> dict[str, float]:
     """Return the most bytes that PyTorch has used and reserved on this rank's device; nothing without a device."""
     peaks = devices.peak_memory()
     return {} if peaks is None else {"peak_allocated_bytes": float(peaks[0]), "peak_reserved_bytes": float(peaks[1])}
-
-
-READ_SECONDS = 1.0
-"""The time between two losses that are read: a read of a device's number waits for the device."""
-_item = internals.TensorBase.item
-"""Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
-
-
-_num_parts = 1
-
-
-@contextmanager
-def divided(num_ranks: int) -> Iterator[None]:
-    """Say that backward() gets a rank's part of a sum over the ranks, and no loss whose mean over them counts."""
-    global _num_parts
-    _num_parts = num_ranks
-    try:
-        yield
-    finally:
-        _num_parts = 1
-
-
-class Loss:
-    """Takes the loss of one step in a while, and gives it once the device has computed it."""
-
-    def __init__(self) -> None:
-        self._is_wanted = True
-        self._read_at = 0.0
-        self._total: torch.Tensor | None = None
-        self._copy: torch.Tensor | None = None
-        self._copied: Any = None
-
-    def went_backward(self, tensors: object) -> None:
-        """Note the loss of a pass backward; a loss that is no plain number is none."""
-        if not self._is_wanted or type(tensors) is not torch.Tensor or tensors.numel() != 1 or devices.is_capturing():
-            return
-        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
-            value = tensors.detach().reshape(()).float() * _num_parts
-            self._total = value if self._total is None else self._total + value
-
-    def step(self, now: float) -> float | None:
-        """End a step; return the loss of this one or an earlier one, if it is known now."""
-        if self._copied is not None:
-            return self._copied_loss() if self._copied.query() else None
-        if self._total is None or not self._is_wanted:
-            self._is_wanted = self._is_wanted or now - self._read_at >= READ_SECONDS
-            return None
-        total, self._total = self._total, None
-        self._is_wanted, self._read_at = False, now
-        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
-            if not devices.is_accelerator(total.device):
-                return float(_item(total))
-            self._copy = torch.empty((), pin_memory=True)
-            self._copy.copy_(total, non_blocking=True)
-        self._copied = devices.event()
-        return None
-
-    def _copied_loss(self) -> float:
-        self._copied = None
-        return float(_item(cast("torch.Tensor", self._copy)))
 
 
 _DEEPEST = 4

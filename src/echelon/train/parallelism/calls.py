@@ -29,6 +29,10 @@ from ..wire import exchange
 
 NUM_LOOKED_AT = 32
 """The number of calls of models in which echelon looks for hooks of the script."""
+COUNTED = (
+    "a tool records each operation of PyTorch here (a TorchDispatchMode, such as FlopCounterMode): every rank computes "
+    "the whole batch, as one device does"
+)
 
 
 class Calls(ModelCalls):
@@ -63,14 +67,22 @@ class Calls(ModelCalls):
                 (args, kwargs), lambda one: one.whole() if isinstance(one, GlobalTensor) else one
             )
         if tracing.is_counting():
-            self.num_counted += 1
-            return original(module, *args, **kwargs)
+            return self._call_counted(original, module, args, kwargs)
         shared = self._rows_of_plain(args, kwargs)
         if shared is None:
             if self._run.world.size == 1 and not was_alone:
                 return self.call(original, module, args, kwargs)  # training began here, and this is the oracle
             return self._call_whole(original, module, args, kwargs)
         return self._compute_plain(original, module, args, kwargs, shared)
+
+    def _call_counted(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module whole on every rank, so that a tool that counts operations counts those of one device."""
+        if self._run.world.size > 1 and self._is_for_training(self._leading(args, kwargs)):
+            self._run.begin_training()
+        if not self.num_counted and self._run.world.size > 1:
+            self._run.say(COUNTED)
+        self.num_counted += 1
+        return original(module, *args, **kwargs)
 
     def _compute_plain(
         self, original: Callable[..., Any], module: nn.Module, args: object, kwargs: object, shared: list[Sharded]

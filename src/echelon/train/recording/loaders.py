@@ -23,9 +23,9 @@ MOST_BYTES = 4096  # of each sample, which identify it
 class Loaders:
     """The batches of the script's loaders; in a run that repeats another, the batches of that run's ranks together."""
 
-    def __init__(self, record: Record, like: dict[str, Any], *, is_reordered: bool) -> None:
+    def __init__(self, record: Record, like: dict[str, Any]) -> None:
         self.record = record
-        self.is_reordered = is_reordered
+        self.is_reordered = record.order.is_reordered
         self._pid = os.getpid()
         self._likes: list[dict[str, Any]] = like.get("loaders", [])
         self._facts: list[dict[str, Any]] = []

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...orders import records
 from .. import patches
 from ..rng.generators import seed_all
 from ..wire.gather import is_sharded
@@ -25,18 +24,18 @@ def begin(environ: Mapping[str, str]) -> None:
         return
     record.is_watched = True
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
-    watched_loaders = loaders.Loaders(record, _like(environ), is_reordered=bool(environ.get(records.REORDERED)))
+    watched_loaders = loaders.Loaders(record, _like(record.order.like))
     _hook_backward(record, watched_loaders)
     listen(record, trained_by)
     draws = watch.begin(record)
     loaders.hook(watched_loaders, draws.asked, draws.given)
 
 
-def _like(environ: Mapping[str, str]) -> dict[str, Any]:
+def _like(path: str) -> dict[str, Any]:
     """Return the facts of the run on several ranks that this run repeats; empty if there is none."""
-    if not environ.get(records.LIKE):
+    if not path:
         return {}
-    with open(environ[records.LIKE]) as file:
+    with open(path) as file:
         about: dict[str, Any] = json.load(file)
     return about
 

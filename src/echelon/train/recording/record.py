@@ -40,9 +40,10 @@ KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
 class Record:
     """Losses, gradient norms and learning rates of the first steps, and all tensors at some of them."""
 
-    def __init__(self, folder: str, *, num_steps: int, rank: int) -> None:
-        self._folder = folder
-        self._num_steps = num_steps
+    def __init__(self, order: records.RecordOrder, rank: int) -> None:
+        self.order = order
+        self._folder = order.folder
+        self._num_steps = order.steps
         self._rank = rank
         self._acting: torch.optim.Optimizer | None = None  # the optimizer that steps; it may call others
         self._others: dict[str, torch.Tensor] = {}
@@ -266,16 +267,16 @@ def _not_finite(tensors: list[torch.Tensor], indices: list[Any]) -> dict[str, in
 
 def asked(environ: Mapping[str, str], *, is_main: bool) -> Record | None:
     """Return the record that the environment asks for; None where it does not."""
-    folder = environ.get(records.FOLDER, "")
-    if not folder:
+    order = records.read(environ)
+    if order is None:
         return None
     from ..check import isolation
 
     isolation.switch_off()  # ranks cannot draw what one device draws
-    if environ.get(records.DOUBLE):
+    if order.is_double:
         begin()
     rank = 0 if is_main else int(environ.get("RANK", "0"))
-    record = Record(folder, num_steps=int(environ[records.STEPS]), rank=rank)
+    record = Record(order, rank)
     _hook_prints(record)
     return record
 

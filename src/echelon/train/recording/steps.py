@@ -1,6 +1,5 @@
 """Let a record follow the steps of a training, beside it."""
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...orders import records
 from .. import events
 from ..base_parallelism import Parallelism
 from ..global_tensors.tensors import plain, tensors_of
@@ -23,11 +21,10 @@ def listen(
     shown: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Record each step: before it these parameters and their gradients, as they are inside of `shown`."""
-    is_nudged = bool(os.environ.get(records.NUDGED))
 
     def before(optimizer: torch.optim.Optimizer) -> None:
         with shown():
-            if is_nudged:
+            if record.order.is_nudged:
                 nudge(trained_by(optimizer))
             record.before_step(optimizer, parameters(optimizer))
 

@@ -101,7 +101,7 @@ def barrier(world: World) -> None:
 
 def seed_of_run(environ: Mapping[str, str]) -> int:
     """Return a seed that all ranks of one attempt share, and no other run; runs that are compared share it too."""
-    if environ.get(records.FOLDER):
+    if records.VARIABLE in environ:
         return SEED_OF_RECORDS
     if environ.get(checkpoint.SEED):
         return int(environ[checkpoint.SEED])

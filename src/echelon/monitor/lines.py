@@ -1,0 +1,194 @@
+"""In which lines of the script the ranks of a run spent their steps, and in which they are now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean, median_low
+from typing import Any
+
+from echelon.node import frames
+from echelon.node.sampler import STEPS
+
+LEAST_SHARE = 0.02
+"""A line with less of all ranks' steps is one of the others."""
+LARGE_SHARE = 0.2
+"""The share of a rank's steps from which a line has a sentence."""
+MOST_SENTENCES = 3
+COMMON = 0.5
+"""A line is that of every rank if the least share is so large a part of the most."""
+SLEEPS, RUNS = 0.25, 0.75
+"""Below and above these parts of its time on a core, a line sleeps or runs."""
+WAITING = (frames.BACKWARD, frames.COMMUNICATION)
+"""Parts in whose lines fast ranks wait for slow ones: their time is known from what ranks measure, not from lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the script, and the part of a step that it does."""
+
+    part: str
+    file: str
+    number: int
+    call: str = ""
+    """What it calls: "time.sleep"; empty: unknown."""
+
+    @property
+    def place(self) -> str:
+        """The line in a few letters: train.py:71."""
+        return f"{os.path.basename(self.file)}:{self.number}" if self.file else ""
+
+    @property
+    def words(self) -> str:
+        """The line with its call: train.py:71, `time.sleep`."""
+        return f"{self.place}, `{self.call}`" if self.call else self.place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLines:
+    """The lines of one rank."""
+
+    now: Line | None
+    """Where it was when it was looked at last; None: in no line of the script."""
+    steps: dict[Line, tuple[float, float]]
+    """Line → the seconds of the steps in it, and those in which the main thread used a core."""
+
+    @property
+    def seconds(self) -> float:
+        """The time of all lines."""
+        return sum(seconds for seconds, _ in self.steps.values())
+
+    def share(self, line: Line) -> float:
+        """Return the part of the steps in a line."""
+        return self.steps[line][0] / self.seconds if line in self.steps and self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineShare:
+    """A line that takes much of the steps of a rank or of all."""
+
+    line: Line
+    mean: float
+    """Its part of the steps, as a mean over the ranks."""
+    most: float
+    rank: int
+    """The rank with the most."""
+    is_common: bool
+    """Whether it takes about as much on every rank."""
+    state: str
+    """"sleeping", "running" or empty."""
+
+
+def of_attempt(kept: Mapping[str, Any], attempt: int) -> dict[int, RankLines]:
+    """Return the lines of each rank of an attempt from what lines.json has; empty if nothing is known."""
+    fields = kept.get("attempts", {}).get(str(attempt))
+    if not fields:
+        return {}
+    places = [
+        Line(part=part, file=file, number=int(number), call=call) for part, file, number, call in fields["places"]
+    ]
+    return {
+        int(rank): RankLines(
+            now=places[rows["now"]] if places[rows["now"]].file else None, steps=_merged(places, rows[STEPS])
+        )
+        for rank, rows in fields["ranks"].items()
+    }
+
+
+def _merged(places: list[Line], rows: list[list[float]]) -> dict[Line, tuple[float, float]]:
+    merged: dict[Line, tuple[float, float]] = {}
+    for number, seconds, on_core, *_ in rows:
+        line = places[int(number)]
+        before = merged.get(line, (0.0, 0.0))
+        merged[line] = before[0] + seconds, before[1] + on_core
+    return merged
+
+
+def shares(ranks: Mapping[int, RankLines]) -> list[LineShare]:
+    """Return the lines that take much of the steps, the largest first; calls of one line are one."""
+    known = {rank: _by_place(each) for rank, each in ranks.items() if each.seconds}
+    found = []
+    for key, line in {key: line for each in known.values() for key, (line, _) in each.items()}.items():
+        of_ranks = {rank: each[key][1] if key in each else (0.0, 0.0) for rank, each in known.items()}
+        parts = {rank: seconds / ranks[rank].seconds for rank, (seconds, _) in of_ranks.items()}
+        rank = max(parts, key=lambda rank: parts[rank])
+        if line.file and fmean(parts.values()) >= LEAST_SHARE:
+            found.append(
+                LineShare(
+                    line=line,
+                    mean=fmean(parts.values()),
+                    most=parts[rank],
+                    rank=rank,
+                    is_common=min(parts.values()) >= COMMON * parts[rank],
+                    state=state(*of_ranks[rank]),
+                )
+            )
+    return sorted(found, key=lambda each: -each.mean)
+
+
+def _by_place(rank: RankLines) -> dict[tuple[str, str, int], tuple[Line, tuple[float, float]]]:
+    """Add up the calls of each line; the one with the most time names it."""
+    found: dict[tuple[str, str, int], tuple[Line, tuple[float, float]]] = {}
+    for line, (seconds, on_core) in sorted(rank.steps.items(), key=lambda row: -row[1][0]):
+        key = (line.part, line.file, line.number)
+        first, sums = found.get(key, (line, (0.0, 0.0)))
+        found[key] = first, (sums[0] + seconds, sums[1] + on_core)
+    return found
+
+
+def state(seconds: float, on_core: float) -> str:
+    """Say whether a line sleeps or runs; empty if it does both."""
+    used = on_core / seconds if seconds else 0.5
+    return "sleeping" if used < SLEEPS else "running" if used > RUNS else ""
+
+
+_DOES = {
+    frames.COLLECTING: "garbage collection, caused at {}",
+    frames.COMPILING: "compiling, at {}",
+    frames.DATA: "loading data, at {}",
+    frames.OPTIMIZER: "the optimizer, at {}",
+    frames.SAVES: "saving, at {}",
+}
+
+
+def does(line: Line, state: str) -> str:
+    """Say what a line is: "garbage collection, caused at train.py:57, `gc.collect`"."""
+    told = _DOES.get(line.part)
+    if told is not None and line.part != frames.DATA:
+        return told.format(line.words)
+    return (told or "in {}").format(line.words) + (f", {state}" if state else "")
+
+
+def sentences(found: list[LineShare], num_ranks: int, graphs: float | None = None) -> list[str]:
+    """Say which lines take much of the steps; `graphs` is the number that a rank has compiled, if it is known."""
+    told = []
+    for each in found:
+        if each.most < LARGE_SHARE or each.line.part in WAITING:
+            continue
+        ranks = "every rank" if each.is_common else f"rank {each.rank}"
+        whose = "the steps" if num_ranks == 1 else f"{ranks}'s steps"
+        share = each.mean if each.is_common else each.most
+        more = f": {graphs:.0f} graphs" if each.line.part == frames.COMPILING and graphs else ""
+        told.append(f"{share:.0%} of {whose} is {does(each.line, each.state)}{more}")
+    return told[:MOST_SENTENCES]
+
+
+def slower(ranks: Mapping[int, RankLines], rank: int) -> tuple[Line, float, str] | None:
+    """Return the line that takes longer on a rank than on the others, the part of its steps, and whether it sleeps.
+
+    None if the lines of the ranks are not known.
+    """
+    if rank not in ranks or len(ranks) < 2:
+        return None
+    known = {number: _by_place(each) for number, each in ranks.items()}
+    excess = {
+        key: times[0] - median_low([each[key][1][0] if key in each else 0.0 for each in known.values()])
+        for key, (line, times) in known[rank].items()
+        if line.part not in WAITING and line.file
+    }
+    if not excess or not ranks[rank].seconds:
+        return None
+    key = max(excess, key=lambda key: excess[key])
+    line, times = known[rank][key]
+    return line, excess[key] / ranks[rank].seconds, state(*times)

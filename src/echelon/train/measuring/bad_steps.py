@@ -1,0 +1,247 @@
+"""Watch each step for values that are not finite, and for spikes; no step waits for the device.
+
+Watched are each loss on which backward() is called, and each norm that clip_grad_norm_ returns: both are there anyway.
+Once one is not finite, the weights are looked at too: on a CPU this is before the optimizer changes them.
+
+A value counts when an optimizer steps with it. A script that leaves such a step out, and a GradScaler, clear the
+gradients without a step, and nothing is told.
+"""
+
+import atexit
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from ...pytorch import internals
+from ..wire import device as devices
+from .given import Given, Origin
+from .spikes import Spikes
+
+LOSS, NORM, WEIGHTS = "loss", "norm", "weights"
+NOT_FINITE, SPIKE = "not finite", "spike"
+MOST_SAMPLES = 64
+MOST_SPIKES = 3
+"""So many spikes of a rank are told."""
+READ_SECONDS = 0.25
+"""The time between two reads of a device's numbers: each is a small copy, which nobody waits for."""
+_item = internals.TensorBase.item
+"""Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
+
+
+_num_parts = 1
+
+
+@contextmanager
+def divided(num_ranks: int) -> Iterator[None]:
+    """Say that backward() gets a rank's part of a sum over the ranks, and no loss whose mean over them counts."""
+    global _num_parts
+    _num_parts = num_ranks
+    try:
+        yield
+    finally:
+        _num_parts = 1
+
+
+class _Value(NamedTuple):
+    """A number of a step."""
+
+    what: str
+    number: float
+    """Not a number where `tensor` has it."""
+    tensor: torch.Tensor | None
+    """On a device: the number, which may not be computed yet."""
+    step: int
+    origin: Origin
+    is_scaled: bool = False
+    """Whether a GradScaler has multiplied it: an infinity may be of the scale alone."""
+
+
+class BadSteps:
+    """Watches the steps of this rank; `tell` gets all notes so far as text whenever there is a new one."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.given = Given()
+        self._tell = tell
+        self._open: list[_Value] = []
+        """The values since the last step, or since gradients were cleared."""
+        self._is_in_step = False
+        self._scaled: tuple[object, object] = (None, None)
+        self._reader = _Reader(self._judge)
+        self._spikes: dict[str, Spikes[_Value]] = {LOSS: Spikes(), NORM: Spikes()}
+        self._notes: list[dict[str, Any]] = []
+        self._last: _Value | None = None
+        self._has_told = False
+        self.losses: dict[str, float] = {}
+        """The measures of losses that are known by now."""
+        self._summed = 0
+        self.num_steps = 0
+        """The steps so far, also those of an earlier process that a run continues."""
+        self._pid = os.getpid()
+        atexit.register(self._end)
+
+    def note(self, what: str, tensor: object) -> None:
+        """Take a loss that goes backward, or a norm of gradients."""
+        scaled, loss = self._scaled
+        if what == LOSS:
+            self._scaled = (None, None)
+            tensor = loss if tensor is scaled else tensor
+        if type(tensor) is not torch.Tensor or tensor.numel() != 1:
+            return
+        on_device = devices.is_accelerator(tensor.device)
+        if on_device and devices.is_capturing():
+            return
+        origin = self._open[-1].origin if self._open and what == NORM else self.given.origin()
+        num_parts, held, value = _num_parts if what == LOSS else 1, None, math.nan
+        if on_device:
+            with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+                held = tensor.detach().reshape(()).float() * num_parts  # a copy: a script may change its loss in place
+        else:
+            with internals.plain_functions():
+                value = float(_item(tensor)) * num_parts
+        self._open.append(
+            _Value(what, value, held, self.num_steps + 1, origin, scaled is not None and tensor is not loss)
+        )
+
+    def scale(self, loss: object, scaled: object) -> None:
+        """Note which loss a GradScaler has made of another: that which the script computed is watched."""
+        self._scaled = scaled, loss
+
+    def clear(self, *_: object) -> None:
+        """Forget the values of a step that the script leaves out."""
+        if not self._is_in_step:
+            self._open.clear()
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the values since the last step for this one."""
+        self._is_in_step = True
+        self._close(optimizer)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """End a step; a closure may have gone backward in it."""
+        self._close(optimizer)
+        self._is_in_step = False
+        self.num_steps += 1
+        self._reader.look()
+
+    def _close(self, optimizer: torch.optim.Optimizer) -> None:
+        values, self._open = self._open, []
+        found = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
+        for value in values:
+            if value.tensor is not None:
+                self._reader.put(value if found is None else value._replace(tensor=value.tensor.where(found == 0, 0.0)))
+            elif found is None or not _item(found):
+                self._judge(value, optimizer)
+
+    def _judge(self, value: _Value, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if value.what == LOSS:
+            self._sum(value)
+        if math.isfinite(value.number):
+            self._last = value if value.what == LOSS else self._last
+            spike = self._spikes[value.what].look(value.number, value)
+            if spike is not None and sum(note["kind"] == SPIKE for note in self._notes) < MOST_SPIKES:
+                self._add(SPIKE, spike.about, usual=spike.usual)
+        elif not self._has_told and not (value.is_scaled and math.isinf(value.number)):
+            self._has_told = True
+            are_finite = None if optimizer is None else _are_finite(optimizer)
+            if are_finite is False and self._last is not None and self._last.step < value.step:
+                self._add(NOT_FINITE, self._last._replace(what=WEIGHTS))  # this step has only met them
+            else:
+                known = {} if are_finite is None else {"weights": "finite" if are_finite else "not finite"}
+                self._add(NOT_FINITE, value, **known)
+
+    def _sum(self, value: _Value) -> None:
+        """Add up the losses of a step; those of the newest one with finite losses are its measure."""
+        is_same = value.step == self._summed
+        self._summed = value.step
+        loss = value.number + (self.losses.get("loss", 0.0) if is_same else 0.0)
+        if math.isfinite(loss):
+            self.losses["loss"] = loss
+        else:
+            self.losses.pop("loss", None)
+            self.losses["losses_not_finite"] = self.losses.get("losses_not_finite", 0.0) + 1
+
+    def _add(self, kind: str, value: _Value, **more: object) -> None:
+        origin, samples = value.origin, value.origin.samples
+        bad = origin.not_finite() if kind == NOT_FINITE else None
+        note = {
+            "kind": kind, "what": value.what, "step": value.step, "value": f"{value.number:.4g}", **more,
+            **({"pass": origin.num_pass} if origin.num_pass else {}),
+            **({"samples": samples[:MOST_SAMPLES]} if samples else {}),
+            **({"num_samples": len(samples)} if len(samples) > MOST_SAMPLES else {}),
+            **({"bad_sample": bad} if bad is not None else {}),
+        }  # fmt: skip
+        self._notes.append(note)
+        self._tell(json.dumps(self._notes))
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid:
+            self._reader.read_all()
+
+
+def _are_finite(optimizer: torch.optim.Optimizer) -> bool | None:
+    """Say whether all weights of an optimizer are finite; None where they are not on the CPU."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+        parts: list[torch.Tensor] = [
+            getattr(weight, "to_local", lambda weight=weight: weight)().detach() for weight in weights
+        ]
+        if any(devices.is_accelerator(part.device) for part in parts):
+            return None
+        return all(bool(_item(part.isfinite().all())) for part in parts if part.is_floating_point())
+
+
+class _Reader:
+    """Reads numbers of a device once they are computed: several at once, in a copy that nobody waits for."""
+
+    def __init__(self, judge: Callable[[_Value], None]) -> None:
+        self._judge = judge
+        self._waiting: list[_Value] = []
+        self._copying: list[_Value] = []
+        self._copy: Any = None
+        self._copied: Any = None
+        self._begun_at = 0.0
+
+    def put(self, value: _Value) -> None:
+        """Take a number that the device computes."""
+        self._waiting.append(value)
+
+    def look(self) -> None:
+        """Judge what was copied, and begin the next copy."""
+        if self._copied is not None and self._copied.query():
+            self._judge_copy()
+        now = time.monotonic()
+        if self._copied is None and self._waiting and now - self._begun_at >= READ_SECONDS:
+            self._begun_at = now
+            self._begin()
+
+    def read_all(self) -> None:
+        """Wait for what is not read yet: the script is over."""
+        try:
+            if self._copied is not None:
+                self._copied.synchronize()
+                self._judge_copy()
+            if self._waiting:
+                self._begin()
+                self._copied.synchronize()
+                self._judge_copy()
+        except RuntimeError:
+            pass  # the device has failed, which the script's own error tells
+
+    def _begin(self) -> None:
+        self._copying, self._waiting = self._waiting, []
+        with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+            numbers = torch.stack([value.tensor for value in self._copying if value.tensor is not None])
+            self._copy = torch.empty(len(self._copying), pin_memory=True)
+            self._copy.copy_(numbers, non_blocking=True)
+        self._copied = devices.event()
+
+    def _judge_copy(self) -> None:
+        copying, self._copying, self._copied = self._copying, [], None
+        for value, number in zip(copying, internals.TensorBase.tolist(self._copy), strict=True):
+            self._judge(value._replace(number=number))

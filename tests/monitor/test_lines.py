@@ -1,0 +1,186 @@
+"""The lines in which ranks spend their steps: looked at in the rank, kept in the run, said in the report."""
+
+import gc
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import warm
+
+from echelon.monitor import account, lines, recorded, report
+from echelon.monitor.lines import Line, RankLines
+from echelon.node import frames, pulse, sampler
+from echelon.node.pulse_page import PulsePage
+from echelon.node.sampler import Place
+from echelon.node.script_lines import call_in
+
+OWN = str(Path(__file__))
+
+
+class Watched:
+    """This process, looked at as a rank is."""
+
+    def __init__(self) -> None:
+        self.page = PulsePage()
+        self.sampler = sampler.Sampler(self.page.descriptor)
+
+    def rows(self, phase: str) -> "dict[tuple[str, int], list[float]]":
+        """Return seconds, seconds on a core and looks by part and line, of this file's lines."""
+        self.sampler._end()
+        told: dict[tuple[str, int], list[float]] = {}
+        for name, place, times in self.page.lines() or ():
+            if name == phase and place.file == OWN:
+                sums = told.setdefault((place.part, place.line), [0.0] * 3)
+                told[place.part, place.line] = [whole + more for whole, more in zip(sums, times, strict=True)]
+        return told
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    before = list(gc.callbacks)
+    this_process = Watched()
+    yield this_process
+    this_process.sampler._end()
+    assert gc.callbacks == before
+    this_process.page.close()
+
+
+def line_of(text: str) -> int:
+    """Return the number of this file's only line with a comment."""
+    (number,) = (number for number, line in enumerate(Path(OWN).read_text().splitlines(), 1) if line.endswith(text))
+    return number
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_sleeping_running_and_phases(watched: Watched) -> None:
+    """What came before the first step, and after the last one, is not of the steps."""
+    watched.sampler.begin()
+    time.sleep(0.2)  # before
+    watched.sampler.steps = 1
+    time.sleep(0.4)  # sleeps
+    busy(0.4)
+    watched.sampler.steps = 2
+    time.sleep(0.1)  # ends the step
+    time.sleep(0.2)  # after
+    steps = watched.rows(sampler.STEPS)
+    slept = steps["", line_of("# sleeps")]
+    assert 0.3 < slept[0] < 0.8
+    assert slept[1] < 0.1 * slept[0] + 0.05
+    ran = sum(times[1] for (_, line), times in steps.items() if line != line_of("# sleeps"))
+    assert ran == pytest.approx(0.4, abs=0.15)
+    assert ("", line_of("# before")) in watched.rows(sampler.BEFORE)
+    assert ("", line_of("# after")) in watched.rows(sampler.AFTER)
+    assert ("", line_of("# before")) not in steps
+
+
+def test_garbage_collection_belongs_to_its_line(watched: Watched) -> None:
+    kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
+    watched.sampler.begin()
+    began = time.perf_counter()
+    for _ in range(5):
+        gc.collect()  # collects
+    passed = time.perf_counter() - began
+    rows = watched.rows(sampler.BEFORE)
+    assert kept
+    assert rows[frames.COLLECTING, line_of("# collects")][0] == pytest.approx(passed, rel=0.2)
+
+
+def test_forks_write_nothing_and_the_parent_goes_on(watched: Watched) -> None:
+    """A fork finds one thread, and the next step starts it again."""
+    watched.sampler.begin()
+    time.sleep(0.1)
+    pid = os.fork()
+    if pid == 0:
+        alone = len(os.listdir("/proc/self/task")) == 1 and not watched.sampler._is_running.locked()
+        watched.sampler.resume()
+        os._exit(0 if alone and not watched.sampler._is_running.locked() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    watched.sampler.resume()
+    time.sleep(0.3)  # goes on
+    assert watched.rows(sampler.BEFORE)["", line_of("# goes on")][0] > 0.1
+
+
+def test_rows_are_bounded_and_a_half_written_page_is_none(watched: Watched) -> None:
+    """Many lines leave the largest ones and the sum of all."""
+    rows = watched.sampler._rows[sampler.STEPS]
+    for number in range(1, 500):
+        sampler._add(rows, Place("", "/" + "a" * 190 + ".py", number, (number, 0, 10)), number / 1000, 0.0)
+    whole = sum(times[0] for times in rows.values())
+    watched.sampler._write()
+    told = [times[0] for phase, place, times in watched.page.lines() or () if phase == sampler.STEPS]
+    assert len(told) <= sampler.MOST_ROWS
+    assert sum(told) == pytest.approx(whole, abs=0.1)
+    page = pulse.words(watched.page.descriptor)
+    page[sampler.AT // 8] += 1  # the head of the next writing
+    assert watched.page.lines() is None
+
+
+def test_call_of_a_place() -> None:
+    """The instruction's call is named where Python tells it, and else the only call of the line."""
+    source = ["y = model(x).pow(2).mean()\n", "time.sleep(\n", "    0.1)\n", "x += 1\n"]
+    assert call_in(source, Place("", "a.py", 1, (1, 4, 12))) == "model"
+    assert call_in(source, Place("", "a.py", 2, (3, 0, 8))) == "time.sleep"
+    assert call_in(source, Place("", "a.py", 4, (4, 0, 6))) == "x += 1"
+    assert call_in(source, Place("", "a.py", 4, (0, 0, 0))) == ""
+    assert call_in(source, Place("", "a.py", 9, (9, 0, 6))) == ""
+
+
+def known(**seconds: float) -> RankLines:
+    steps = {Line(part="", file="/a.py", number=int(name[1:]), call="f"): (time, 0.0) for name, time in seconds.items()}
+    return RankLines(now=None, steps=steps)
+
+
+def test_lines_of_one_rank_and_of_all() -> None:
+    ranks = {0: known(_1=5.0, _2=5.0), 1: known(_1=2.0, _2=5.0, _3=3.0)}
+    told = lines.sentences(lines.shares(ranks), num_ranks=2)
+    assert told == [
+        "50% of every rank's steps is in a.py:2, `f`, sleeping",
+        "50% of rank 0's steps is in a.py:1, `f`, sleeping",
+        "30% of rank 1's steps is in a.py:3, `f`, sleeping",
+    ]
+    slower = lines.slower({0: ranks[0], 1: ranks[1], 2: ranks[0]}, 1)
+    assert slower == (Line(part="", file="/a.py", number=3, call="f"), 0.3, "sleeping")
+
+
+SLEEPS = """
+import gc, time, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(25):
+    model(torch.randn(4, 6)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+"""
+
+
+def test_run_names_the_line_of_the_slow_rank(tmp_path: Path) -> None:
+    """lines.json has where each rank was, and the report a sentence; the line is also the cause of the straggler."""
+    (tmp_path / "train.py").write_text(SLEEPS)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = warm.run(["-m", "echelon", "run", "--run-dir", "run", "-n", "2", "train.py"], cwd=tmp_path, environ=environ)
+    assert not done.returncode, done.stderr
+    read = recorded.read(str(tmp_path / "run"))
+    run = account.of_run(read)
+    text = report.text("run", "ended well", read, run, [])
+    assert "of rank 1's steps is in train.py:14, `time.sleep`, sleeping" in text
+    assert "train.py:14 time.sleep" in text
+    (slow,) = run.stragglers
+    assert (slow.rank, slow.cause) == (1, "is longer in train.py:14, `time.sleep`, sleeping")
+    kept: dict[str, Any] = json.loads((tmp_path / "run" / "lines.json").read_text())
+    assert kept["format"] == 1
+    assert set(kept["attempts"]["0"]["ranks"]) == {"0", "1"}
