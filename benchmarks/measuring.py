@@ -1,4 +1,4 @@
-"""Measure what the measures of a rank, and the looks at its lines, cost its training: with and without, in turns.
+"""Measure what the measures of a rank, the looks at its lines, and the notes of its calls cost its training, in turns.
 
 The third turn has the measures without the watch for bad steps, which shows what this part costs.
 
@@ -15,16 +15,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+from echelon.node import call_page
 from echelon.node.pulse import PAGE_BYTES
 from echelon.node.sampler import Sampler
 from echelon.train import patches
 from echelon.train.measuring.bad_steps import BadSteps
+from echelon.train.measuring.calls import Calls
 from echelon.train.measuring.given import Given
 from echelon.train.measuring.install import install
 
 NUM_STEPS, NUM_TURNS = 60, 60
+NUM_CALLS = 1000
 WATCH = (
     (BadSteps, "note"), (BadSteps, "before_step"), (BadSteps, "after_step"), (BadSteps, "clear"), (Given, "gave"),
     (Given, "drew"),
@@ -69,6 +73,40 @@ def look() -> None:
     rows = torch.randn(64, 64)
     _looks("steps of PyTorch", lambda: model(rows).sum().backward())
     _looks("a loop of Python", lambda: sum(number * number for number in range(1000)))
+    _print_notes()
+
+
+def _print_notes() -> None:
+    """Print what it takes to note a collective, a pass backward, and a batch in a page."""
+    dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
+    page = os.memfd_create("page")
+    os.ftruncate(page, call_page.END)
+    calls, tensor, iterator = Calls(page), torch.ones(128, 10), iter(DataLoader(torch.ones(1, 1)))
+
+    def collective(_: torch.Tensor) -> None:
+        pass
+
+    def go_backward() -> None:
+        with calls.going_backward() as wait:
+            wait()
+
+    noted = calls.recorded("all_reduce", collective)
+    plain = _least(lambda: collective(tensor))
+    print(f"a collective: {_least(lambda: noted(tensor)) - plain:.1f} µs")
+    print(f"a batch: {_least(lambda: calls.loaded(iterator)):.1f} µs")
+    dist.get_world_size = lambda: 2
+    print(f"a pass backward: {_least(go_backward):.1f} µs")
+
+
+def _least(act: Callable[[], object]) -> float:
+    """Return the microseconds of processor time that a call takes: the least of many turns, as others use the cores."""
+    times = []
+    for _ in range(NUM_TURNS):
+        began = time.process_time()
+        for _ in range(NUM_CALLS):
+            act()
+        times.append((time.process_time() - began) / NUM_CALLS * 1e6)
+    return min(times)
 
 
 def _measured(

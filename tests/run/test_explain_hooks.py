@@ -31,7 +31,7 @@ EXPLICIT = "import echelon\n\nrun = echelon.start()\n"
 
 NOT_NEEDED = re.compile(
     r"torch\.(backends\..*|_C\._(cuda|xpu)_\w+|utils\.tensorboard.*|nn\.RNN_\w+|distributed\.\w+)|"
-    r"torch\.autograd\.Function\.__init_subclass__|.*…|.*\.wait_for_unshard|.*\.wait_tensor"
+    r"torch\.autograd\.Function\.__init_subclass__|.*…|.*\.wait_for_unshard|.*\._functional_collectives\.\w+"
 )
 """Settings and a made-up name; what is measured and may be missing."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echelon.launch import layout
 from echelon.launch.crew import AgentConnection
-from echelon.launch.failure import NEVER, Failure
+from echelon.launch.failure import NEVER, Facts, Failure
 from echelon.node.channel import Message
 from echelon.spec import Plan
 
@@ -23,9 +23,24 @@ class Attempt:
     num_started: int = 0
     ended_well: dict[int, float] = field(default_factory=dict)
     """Rank → time of its end, by its node's clock, corrected."""
+    called: dict[int, Message] = field(default_factory=dict)
+    """Rank → its last collectives, once it has ended."""
     failures: list[Failure] = field(default_factory=list)
     is_running: bool = False
     stopped_at: float = NEVER
+
+    def note_end(self, rank: int, report: Message) -> None:
+        """Record the end of a rank, and which collectives it began last."""
+        self.alive.discard(rank)
+        self.called[rank] = report.get("called", {})
+
+    def at_stop(self) -> Message:
+        """Return what an agent has to know to stop its ranks: it asks them where they are, if one was left alone."""
+        return {"attempt": self.number, "asks": any(failure.is_about_collectives for failure in self.failures)}
+
+    def facts(self, *, stop_signal: int, positions: Mapping[int, str]) -> Facts:
+        """Return what is known of its end."""
+        return Facts(ended_well=self.ended_well, called=self.called, stop_signal=stop_signal, positions=positions)
 
 
 LOOPBACK = "127.0.0.1"

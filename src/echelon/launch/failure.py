@@ -6,9 +6,10 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echelon.hardware import vendors
+from echelon.launch import last_calls
 from echelon.node import frames as node_frames
 from echelon.node.channel import Message
 
@@ -97,6 +98,7 @@ _SYMPTOMS = frozenset({CONNECTION_LOST, COLLECTIVE_TIMEOUT, OF_RANK_0})
 _FRAME = re.compile(r'^ *File "([^"]+)", line \d+', re.MULTILINE)
 _COLLECTIVES = "/torch/distributed/"
 _BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
+_UNUSED = "Parameter indices which did not receive grad"  # DistributedDataParallel's words
 _REFUSALS = frozenset({REFUSED, UNKNOWN_PYTORCH})
 _LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})
 
@@ -121,6 +123,17 @@ class Failure:
     def is_symptom(self) -> bool:
         """Say whether another rank's failure explains this one."""
         return self.cause in _SYMPTOMS
+
+    @property
+    def is_of_several(self) -> bool:
+        """Say whether other ranks fail at the same moment, and tell what this one cannot."""
+        return self.is_symptom or _UNUSED in self.tail
+
+    @property
+    def is_about_collectives(self) -> bool:
+        """Say whether a rank failed because of what the ranks called: then it matters which one left the others."""
+        is_aborted = self.cause == KILLED and self.exit_code == 128 + signal.SIGABRT
+        return self.is_symptom or self.is_in_collective or (is_aborted and bool(_BACKENDS.search(self.tail)))
 
     @property
     def is_in_collective(self) -> bool:
@@ -237,6 +250,10 @@ class Facts:
     """Rank → time of its end, by its node's clock, corrected."""
     stop_signal: int = 0
     """The signal that asked echelon to end before the ranks had ended well."""
+    called: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Rank → its last collectives, as its page has them."""
+    positions: Mapping[int, str] = field(default_factory=dict)
+    """Rank → where it was when the ranks were stopped."""
     nodes_down: Mapping[str, str] = field(default_factory=dict)
     """Node → what the scheduler reports of it."""
     of_scheduler: EndReason | None = None
@@ -250,6 +267,8 @@ def verdict(reason: Failure | None, facts: Facts) -> Failure | None:
         return Failure(cause=INTERRUPTED, detail=name, exit_code=128 + facts.stop_signal)
     if reason is None:
         return None
+    parted = _parted(reason, facts)
+    reason = replace(reason, detail="; ".join(filter(None, (reason.detail, parted)))) if parted else reason
     left = sorted(rank for rank, at in facts.ended_well.items() if at < reason.time)
     if reason.is_symptom and left:
         who = f"rank {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "")
@@ -266,6 +285,18 @@ def verdict(reason: Failure | None, facts: Facts) -> Failure | None:
         cause = LOST_NODE if facts.of_scheduler.is_node_failure else BY_SCHEDULER
         return replace(reason, cause=cause, detail=facts.of_scheduler.text)
     return reason
+
+
+def _parted(reason: Failure, facts: Facts) -> str:
+    """Say which rank left which, as far as their last collectives tell it."""
+    if not any(facts.called.values()):
+        return ""
+    ranks = last_calls.read(facts.called, facts.positions, facts.ended_well)
+    if _UNUSED in reason.tail:
+        return last_calls.unused(ranks)
+    if reason.cause == HANG or reason.is_about_collectives:
+        return last_calls.compare(ranks)
+    return last_calls.of_one(ranks, reason.rank) if reason.cause == KILLED else ""
 
 
 def may_be_of_scheduler(reason: Failure) -> bool:

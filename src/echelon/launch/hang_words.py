@@ -180,6 +180,13 @@ def _words(group: Sequence[RankPosition], *, num_ranks: int) -> str:
     return f"{who} {_stands(stand, verb)}" + (f"; {stand.child}" if stand.child else "")
 
 
+def position(stand: RankPosition) -> str:
+    """Return what one rank does: "is at train.py:41 (tokenize())"; empty if nothing tells it."""
+    if stand.is_frozen:
+        return f"is {STATES[stand.state]}"
+    return _stands(stand, ("waits", "is")) if stand.place else ""
+
+
 def _stands(stand: RankPosition, verb: tuple[str, str]) -> str:
     at = f", {stand.place}" if stand.place else ""
     if stand.call:

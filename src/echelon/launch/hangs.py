@@ -17,7 +17,7 @@ from echelon.launch.failure import NEVER, Failure
 from echelon.launch.hang_words import RankPosition
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
-from echelon.node.hang_watch import AUTO, OFF
+from echelon.node.hang_watch import AT_END, AUTO, OFF
 from echelon.spec import Plan
 
 EXIT_CODE = 75  # sysexits.h: EX_TEMPFAIL, the same command may succeed later
@@ -57,6 +57,8 @@ class Hangs:
         self._round = 0
         self._attempt = -1
         self._last = clock()
+        self._at_end: dict[tuple[int, int], RankPosition] = {}
+        """The positions of ranks when their attempt was stopped."""
         self._begin(-1, self._last)
 
     def _begin(self, attempt: int, now: float) -> None:
@@ -75,8 +77,15 @@ class Hangs:
         index = member.placement.agent_index
         if message["kind"] == "pulse":
             self._pulses[index] = _Pulse(self._clock(), message)
+        elif message["round"] == AT_END:
+            stands = [self._stand(member, record) for record in message["ranks"]]
+            self._at_end.update(((message["attempt"], stand.rank), stand) for stand in stands)
         elif message["round"] == self._round and self._deadline != NEVER:
             self._answers[index] = [self._stand(member, record) for record in message["ranks"]]
+
+    def at_end(self, attempt: int) -> dict[int, str]:
+        """Return where ranks were when an attempt was stopped, of those that were asked."""
+        return {rank: hang_words.position(stand) for (number, rank), stand in self._at_end.items() if number == attempt}
 
     def _stand(self, member: AgentConnection, record: dict[str, Any]) -> RankPosition:
         first = member.share.first_rank if member.share is not None else 0

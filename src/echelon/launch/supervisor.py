@@ -221,7 +221,7 @@ class Supervisor:
     def _hear_exit(self, member: AgentConnection, message: Message) -> None:
         message = self.samples.hear_exit(self.order.hear_exit(message))
         rank, attempt = message["rank"], self.attempt
-        attempt.alive.discard(rank)
+        attempt.note_end(rank, message)
         self.directory.event("exit", node=member.placement.node, **_without_kind(message))
         if message["log_problem"]:
             self.console.say(f"warning: the log of rank {rank} is incomplete: {message['log_problem']}")
@@ -283,9 +283,9 @@ class Supervisor:
         self.attempt.failures.append(reason)
         if self.requests.number:
             return
-        if reason.is_symptom and self.symptom_deadline == NEVER:
+        if reason.is_of_several and self.symptom_deadline == NEVER:
             self.symptom_deadline = time.monotonic() + SYMPTOM_SECONDS
-        elif not reason.is_symptom:
+        elif not reason.is_of_several:
             self._stop(FAILURE_GRACE_SECONDS)
 
     def _stop(self, grace_seconds: float) -> None:
@@ -296,7 +296,7 @@ class Supervisor:
         self.answer_deadline = deadline
         for member in self.crew:
             if not member.is_stopped:
-                self.crew.tell(member, "stop", attempt=self.attempt.number, grace_seconds=grace_seconds)
+                self.crew.tell(member, "stop", grace_seconds=grace_seconds, **self.attempt.at_stop())
 
     def _receive_signal(self, number: int) -> None:
         self.directory.event("signal", number=number)
@@ -351,7 +351,7 @@ class Supervisor:
         reason = failure.first(attempt.failures) if attempt.failures else self.order.outcome(self.num_ranks)
         is_cut_short = reason is not None or attempt.alive or not attempt.is_running
         number = self.requests.number if is_cut_short else 0
-        reason = failure.verdict(reason, Facts(ended_well=attempt.ended_well, stop_signal=number))
+        reason = failure.verdict(reason, attempt.facts(stop_signal=number, positions=self.hangs.at_end(attempt.number)))
         reason = failure.verdict(reason, Facts(nodes_down=self.revival.nodes_reported(reason)))
         if reason is not None and not self.order.is_given and self._may_start_again(reason):
             self._start_again(reason)
@@ -397,4 +397,4 @@ class Supervisor:
 
 
 def _without_kind(message: Message) -> Message:
-    return {name: value for name, value in message.items() if name not in ("kind", "tail")}
+    return {name: value for name, value in message.items() if name not in ("kind", "tail", "called")}

@@ -12,7 +12,7 @@ from .agent_spec import AgentSpec, Placement
 from .binding import Binding, Holdings
 from .channel import Channel, Closed, Message
 from .guard import Guard
-from .hang_watch import HangWatch
+from .hang_watch import AT_END, HangWatch
 from .lookout import Lookout
 from .output import RankOutput
 from .output_multiplexer import OutputMultiplexer
@@ -160,7 +160,7 @@ class Agent:
         elif kind == "order":
             self._order(message)
         elif kind == "stop":
-            self._stop(message["grace_seconds"], message["attempt"])
+            self._stop(message["grace_seconds"], message["attempt"], asks=message["asks"])
         elif kind == "end":
             self.exit_code = message["exit_code"]
 
@@ -203,8 +203,10 @@ class Agent:
         else:
             self.attempt.stop(grace_seconds=ORPHAN_GRACE_SECONDS)
 
-    def _stop(self, grace_seconds: float, number: int) -> None:
+    def _stop(self, grace_seconds: float, number: int, *, asks: bool = False) -> None:
         self.postponed = None
+        if asks:
+            self.hangs.collect(self.attempt, AT_END)
         if self.attempt is None:
             self._tell("stopped", attempt=number)
         else:

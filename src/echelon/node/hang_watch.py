@@ -1,6 +1,7 @@
 """Tell the supervisor the steps of this node's ranks, and when they made one, wrote or worked last; collect stacks."""
 
 import linecache
+import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -10,6 +11,8 @@ from .ranks import Attempt, Rank
 from .script_lines import ScriptLines
 
 OFF, AUTO = "off", "auto"
+AT_END = -1
+"""The round of stacks that a supervisor asks for when it stops the ranks."""
 LONGEST_BEAT_SECONDS = 1.0
 CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
 LINES_SECONDS, MOST_LINES_SECONDS = 2.0, 30.0  # between two tellings of the ranks' lines: rarer as the run lasts
@@ -131,11 +134,16 @@ class HangWatch:
     def collect(self, attempt: Optional[Attempt], number: int) -> None:
         """Send where each rank of this node is."""
         ranks: List[Dict[str, Any]] = []
-        if attempt is not None:
-            now = time.monotonic()
-            ranks = [
-                of_rank(rank, now - self._work.own_at(rank.pid), self._environ, self._began) for rank in attempt.alive
-            ]
+        now = time.monotonic()
+
+        def ask(rank: Rank) -> None:
+            ranks.append(of_rank(rank, now - self._work.own_at(rank.pid), self._environ, self._began))
+
+        threads = [threading.Thread(target=ask, args=[rank]) for rank in (attempt.alive if attempt is not None else ())]
+        for thread in threads:  # each rank takes its time to answer
+            thread.start()
+        for thread in threads:
+            thread.join()
         self._tell("stacks", attempt=attempt.number if attempt is not None else -1, round=number, ranks=ranks)
 
 

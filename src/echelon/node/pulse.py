@@ -1,8 +1,8 @@
 """The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
 
 The file of a pulse begins with the page: the steps so far, their first and last moment, how many of them took how
-long, and what `train.measuring` knows of them. The stacks of all threads follow the page. `faulthandler` writes them
-from C, also while the rank waits in C, or while another thread holds Python's lock.
+long, what `train.measuring` knows of them, and the last collectives (`call_page`). The stacks of all threads follow the
+page. `faulthandler` writes them from C, also while the rank waits in C, or while another thread holds Python's lock.
 """
 
 import faulthandler
@@ -48,11 +48,12 @@ MOST_NOTES_BYTES = (16 << 10) - 8
 DESCRIPTOR_OF_RANK = 200
 _TORCH = "torch"
 Measuring = Callable[
-    [Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], Callable[[str], None]], bool
+    [Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], Callable[[str], None], int], bool
 ]
 """Measures this process: after each step it calls the third argument, and gives the second one the values of the names.
 
-The fourth one gets the notes about bad steps. It returns False if it does not know this PyTorch, and then does nothing.
+The fourth one gets the notes about bad steps, the last one is the descriptor of the page, for `call_page`. It returns
+False if it does not know this PyTorch, and then does nothing.
 """
 
 
@@ -96,7 +97,7 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
 
     def begin() -> None:
         count = _counter(descriptor, sampler)
-        if not measuring()(MEASURES, _measured(descriptor), count, _telling(descriptor)):
+        if not measuring()(MEASURES, _measured(descriptor), count, _telling(descriptor), descriptor):
             _hook(count)
 
     if _TORCH in sys.modules:

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import frames, processes, pulse, sampler, secret
+from . import call_page, frames, processes, pulse, sampler, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -53,6 +53,10 @@ class PulsePage:
         behind = pulse.MEASURED + 1
         values = self._words[behind : behind + len(pulse.MEASURES)].cast("B").cast("d").tolist()
         return {name: value for name, value in zip(pulse.MEASURES, values) if not math.isnan(value)}  # noqa: B905
+
+    def called(self, most_calls: int) -> Dict[str, Any]:
+        """Return the last collectives of the rank, also after its end; empty without any."""
+        return call_page.read(os.pread(self.descriptor, call_page.END, 0), most_calls)
 
     def notes(self) -> List[Dict[str, Any]]:
         """Return what the rank says of bad steps."""

@@ -6,6 +6,7 @@ from typing import Any, Dict
 from . import processes
 from .ranks import Attempt, Rank
 
+MOST_CALLS = 8  # all ranks of a run report them at the same moment
 ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
 
 
@@ -23,6 +24,7 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "oom_kills": processes.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
+        "called": rank.pulse.called(MOST_CALLS if failed else 1) if rank.pulse is not None else {},
         **_of_steps(rank),
     }
 
@@ -65,5 +67,5 @@ def _short(value: float) -> float:
 
 def of_no_start(attempt: Attempt, rank: int, why: str) -> Dict[str, Any]:
     """Report a rank that could not be started; the exit code is 127, as in a shell."""
-    nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": ""}
+    nothing = {"error_time": 0.0, "oom_kills": 0, "tail": "", "log_problem": "", "called": {}}
     return {"attempt": attempt.number, "rank": rank, "status": 127, "why": why, "time": time.time(), **nothing}

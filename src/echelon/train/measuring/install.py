@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,17 +16,25 @@ from ...pytorch import modules as torch_modules
 from .. import events, patches
 from ..scaling_error import leave_out_own_frames, tell_owner
 from .bad_steps import LOSS, NORM
+from .calls import Calls
 from .measures import Measures, Write
 from .spans import Spans
 
 _WHY_SAMPLES = "The first step with a value that is not finite is told, with its samples."
 _WHY = "The report of a run says where the time of its steps went."
+_WHY_CALLS = "A run that ends in a collective says which rank left which."
 Func = TypeVar("Func", bound=Callable[..., Any])
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather",
     "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "scatter", "barrier", "send", "recv",
+    "all_gather_single", "reduce_scatter_single", "broadcast_object_list", "gather_object", "scatter_object_list",
+    "monitored_barrier",
 )  # fmt: skip
 
+FUNCTIONAL = {
+    "all_reduce": 2, "all_gather_tensor": 2, "reduce_scatter_tensor": 3, "all_to_all_single": 3, "broadcast": 2
+}  # fmt: skip
+"""DTensor's collectives, and the place of the group among their arguments."""
 WAITS = (
     (torch_modules.COLLECTIVES, "wait_tensor"),  # DTensor: tensor and context parallel
     (torch_modules.FULLY_SHARDED, "FSDPParamGroup.wait_for_unshard"),
@@ -35,11 +43,16 @@ WAITS = (
 
 
 def install(
-    names: Sequence[str], write: Write, count: Callable[..., None], tell: Callable[[str], None] = lambda _: None
+    names: Sequence[str],
+    write: Write,
+    count: Callable[..., None],
+    tell: Callable[[str], None] = lambda _: None,
+    page: int = -1,
 ) -> bool:
     """Measure this process's training from now on; return whether this PyTorch is known.
 
-    After each step `count` is called, and then `write` gets the values of the names. `tell` gets notes about bad steps.
+    After each step `count` is called, and then `write` gets the values of the names. `tell` gets notes about bad steps,
+    and the page of this descriptor the last collectives.
     """
     gone = targets.changes("measure")
     if gone:
@@ -47,24 +60,28 @@ def install(
             sys.stderr.write(f"echelon: {targets.describe(gone)}; this run is not measured\n")
         return False
     events.after_step.listen("pulse", count, why=_WHY)
-    measures = Measures(names, write, tell)
-    _hook_loaders(measures)
-    _hook_backward(measures)
+    measures, calls = Measures(names, write, tell), Calls(page)
+    _hook_loaders(measures, calls)
+    _hook_backward(measures, calls)
     _follow_steps(measures)
     _hook_norms(measures)
     patches.replace(torch, "save", _timed(measures.spans, torch.save, "save_seconds"), why=_WHY)
-    _hook_communication(measures.spans)
+    _hook_communication(measures.spans, calls)
     _hook_compilers(measures)
-    _hook_tracebacks()
+    _hook_tracebacks(calls)
     return True
 
 
-def _hook_communication(spans: Spans) -> None:
+def _hook_communication(spans: Spans, calls: Calls) -> None:
     def wrap(original: Func) -> Func:
         return _timed(spans, original, "communication_seconds")
 
     for owner, name in _communicating():
-        patches.replace(owner, name, wrap(getattr(owner, name)), why=_WHY)
+        timed = wrap(getattr(owner, name))
+        patches.replace(owner, name, calls.recorded(name, timed) if owner is dist else timed, why=_WHY)
+    for name, place in FUNCTIONAL.items():
+        recorded = partial(calls.recorded, name, group_at=place)
+        patches.Hooks().replace(torch_modules.COLLECTIVES, name, recorded, why=_WHY_CALLS)
     for module, attribute in WAITS:
         patches.Hooks().replace(module, attribute, wrap, why=_WHY)
 
@@ -76,15 +93,22 @@ def _communicating() -> Iterator[tuple[Any, str]]:
         yield dist.Work, "wait"
 
 
-def _hook_loaders(measures: Measures) -> None:
+def _hook_loaders(measures: Measures, calls: Calls) -> None:
     original = internals.LoaderIterator.__next__
     load = _timed(measures.spans, original, "data_seconds")
 
     @wraps(original)
     def following(self: object) -> Any:
-        batch = load(self)
-        if measures.spans.may_measure():
+        is_training = measures.spans.may_measure()
+        try:
+            batch = load(self)
+        except StopIteration:
+            if is_training:
+                calls.ended(self)
+            raise
+        if is_training:
             measures.loaded(self, batch)
+            calls.loaded(self)
             given.gave(self, batch)
         return batch
 
@@ -99,7 +123,7 @@ def _hook_loaders(measures: Measures) -> None:
     patches.replace(internals.LoaderIterator, internals.NEXT_INDEX, next_index, why=_WHY_SAMPLES)
 
 
-def _hook_backward(measures: Measures) -> None:
+def _hook_backward(measures: Measures, calls: Calls) -> None:
     original = torch.autograd.backward
     spans = measures.spans
 
@@ -111,14 +135,20 @@ def _hook_backward(measures: Measures) -> None:
         measures.trained()
         measures.bad_steps.note(LOSS, tensors)
         depth = spans.depth
-        handle = _after_gradients(tensors, lambda: spans.become("communication_seconds"))
         spans.begin("backward_seconds")
-        try:
-            original(tensors, *args, **kwargs)
-        finally:
-            spans.end(depth)
-            if handle is not None:
-                handle.remove()  # the script may go backward once more
+        with calls.going_backward() as wait:
+
+            def begin_wait() -> None:
+                spans.become("communication_seconds")
+                wait()
+
+            handle = _after_gradients(tensors, begin_wait)
+            try:
+                original(tensors, *args, **kwargs)
+            finally:
+                spans.end(depth)
+                if handle is not None:
+                    handle.remove()  # the script may go backward once more
 
     patches.replace(torch.autograd, "backward", backward, why=_WHY)
 
@@ -228,10 +258,11 @@ def _hook_compilers(measures: Measures) -> None:
     patches.Hooks().when_imported(torch_modules.COMPILER_CALLBACKS, act, why=_WHY)
 
 
-def _hook_tracebacks() -> None:
+def _hook_tracebacks(calls: Calls) -> None:
     original = sys.excepthook
 
     def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+        calls.note_error(error)
         if not os.environ.get("ECHELON_TRACEBACK"):
             leave_out_own_frames(error)
         original(kind, error, error.__traceback__ or trace)
