@@ -45,4 +45,4 @@ def main(arguments: list[str]) -> int:
     if verb not in VERBS:
         asked = f"echelon bench has no command {verb!r}" if verb else "echelon bench needs a command"
         raise UsageError(f"{asked}: the commands are {', '.join(VERBS)}", hint="echelon bench scaling train.py")
-    return int(import_module(f"echelon.cli.bench_{verb}").main(rest, HELP.text))
+    return int(import_module(f"echelon.cli.bench_{verb}").main(rest, HELP))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
+from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.readers import whole
 from echelon.cli.resources import machine_names
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
 
 COMMAND = "bench network"
@@ -31,12 +32,11 @@ SHARED: tuple[Option, ...] = (
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def main(arguments: list[str], help_text: Callable[[], str]) -> int:
+def main(arguments: list[str], of_bench: Help) -> int:
     """Measure all operations on the nodes at hand, and compare all-reduce with the machine's reference."""
     scanned = scan_all(arguments, (*OPTIONS, *SHARED), command=COMMAND)
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(help_text())
+    values = scanned.last
+    if of_bench.is_printed(scanned):
         return 0
     if scanned.rest:
         raise UsageError(f"echelon bench network takes no {scanned.rest[0]}", hint="echelon bench network -n 4")

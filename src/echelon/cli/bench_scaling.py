@@ -6,16 +6,17 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.readers import whole
 from echelon.cli.resources import RESOURCES
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,12 +50,11 @@ OF_RUN = tuple(
 OPTIONS = (*OWN, *OF_SUBMIT, *OF_RUN)
 
 
-def main(arguments: list[str], help_text: Callable[[], str]) -> int:
-    """Measure all sizes, submit them, or read what they found; `help_text` returns the help of `echelon bench`."""
+def main(arguments: list[str], of_bench: Help) -> int:
+    """Measure all sizes, submit them, or read what they found."""
     scanned = scan(arguments, OPTIONS, command=COMMAND)
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(help_text())
+    values = scanned.last
+    if of_bench.is_printed(scanned):
         return 0
     _refuse_contradictions(scanned, values)
     from echelon.host import Host

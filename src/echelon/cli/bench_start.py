@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
+from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, scan_all
 from echelon.cli.readers import whole
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
 
 COMMAND = "bench start"
@@ -21,12 +21,11 @@ OWN: tuple[Option, ...] = (
 OPTIONS = (*OWN, *(option for option in RUN_OPTIONS if option.key in ("launch", "share_devices", "env")))
 
 
-def main(arguments: list[str], help_text: Callable[[], str]) -> int:
+def main(arguments: list[str], of_bench: Help) -> int:
     """Start a small program at each size, and print the parts of each start."""
     scanned = scan_all(arguments, OPTIONS, command=COMMAND)
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(help_text())
+    values = scanned.last
+    if of_bench.is_printed(scanned):
         return 0
     if scanned.rest:
         raise UsageError(

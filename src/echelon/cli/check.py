@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import machine_names
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import terminal
 
@@ -47,9 +47,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Check this node or the nodes of the allocation; change nothing."""
     scanned = scan_all(arguments, OPTIONS, command="check")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if scanned.rest:
         word = scanned.rest[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_table, say
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.orders.checkpoint import SUBFOLDER
@@ -46,9 +46,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """List, verify or export."""
     scanned = scan_all(arguments, OPTIONS, command="checkpoint")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     verb, *words = scanned.rest or ("",)
     if verb not in VERBS:

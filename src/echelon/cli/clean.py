@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from echelon import units
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.environment import digits
 from echelon.errors import UsageError
 
@@ -38,9 +38,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Remove the runs that are named, or old runs; never remove a run that is still going."""
     scanned = scan_all(arguments, OPTIONS, command="clean")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if not scanned.rest and "older_than" not in values and "keep" not in values:
         raise UsageError(

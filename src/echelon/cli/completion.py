@@ -7,7 +7,6 @@ from importlib import import_module
 from echelon.cli import help as helps
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -28,8 +27,7 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Print the script of one shell."""
     scanned = scan_all(arguments, OPTIONS, command="completion")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     if len(scanned.rest) != 1 or scanned.rest[0] not in SHELLS:
         asked = " ".join(scanned.rest) or "no shell"

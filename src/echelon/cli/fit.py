@@ -13,7 +13,7 @@ from echelon.cli.fits import OPTIONS as OF_MODEL
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.readers import one_of, whole
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.estimate import remembered_memory, trainings
 from echelon.machines import kept_rows
@@ -75,9 +75,8 @@ _LINE = re.compile(r"([^=]+:[0-9]+)=(.+)")
 def main(arguments: list[str]) -> int:
     """Trace a training, and judge it on devices."""
     scanned = scan(arguments, OPTIONS, command="fit")
-    values = {key: texts[-1] for key, texts in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if "scaling" in values or "from" in values:
         return _scaling(scanned, values)

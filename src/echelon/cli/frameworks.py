@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help
 from echelon.dialects import installed
 from echelon.dialects.installed import FRAMEWORKS, Build, PackageProblem
 from echelon.errors import EchelonError, UsageError
@@ -54,8 +53,7 @@ class Installation:
 def main(arguments: list[str]) -> int:
     """Print the table; return 1 if something cannot work."""
     scanned = scan_all(arguments, OPTIONS, command="frameworks")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     names = _names(scanned.rest)
     from echelon.environment import devices

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from echelon.cli.options import Option, rows
+from echelon.cli.options import Option, Scanned, rows
+from echelon.cli.talk import print_help
 from echelon.host import terminal
 
 
@@ -46,6 +47,12 @@ class Help:
     def passes_arguments(self) -> bool:
         """Say whether words after the first operand belong to a script or a program."""
         return any(operand.takes in ("script", "program") for operand in self.operands)
+
+    def is_printed(self, scanned: Scanned) -> bool:
+        """Print the text if the command line asks for it."""
+        if "help" in scanned.values:
+            print_help(self.text())
+        return "help" in scanned.values
 
     def text(self) -> str:
         """Return the text that `--help` prints."""

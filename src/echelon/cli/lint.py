@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import machine_names, today
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.units import counted
@@ -77,10 +77,9 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Lint the files; run nothing of them."""
     scanned = scan_all(arguments, OPTIONS, command="lint")
-    values = {key: found[-1] for key, found in scanned.values.items()}
+    values = scanned.last
     files = list(dict.fromkeys(scanned.rest))
-    if "help" in values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     from echelon.lint import pages, report
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
 from echelon.cli.resources import machine_names
-from echelon.cli.talk import print_help, print_table
+from echelon.cli.talk import print_table
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
@@ -60,9 +60,8 @@ def main(arguments: list[str]) -> int:
     """Show all machines, show one machine, or learn one."""
     command = "machines learn" if "learn" in arguments else "machines"
     scanned = scan_all(arguments, OPTIONS, command=command)
-    names, values = list(scanned.rest), {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    names, values = list(scanned.rest), scanned.last
+    if HELP.is_printed(scanned):
         return 0
     for option in OF_LEARN:
         if option.value and values.get(option.key) == "":

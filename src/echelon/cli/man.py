@@ -8,7 +8,6 @@ import echelon
 from echelon.cli import help as helps
 from echelon.cli.help import IGNORED, Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.scheduler.slurm.allocation import PROGRAMS
 
@@ -55,8 +54,7 @@ SEE_ALSO = (("python3", 1), *((program, 1) for program in PROGRAMS))
 def main(arguments: list[str]) -> int:
     """Print the page."""
     scanned = scan_all(arguments, OPTIONS, command="man")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     if scanned.rest:
         raise UsageError(

@@ -194,6 +194,11 @@ class Scanned:
     is_program: bool
     """Whether -- preceded the rest."""
 
+    @property
+    def last(self) -> dict[str, str]:
+        """Return the last value of each option, which counts where one value does."""
+        return {key: texts[-1] for key, texts in self.values.items()}
+
     def words(self, options: Sequence[Option]) -> tuple[str, ...]:
         """Return the given options of these rows as words of a command line; -m belongs to the script."""
         words: list[str] = []

@@ -12,7 +12,7 @@ from echelon.cli import fits, plan_fit
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan, scan_all
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
-from echelon.cli.talk import print_help, print_table, say, say_remarks
+from echelon.cli.talk import print_table, say, say_remarks
 from echelon.errors import UsageError
 from echelon.spec import Booking
 
@@ -44,9 +44,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Print the booking of a job; start nothing."""
     scanned = _scan(arguments)
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     question = plan_fit.read_question(scanned)
     from echelon.host import Host

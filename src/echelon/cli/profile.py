@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan, scan_all
-from echelon.cli.talk import print_help, print_table, say
+from echelon.cli.talk import print_table, say
 from echelon.errors import EchelonError, UsageError
 from echelon.launch.profilers import NAMES, TORCH
 from echelon.orders import profile
@@ -61,8 +61,7 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Run a script and judge its steps, or judge traces."""
     scanned = scan(arguments, OPTIONS, command="profile")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     if "read" in scanned.values:
         read = scan_all(arguments, (_READ, _JSON, _HELP), command="profile")
@@ -103,7 +102,7 @@ def _run(scanned: Scanned) -> int:
     from echelon.cli import run
     from echelon.launch import profilers
 
-    values = {key: found[-1] for key, found in scanned.values.items()}
+    values = scanned.last
     _refuse_trace(scanned)
     tool, order = _tool(values), _order(values)
     plans: list[Plan] = []

@@ -12,7 +12,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, scan
 from echelon.cli.readers import whole
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.orders.records import NOTHING
 from echelon.orders.scale import KINDS
@@ -49,9 +49,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Run the script on one rank, on one rank with reordered batches, and on several ranks; print the verdict."""
     scanned = scan(arguments, OPTIONS, command="prove")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")

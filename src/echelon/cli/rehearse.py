@@ -11,7 +11,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.readers import whole
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.orders import rehearsal
 from echelon.units import counted
@@ -51,9 +51,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Run the script undisturbed and once for each fault; print the verdicts."""
     scanned = scan(arguments, OPTIONS, command="rehearse")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if "step" in values:
         return _one_step(scanned, values)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help, print_table
+from echelon.cli.talk import print_table
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ MOST_RUNS = 2
 def main(arguments: list[str]) -> int:
     """Report on one run, or compare two."""
     scanned = scan_all(arguments, OPTIONS, command="report")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING

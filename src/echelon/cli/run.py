@@ -14,7 +14,7 @@ from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups, scan
 from echelon.cli.preflight import checked, look, observer
-from echelon.cli.talk import print_help, say
+from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
@@ -45,8 +45,7 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Run a job."""
     scanned = scan(arguments)
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     if "json" in scanned.values and not {"dry_run", "explain_hooks"} & scanned.values.keys():
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
@@ -117,7 +116,7 @@ def _start(scanned: Scanned, job: Job, reading: Reading | None, plan: Plan, host
 
 def read_job(scanned: Scanned) -> Job:
     """Return the job that a command line describes."""
-    values = {key: found[-1] for key, found in scanned.values.items()}
+    values = scanned.last
     filled = fields(scanned.values, OPTIONS)
     of_scaling = {name: filled.pop(name) for name in ScaleOptions._fields if name in filled}
     named, slots = _hosts(values)

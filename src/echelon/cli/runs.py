@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help, print_table
+from echelon.cli.talk import print_table
 from echelon.units import duration, size
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     scanned = scan_all(arguments, OPTIONS, command="runs")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
     from echelon.launch import runs
 

@@ -18,7 +18,7 @@ from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import Option, Scanned, scan
 from echelon.cli.resources import RESOURCES, projects, read_machine, read_request, successor, today
 from echelon.cli.run import read_job
-from echelon.cli.talk import print_help, say, say_remarks
+from echelon.cli.talk import say, say_remarks
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.units import counted
@@ -76,9 +76,8 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Submit a job; with --dry-run, print what would be submitted."""
     scanned = scan(arguments, OPTIONS, command="submit")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if not scanned.rest:
         raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
@@ -106,7 +105,7 @@ def refuse(arguments: list[str], host: Host) -> None:
     from echelon.launch.prepare import decide
 
     scanned = scan(arguments, OPTIONS, command="submit")
-    values = {key: texts[-1] for key, texts in scanned.values.items()}
+    values = scanned.last
     wish, _ = _prepared(scanned, values, host, made_by="")
     decide(wish.job, wish.reading)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_help
 from echelon.errors import UsageError
 from echelon.hardware import vendors
 from echelon.topology import binding, discover
@@ -52,9 +51,8 @@ UNKNOWN = "?"
 def main(arguments: list[str]) -> int:
     """Print the topology of this node, or of a copied sysfs tree."""
     scanned = scan_all(arguments, OPTIONS, command="topology")
-    values = {key: found[-1] for key, found in scanned.values.items()}
-    if "help" in values:
-        print_help(HELP.text())
+    values = scanned.last
+    if HELP.is_printed(scanned):
         return 0
     if scanned.rest:
         raise UsageError(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned, scan_all
-from echelon.cli.talk import print_help
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.host import terminal
@@ -59,8 +58,7 @@ LOG_LINES, LOG_BYTES = 12, 1 << 14
 def main(arguments: list[str]) -> int:
     """Watch one run."""
     scanned = scan_all(arguments, OPTIONS, command="watch")
-    if "help" in scanned.values:
-        print_help(HELP.text())
+    if HELP.is_printed(scanned):
         return 0
 
     from echelon.launch import runs
