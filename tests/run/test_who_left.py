@@ -36,7 +36,7 @@ FIRST = f"all_reduce no. 2 of float32 [4] at {at('the first calls')}"
 
 
 TOLD = {
-    "late": f"collective timeout: rank 0 is at {at('computing')} (sum(range(1000))  # the line of computing), "
+    "late": f"rank 0 is at {at('computing')} (sum(range(10**12))  # the line of computing), "
     f"after {FIRST}; ranks 1 and 2 are in {LAST}",
     "uneven": f"call no. 5 differs between ranks: rank 0 is in backward no. 5 at {at('backward')}, in batch 3; "
     f"ranks 1 and 2 are in all_reduce no. 5 of float32 [4] at {at('the last call')}; batches of the loop at "
