@@ -168,7 +168,7 @@ DIFFERENT = {
         {"warm": _edited(_without_importer_warning)},
     ),
     "garbage_collector.py": Difference(
-        "collections are timed; the warm process froze its imports, whose collection took half of a start's CPU time",
+        "collections are timed; what the warm process imported is frozen: its collection took half of a start's CPU",
         {"warm": _edited(_with_frozen), "exec": _edited(_with_collections_timed)},
     ),
     "threads.py": Difference(

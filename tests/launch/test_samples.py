@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from echelon.launch import line_times
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.samples import MOST_SECONDS, NAME, Samples
 
@@ -89,3 +90,27 @@ def test_full_disk_ends_no_run(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     course.hear(2.0, member(0), 1)
     assert course.samples._directory.problem == f"{NAME}: Is a directory"
+
+
+def test_lines_are_the_last_state_of_each_attempt(tmp_path: Path) -> None:
+    """Places of several agents stand once, and what a supervisor before this one has written stays."""
+
+    def told(place: str, rank: int, seconds: float) -> dict[str, Any]:
+        rows = {"now": 0, "core_wait": 0.5, "before": [], "steps": [[0, seconds, 0.0, 9]], "after": []}
+        return {"places": [["", "/train.py", 7, place]], "ranks": {str(rank): rows}}
+
+    with (tmp_path / "events.jsonl").open("wb") as events:
+        directory = RunDirectory(str(tmp_path), events)
+        for supervisor in (line_times.LineTimes(directory), line_times.LineTimes(directory)):
+            attempt = 1 if (tmp_path / line_times.NAME).exists() else 0
+            supervisor.hear(attempt, told("f", 0, 1.0))
+            supervisor.hear(attempt, told("g", 1, 1.0))
+            supervisor.hear(attempt, told("g", 0, 2.0))
+            supervisor.write()
+    kept = json.loads((tmp_path / line_times.NAME).read_text())
+    assert kept["format"] == 1
+    assert list(kept["attempts"]) == ["0", "1"]
+    for fields in kept["attempts"].values():
+        assert fields["places"] == [["", "/train.py", 7, "f"], ["", "/train.py", 7, "g"]]
+        assert fields["ranks"]["0"]["steps"] == [[1, 2.0, 0.0, 9]]
+        assert fields["ranks"]["1"]["now"] == 1

@@ -41,6 +41,8 @@ MOST_OF_ONE = 0.7
 """A rank with a larger part of them is the straggler."""
 LARGE = 1 / 8
 """A rank that was on its core longer than others, by this part of what it is slower by, has more to compute."""
+TWICE = 1.0
+"""Inputs that are larger by this part are told however slow the rank is: it may be slower than they are larger."""
 _INPUTS = {"tokens": "tokens", "elements": "numbers", "samples": "samples"}
 COMPUTES = "computes longer, for its device's clock, its cores, or another program on its node"
 
@@ -172,7 +174,7 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     told = [
         f"gets {_more_of(passed, rank, name) + 1:.1f} times the {noun} of the others"
         for name, noun in _INPUTS.items()
-        if _more_of(passed, rank, name) >= more / 2
+        if _more_of(passed, rank, name) >= min(more / 2, TWICE)
     ][:1]
     if explains(name):
         told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else ""))

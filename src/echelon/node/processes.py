@@ -108,14 +108,13 @@ def waits(pid: int) -> Dict[str, float]:
     return {
         "core_seconds": int(times[0]) / 1e9,
         "core_wait_seconds": int(times[1]) / 1e9,
-        "thread_wait_seconds": _wait_of_threads(pid),
         "major_faults": float(fields[9]),  # majflt and delayacct_blkio_ticks are the fields 12 and 42
         "disk_wait_seconds": int(fields[39]) / CLOCK_TICKS,
         "throttled_seconds": throttled_seconds(membership="/proc/%d/cgroup" % pid),
     }
 
 
-def _wait_of_threads(pid: int) -> float:
+def wait_of_threads(pid: int) -> float:
     """Return how long the threads of a process have waited for a core, so far; only the first ones of very many."""
     try:
         threads = os.listdir("/proc/%d/task" % pid)[:_MOST_THREADS]

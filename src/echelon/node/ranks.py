@@ -21,6 +21,7 @@ class Rank:
         self.usage: Dict[str, float] = {}  # what it has used of the node, when the agent looked last
         self.waits_before: Dict[str, float] = {}  # its first step, as the agent has seen them
         self.waits: Dict[str, float] = {}  # after that
+        self.threads_began = self.threads_due = 0.0  # when its threads were looked at first, and will be again
         self.pid = 0
         self.was_forked = False
         self.owed: List[int] = []  # signals that came after the fork was ordered and before it was reported

@@ -7,6 +7,7 @@ from . import processes
 from .ranks import Attempt, Rank
 
 MOST_CALLS = 8  # all ranks of a run report them at the same moment
+MOST_THREADS_SECONDS, THREADS_SHARE = 30.0, 1 / 20  # between two looks at threads, and as a part of their time so far
 ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an older traceback is unrelated to the exit
 
 
@@ -55,9 +56,19 @@ def measures(rank: Rank) -> Dict[str, float]:
     for name, value in processes.usage(rank.pid).items():
         rank.usage[name] = max(value, rank.usage.get(name, 0.0))
     if known:
-        for name, value in processes.waits(rank.pid).items():
+        for name, value in _waits(rank).items():
             rank.waits[name] = value - rank.waits_before.setdefault(name, value)
     return {name: _short(value) for name, value in {**known, **rank.usage, **rank.waits}.items()}
+
+
+def _waits(rank: Rank) -> Dict[str, float]:
+    """Return what has held a rank up so far; its threads, which may be many, are looked at ever more rarely."""
+    waits, now = processes.waits(rank.pid), time.monotonic()
+    if waits and now >= rank.threads_due:
+        rank.threads_began = rank.threads_began or now
+        rank.threads_due = now + min(MOST_THREADS_SECONDS, (now - rank.threads_began) * THREADS_SHARE)
+        waits["thread_wait_seconds"] = processes.wait_of_threads(rank.pid)
+    return waits
 
 
 def _short(value: float) -> float:
