@@ -74,9 +74,9 @@ class Progress:
         if not self.live:
             return
         bar = "━" * round(24 * step / self.steps)
-        left = (time.perf_counter() - self.started) / step * (self.steps - step)
+        minutes, seconds = divmod(round((time.perf_counter() - self.started) / step * (self.steps - step)), 60)
         line = f"{bar:╌<24} {step}/{self.steps}  loss {loss:.4f}"
-        print(f"\r\033[K{line}  {left // 60:.0f}:{left % 60:02.0f} left", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K{line}  {minutes}:{seconds:02d} left", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self.live:

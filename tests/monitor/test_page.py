@@ -1,9 +1,12 @@
 """`echelon report --html`: a page that needs nothing else, says what the files say, and runs no text as code."""
 
+import json
 import re
 import subprocess
 from html.parser import HTMLParser
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import warm
@@ -84,6 +87,38 @@ def test_text_of_a_run_is_no_code(tmp_path: Path) -> None:
     told = page(tmp_path, "<img src=x>")
     assert "<script>alert(1)</script>" in told.text
     assert not {"img", "b", "script"} & set(told.tags)
+
+
+def samples_of_slow_steps() -> list[dict[str, Any]]:
+    """A sample a second of steps that take 1.6 s, and 8 s around the tenth step."""
+    ends, lines = list(accumulate([8.0 if 8 <= step <= 10 else 1.6 for step in range(30)], initial=0.0)), []
+    for second in range(int(ends[-1])):
+        steps = sum(end <= second for end in ends)
+        waits = 0.5 * ends[steps - 1]
+        measures = {"step_seconds": ends[steps - 1], "communication_seconds": [waits, 0.0], "loss": 1.0}
+        moment = fleet.BEGAN + 3 + second
+        lines.append({"time": moment, "attempt": 0, "ranks": 2, "steps": steps, "loss": 1.0, "measures": measures})
+    return lines
+
+
+def test_steps_longer_than_a_second_are_no_saw(tmp_path: Path) -> None:
+    """The speed is that of the steps' own times; the slowest ones are drawn by rank, with what each did."""
+    path = fleet.write(tmp_path / "run", num_nodes=1, ranks_per_node=2)
+    lines = [{"format": 1}, *samples_of_slow_steps()]
+    (path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = page(tmp_path, "run")
+    text = (tmp_path / "page.html").read_text()
+    speed = re.findall(r'aria-label="steps a second over minutes of the steps".*?points="([^"]*)"', text)[0]
+    assert len({point.split(",")[1] for point in speed.split()}) == 2  # of usual steps, and of slow ones
+    assert "took 8.00 s each, and 1.60 s is usual" in told.text
+    assert text.count('class="row"') == 2
+
+
+def test_findings_are_sentences_above_the_figures(tmp_path: Path) -> None:
+    fleet.write(tmp_path / "run", num_nodes=1, ranks_per_node=2, samples=20, slow=1)
+    told = page(tmp_path, "run")
+    assert told.text.index("rank 1 makes the others wait") < told.text.index("Loss")
+    assert told.text.count("rank 1 makes the others wait") == 1
 
 
 def test_run_of_nothing_has_a_page(tmp_path: Path) -> None:

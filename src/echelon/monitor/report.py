@@ -31,10 +31,11 @@ def text(
     earlier: Sequence[Account] = (),
     *,
     predicted: Sequence[str] = (),
+    has_findings: bool = True,
 ) -> str:
     """Return the lines of a report; `earlier` are the jobs of the chain before this one.
 
-    `predicted` compares memory and time with what was predicted of them.
+    `predicted` compares memory and time with what was predicted of them. Without findings only numbers are left.
     """
     began = float(recorded.events[0]["time"]) if recorded.events else 0.0
     when = f" · {time.strftime('%Y-%m-%d %H:%M', time.localtime(began))}" if began else ""
@@ -51,14 +52,11 @@ def text(
     failed = [attempt for attempt in account.attempts if attempt.cause]
     lines += _rows("steps", _steps(account))
     lines += _training(account)
-    lines += _rows("where", where(account))
     lines += _rows("predicted", predicted)
-    lines += _rows("straggler", _stragglers(account))
-    lines += _rows("grows", [each.sentence for each in account.growths[:MOST_GROWTHS]])
-    lines += _rows("bad step", bad_steps.told(recorded.events))
     lines += _rows("devices", [_devices(account)] if account.devices else [])
     lines += _rows("failures", [line for each in failed for line in _failure(each, recorded)])
-    lines += _rows("advice", advice)
+    for word, sentences in findings(recorded, account, advice) if has_findings else ():
+        lines += _rows(word, sentences)
     return "\n".join(lines) + "\n"
 
 
@@ -66,6 +64,17 @@ def where(account: Account) -> list[str]:
     """Say in which lines of the script the steps were."""
     graphs = account.training.graphs if account.training is not None else None
     return script_lines.sentences(account.lines, account.num_ranks, graphs)
+
+
+def findings(recorded: Recorded, account: Account, advice: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
+    """Return what was found in a run in sentences, by the word of their lines."""
+    return [
+        ("bad step", bad_steps.told(recorded.events)),
+        ("where", where(account)),
+        ("straggler", _stragglers(account)),
+        ("grows", [each.sentence for each in account.growths[:MOST_GROWTHS]]),
+        ("advice", advice),
+    ]
 
 
 def _rows(word: str, texts: Iterable[str]) -> list[str]:

@@ -16,6 +16,8 @@ from echelon.units import step_time
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 236, 64, 30, 26
 MOST_POINTS = 600
 NUM_TICKS = 4
+MARGIN = 30
+"""A number so near to the right border ends at its place, or it would be cut off."""
 ENDINGS = (".svg", ".png")
 Point = tuple[float, float]
 
@@ -59,6 +61,10 @@ svg .curve.s1 {{ stroke: var(--s1); }}
   flex-basis: 0; min-width: 0; overflow: hidden; white-space: nowrap; text-align: center; color: #000;
   font: .8rem/1.8rem ui-monospace, monospace;
 }}
+.row {{ display: flex; align-items: center; gap: .7rem; margin: .2rem 0; }}
+.row > strong {{ flex: 0 0 4.5rem; font-weight: 400; color: var(--dim); }}
+.row > .bar {{ flex: 1; height: 1.2rem; }}
+.bar > .begins {{ border-left: 2px solid var(--ink); }}
 .legend {{
   display: flex; flex-wrap: wrap; gap: .25rem 1.2rem; margin: .45rem 0 0; padding: 0; list-style: none;
   font-size: .9rem;
@@ -120,6 +126,27 @@ def bar(parts: Sequence[tuple[str, float]], *, names: Sequence[str], label: str)
     return f'<div class="bar" role="img" aria-label="{escape(label)}">{drawn}</div>{legend(told)}'
 
 
+def timeline(rows: Sequence[tuple[str, Sequence[Sequence[tuple[str, float]]]]], *, names: Sequence[str]) -> str:
+    """Return a bar for each named row: its spans of time one after the other, each cut into named parts.
+
+    All rows have one scale, and one legend below them. Empty if there is no time.
+    """
+    longest = max((sum(size for span in spans for _, size in span) for _, spans in rows), default=0.0)
+    if longest <= 0:
+        return ""
+    drawn = ""
+    for title, spans in rows:
+        cells = [
+            f'<span class="part-{names.index(name)}{" begins" if not place and number else ""}" '
+            f'style="flex-grow:{size / longest:.5f}" title="{escape(name)} {step_time(size)}"></span>'
+            for number, span in enumerate(spans)
+            for place, (name, size) in enumerate(span)
+        ]
+        drawn += f'<div class="row"><strong>{escape(title)}</strong><div class="bar">{"".join(cells)}</div></div>'
+    shown = dict.fromkeys(name for _, spans in rows for span in spans for name, size in span if size > 0)
+    return drawn + legend([(f"part-{names.index(name)}", escape(name)) for name in shown])
+
+
 def legend(entries: Sequence[tuple[str, str]]) -> str:
     """Return a legend; an entry is the class that has its colour, and its text as HTML."""
     return f'<ul class="legend">{"".join(f"<li><i class={key!r}></i>{text}</li>" for key, text in entries)}</ul>'
@@ -132,7 +159,7 @@ def histogram(series: Sequence[tuple[str, Sequence[Point]]], *, x: str) -> str:
         whole = sum(count for _, count in points)
         if whole:
             shares.append((name, [(math.log10(value), 100 * count / whole) for value, count in points if value > 0]))
-    return curves(shares, x=x, y="% of the steps", written=lambda power: step_time(10**power))
+    return curves(shares, x=x, y="% of all steps", written=lambda power: step_time(10**power))
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -178,7 +205,8 @@ def _axes(
         parts.append(f'<text x="{LEFT - 6}" y="{level + 4:.1f}" text-anchor="end">{value:g}</text>')
     for value in ticks(left, right):
         place = _across(value, left, right)
-        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{escape(written(value))}</text>')
+        anchor = "end" if place > WIDTH - MARGIN else "middle"
+        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 14}" text-anchor="{anchor}">{escape(written(value))}</text>')
     parts.append(f'<text x="{WIDTH - 8}" y="{HEIGHT - 2}" text-anchor="end">{escape(x)}</text>')
     parts.append(f'<text x="2" y="{TOP - 12}">{escape(y)}</text>')
     return parts
