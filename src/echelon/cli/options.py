@@ -98,7 +98,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--sync-bn",), fills="syncs_batch_norm", help="scaled: BatchNorm over the whole batch, as on one device", trains=True),
     Option(names=("--same-random",), fills="draws_all", help="scaled: also draw the expensive random numbers as on one device", trains=True),
     Option(names=("--exact",), value="V", fills="num_shards", reads=readers.shards, help="scaled: the same bits on 1, 2, 4 … V ranks", trains=True),
-    Option(names=("--watch-bits",), fills="watches_bits", help="scaled: compare the bits of weights, gradients and states on all ranks (on with --exact)", trains=True),
+    Option(names=("--watch-bits",), fills="watches_bits", help="scaled: compare the bits of weights, gradients and states on all ranks (on with --exact)"),
     Option(names=("--per-device-batch",), fills="keeps_batch", help="scaled: each rank gets the script's batch, so the global batch is larger", trains=True),
     Option(names=("--scale-lr",), value="RULE", choices=LEARNING_RATE_RULES, fills="learning_rate", reads=_choice(LEARNING_RATE_RULES), help="scale the learning rate with this batch: linear or sqrt", trains=True),
     Option(names=("--sync-every",), value="H", help="scaled: each rank trains alone; average the weights every H steps", trains=True),

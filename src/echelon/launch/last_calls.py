@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.node.call_page import FAILED, RETURNED
+from echelon.units import counted
 
 MOST_NAMED, MOST_CLAUSES = 8, 6
 _SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast"})
@@ -147,7 +148,7 @@ def _told(ranks: Sequence[RankCalls], group: str, number: int) -> str:
             by_words.setdefault(words, []).append(rank.rank)
     clauses = sorted(by_words.items(), key=lambda item: (len(item[1]), item[1][0]))
     told = [f"{_names(members)} {_agreed(words, len(members))}" for words, members in clauses]
-    more = [f"{len(told) - MOST_CLAUSES} more places"] if len(told) > MOST_CLAUSES else []
+    more = [counted(len(told) - MOST_CLAUSES, "more place")] if len(told) > MOST_CLAUSES else []
     return "; ".join(told[:MOST_CLAUSES] + more)
 
 

@@ -12,6 +12,8 @@ from echelon.node.sampler import AFTER, BEFORE, STEPS
 
 NAME = "lines.json"
 FORMAT = 1
+MOST_ATTEMPTS = 3
+"""The newest attempts whose lines are kept: all of them are written anew each time."""
 _MOST_BYTES = 1 << 28
 
 
@@ -29,6 +31,8 @@ class LineTimes:
         if self._attempts is None:
             self._attempts = _earlier(self._directory.file(NAME))
         kept = self._attempts.setdefault(str(attempt), {"places": [], "ranks": {}})
+        for older in sorted(self._attempts, key=int)[:-MOST_ATTEMPTS]:
+            del self._attempts[older]
         places = kept["places"]
         if len(self._numbers) != len(places):  # another attempt, or that of a supervisor before this one
             self._numbers = {tuple(place): number for number, place in enumerate(places)}
@@ -53,7 +57,7 @@ class LineTimes:
         if self._is_new:
             self._is_new = False
             content = json.dumps({"format": FORMAT, **self.known}, separators=(",", ":"))
-            self._directory.write_text(NAME, content + "\n")
+            self._directory.replace_text(NAME, content + "\n")
 
 
 def _earlier(path: str) -> dict[str, dict[str, Any]]:

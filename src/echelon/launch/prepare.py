@@ -166,10 +166,11 @@ def decide(job: Job, reading: Reading | None) -> Decision:
     if job.scale == "off":
         return Decision(how="off", why="")
     if reading is None:
-        if job.checkpoints:
+        asked = ["--checkpoint-every 10m"] if job.checkpoints else job.scale_options.written()
+        if asked:
             raise UsageError(
-                f"--checkpoint-every is for a Python script, but echelon does not look into {command.target}",
-                hint="echelon run --checkpoint-every 10m train.py",
+                f"{asked[0].split()[0]} is for a Python script, but echelon does not look into {command.target}",
+                hint=f"echelon run {asked[0]} train.py",
             )
         if job.scale == "auto":
             return Decision(how="off", why="")

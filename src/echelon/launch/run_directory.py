@@ -22,6 +22,7 @@ from echelon.spec import Plan
 
 RESERVE = "reserve"
 _RESERVE_BYTES = 1 << 16  # a secret, agent.json, report.json, and the folders and first blocks of new logs
+MOST_FILES = 5000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FORMAT = 1  # the version of plan.json, events.jsonl and report.json
 
@@ -97,6 +98,14 @@ class RunDirectory:
             self.problem = self.problem or f"{name}: {error.strerror}"
         return self.file(name)
 
+    def replace_text(self, name: str, text: str) -> None:
+        """Write a text file anew, so that a reader finds the old one or the new one; keep a failure for the report."""
+        try:
+            private.write(self.file(f"{name}.new"), text.encode())
+            os.replace(self.file(f"{name}.new"), self.file(name))
+        except OSError as error:
+            self.problem = self.problem or f"{name}: {error.strerror}"
+
     def event(self, kind: str, **fields: object) -> None:
         """Append one event; the supervisor is the only writer, and its keeper once it is gone."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}) + "\n"
@@ -114,13 +123,17 @@ class RunDirectory:
             self.problem = self.problem or f"{name}: {error.strerror}"
 
     def disk_use(self) -> dict[str, int]:
-        """Return the bytes of the run's files and those that its file system has left; empty if it does not tell."""
+        """Return the bytes of the run's files and those that its file system has left; empty if it does not tell.
+
+        A directory with too many files is not looked through: each is a question to the file system.
+        """
+        used = number = 0
         try:
-            used = sum(
-                os.lstat(os.path.join(folder, name)).st_blocks * 512
-                for folder, _, names in os.walk(self.path)
-                for name in names
-            )
+            for folder, _, names in os.walk(self.path):
+                number += len(names)
+                if number > MOST_FILES:
+                    return {}
+                used += sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in names)
             disk = os.statvfs(self.path)
         except OSError:
             return {}  # a file was removed meanwhile

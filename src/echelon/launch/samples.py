@@ -25,8 +25,8 @@ FORMAT = 1
 LEAST_SECONDS, MOST_SECONDS = 0.9, 30.0  # agents tell each second, and not to the millisecond
 SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
-LEAST_SECONDS_OF_DISK = 20.0
-"""The time between two looks at the run's files: one call of the file system for each of them."""
+LEAST_SECONDS_OF_DISK, DISK_SHARE = 20.0, 1 / 1000
+"""The least time between two looks at the run's files, and the most part of the time that they take."""
 LINES_SECONDS = 2.0
 """The least time between two states of the ranks' lines: their file is written anew."""
 
@@ -43,7 +43,8 @@ class Samples:
     def __init__(self, directory: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._clock = clock
-        self._began = self._written = self._disk_seen = clock()
+        self._began = self._written = clock()
+        self._disk_due = self._began + LEAST_SECONDS_OF_DISK
         self._attempt = -1
         self._num_lines = 0
         self._steps: dict[int, int] = {}
@@ -79,7 +80,7 @@ class Samples:
             self._lines.hear(self._attempt, message["lines"])
         now = self._clock()
         pause = min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._began) * SHARE))
-        if self._fresh or now - self._written >= pause:
+        if now - self._written >= (LEAST_SECONDS if self._fresh else pause):
             self._write(now)
         if now - self._lines_written >= max(pause, LINES_SECONDS):
             self._lines_written = now
@@ -110,9 +111,10 @@ class Samples:
         load = {node: rows for node, rows in self.load.items() if self._load_written.get(node) is not rows}
         host = {node: row for node, row in self.host.items() if self._host_written.get(node) is not row}
         sample.update({name: fresh for name, fresh in (("load", load), ("host", host)) if fresh})
-        if now - self._disk_seen >= LEAST_SECONDS_OF_DISK:
-            self._disk_seen = now
+        if now >= self._disk_due:
+            began = time.monotonic()
             sample.update(self._directory.disk_use())
+            self._disk_due = now + max(LEAST_SECONDS_OF_DISK, (time.monotonic() - began) / DISK_SHARE)
         self._load_written, self._host_written = dict(self.load), dict(self.host)
         path = self._directory.file(NAME)
         head = "" if os.path.exists(path) else json.dumps({"format": FORMAT}) + "\n"

@@ -206,13 +206,8 @@ def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:
     number = attempts[-1].number if attempts else -1
     samples = [sample for sample in recorded.samples if sample.get("attempt") == number and "measures" in sample]
     return stragglers.alternating(
-        [
-            (
-                min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"],
-                attempts_of.of_ranks(sample),
-            )
-            for sample in samples
-        ]
+        (min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"], attempts_of.of_ranks(sample))
+        for sample in samples
     )
 
 

@@ -9,7 +9,7 @@ from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, SAVES
 from echelon.node import frames
 from echelon.plan import exchange
-from echelon.units import duration
+from echelon.units import counted, duration
 
 MOST = 5
 LEAST_LOOKS = 6
@@ -71,8 +71,9 @@ def _collections(_: Recorded, account: Account) -> str:
 def _compilers(_: Recorded, account: Account) -> str:
     told = _part_of_lines(account, frames.COMPILING)
     graphs = account.training.graphs if account.training is not None else None
+    number = f" ({counted(graphs, 'graph')})" if graphs else ""
     return told and (
-        f"{told}{f' ({graphs} graphs)' if graphs else ''}: do shapes change from step to step? Pad the inputs to a few "
+        f"{told}{number}: do shapes change from step to step? Pad the inputs to a few "
         "shapes, or compile with dynamic=True"
     )
 

@@ -12,6 +12,7 @@ from echelon.monitor import device_facts, growth, lines, stragglers
 from echelon.monitor.attempts import of_ranks
 from echelon.monitor.bad_steps import BadSteps
 from echelon.monitor.device_facts import Fact
+from echelon.monitor.lines import RankLines
 from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS
 from echelon.units import step_time
@@ -53,6 +54,7 @@ class SampleFacts:
     def __init__(self, is_unshared: Callable[[], bool] = lambda: False, run: str = "") -> None:
         self._is_unshared = is_unshared
         self._base: _Sample | None = None
+        self._base_lines: dict[int, RankLines] = {}
         self._said: set[tuple[str, int]] = set()
         self._waiting: list[Fact] = []
         self._said_at = 0.0
@@ -109,7 +111,7 @@ class SampleFacts:
         self._num_lines += 1
         if len(self._kept) >= MOST_LINES:
             self._kept, self._stride = self._kept[::2], 2 * self._stride
-        if self._num_lines % self._stride == 0:
+        if (self._num_lines - 1) % self._stride == 0:  # the first of so many lines has the measures
             self._kept.append(line)
             if len(self._kept) % NUM_LINES == 0:
                 self._look_at_growth()
@@ -156,9 +158,11 @@ class SampleFacts:
         base = self._base
         if base is None or base.attempt != now.attempt or len(base.ranks) != len(now.ranks):
             self._base, self._fastest = now, None
+            self._base_lines = lines.of_attempt(self._lines, now.attempt)
         elif now.time - base.time >= WINDOW_SECONDS and now.num_steps - base.num_steps >= stragglers.LEAST_STEPS:
-            self._base = now
-            self._note(list(self._of_window(base, now)))
+            in_lines = lines.of_attempt(self._lines, now.attempt)
+            self._note(list(self._of_window(base, now, lines.since(in_lines, self._base_lines))))
+            self._base, self._base_lines = now, in_lines
 
     def _of_ranks_alone(self, now: _Sample) -> Iterator[Fact]:
         """Say that ranks repeat one training, whose loop is in a library: reading the script has not shown it."""
@@ -175,9 +179,9 @@ class SampleFacts:
                 evidence={"ranks": len(now.ranks), "steps": now.num_steps},
             )
 
-    def _of_window(self, before: _Sample, now: _Sample) -> Iterator[Fact]:
+    def _of_window(self, before: _Sample, now: _Sample, in_lines: dict[int, RankLines]) -> Iterator[Fact]:
         num_steps = now.num_steps - before.num_steps
-        slow = stragglers.find(before.ranks, now.ranks, num_steps, lines.of_attempt(self._lines, now.attempt))
+        slow = stragglers.find(before.ranks, now.ranks, num_steps, in_lines)
         for straggler in slow[:1]:
             yield Fact(
                 kind="straggler",

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from echelon.monitor.attempts import of_ranks
-from echelon.units import duration, rate, size
+from echelon.units import counted, duration, rate, size
 
 NUM_PARTS = 6
 """The parts of the steps behind the begin; the value must rise in each."""
@@ -79,8 +79,8 @@ class Growth:
         if self.limit is None:
             return told
         return (
-            f"{told}; at this rate its limit of {self._amount(self.limit)} is met after {self.steps_left:,} more "
-            f"steps, in {duration(self.seconds_left)}"
+            f"{told}; at this rate its limit of {self._amount(self.limit)} is met after "
+            f"{counted(self.steps_left, 'more step')}, in {duration(self.seconds_left)}"
         )
 
     def _amount(self, value: float) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 from typing import Any
 
 from echelon.node import frames
 from echelon.node.sampler import STEPS
+from echelon.units import counted
 
 LEAST_SHARE = 0.02
 """A line with less of all ranks' steps is one of the others."""
@@ -111,13 +112,28 @@ def _merged(places: list[Line], rows: list[list[float]]) -> dict[Line, tuple[flo
     return merged
 
 
+def since(now: Mapping[int, RankLines], before: Mapping[int, RankLines]) -> dict[int, RankLines]:
+    """Return what came to the lines of each rank since an earlier look at the same attempt."""
+    return {rank: _since(each, before[rank]) if rank in before else each for rank, each in now.items()}
+
+
+def _since(now: RankLines, before: RankLines) -> RankLines:
+    earlier = {line: before.steps.get(line, (0.0, 0.0)) for line in now.steps}
+    passed = {
+        line: (max(0.0, seconds - earlier[line][0]), max(0.0, on_core - earlier[line][1]))
+        for line, (seconds, on_core) in now.steps.items()
+    }
+    return replace(now, core_wait=max(0.0, now.core_wait - before.core_wait), steps=passed)
+
+
 def shares(ranks: Mapping[int, RankLines]) -> list[LineShare]:
     """Return the lines that take much of the steps, the largest first; calls of one line are one."""
-    known = {rank: _by_place(each) for rank, each in ranks.items() if each.seconds}
+    whole = {rank: each.seconds for rank, each in ranks.items() if each.seconds}
+    known = {rank: _by_place(ranks[rank]) for rank in whole}
     found = []
     for key, line in {key: line for each in known.values() for key, (line, _) in each.items()}.items():
         of_ranks = {rank: each[key][1] if key in each else (0.0, 0.0) for rank, each in known.items()}
-        parts = {rank: seconds / ranks[rank].seconds for rank, (seconds, _) in of_ranks.items()}
+        parts = {rank: seconds / whole[rank] for rank, (seconds, _) in of_ranks.items()}
         rank = max(parts, key=lambda rank: parts[rank])
         if line.file and fmean(parts.values()) >= LEAST_SHARE:
             found.append(
@@ -175,7 +191,7 @@ def sentences(found: Sequence[LineShare], num_ranks: int, graphs: int | None = N
         ranks = "every rank" if each.is_common else f"rank {each.rank}"
         whose = "the steps" if num_ranks == 1 else f"{ranks}'s steps"
         share = each.mean if each.is_common else each.most
-        more = f": {graphs} graphs" if each.line.part == frames.COMPILING and graphs else ""
+        more = f": {counted(graphs, 'graph')}" if each.line.part == frames.COMPILING and graphs else ""
         told.append(f"{share:.0%} of {whose} is {does(each.line, each.state)}{more}")
     return told[:MOST_SENTENCES]
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 from echelon.monitor import lines
 from echelon.monitor.lines import RankLines
 from echelon.node import frames
-from echelon.units import step_time
+from echelon.units import counted, step_time
 
 LEAST_STEPS = 20
+MOST_CAUSES = 3
+"""The slowest ranks alone have a cause: it compares each of them with all ranks."""
 LEAST_EXCESS = 0.05
 """The part by which a rank's own time must exceed that of the others; also by the standard deviation of one step."""
 NOISES = 5.0
@@ -59,8 +61,8 @@ class Straggler:
     """The part by which its own time of a step exceeds the median."""
     seconds: float
     """The time of a step that the others would not need."""
-    cause: str
-    """What it does with this time: "waits for its DataLoader"."""
+    cause: str = ""
+    """What it does with this time: "waits for its DataLoader"; empty where enough others have a cause."""
 
 
 def sentence(straggler: Straggler) -> str:
@@ -86,10 +88,23 @@ def find(
     >>> [(each.rank, round(each.excess, 2), each.cause) for each in find([{}] * 4, [calm, calm, slow, calm], 20)]
     [(2, 0.19, 'waits for its DataLoader')]
     """
-    passed = [
+    passed = _passed(before, after)
+    slow = _slow(passed, num_steps)
+    return [
+        replace(each, cause=_cause(passed, each.rank, num_steps, in_lines)) if place < MOST_CAUSES else each
+        for place, each in enumerate(slow)
+    ]
+
+
+def _passed(before: Sequence[Measures], after: Sequence[Measures]) -> list[Measures]:
+    return [
         {name: value - earlier.get(name, 0.0) for name, value in later.items()}
         for earlier, later in zip(before, after, strict=True)
     ]
+
+
+def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
+    """Return the stragglers without their causes, the slowest first."""
     if num_steps < LEAST_STEPS or len(passed) < 2 or not all("communication_seconds" in each for each in passed):
         return []
     own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
@@ -98,33 +113,30 @@ def find(
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
-        Straggler(
-            rank=rank,
-            excess=excess,
-            seconds=(seconds - usual) / num_steps,
-            cause=_cause(passed, rank, num_steps, in_lines),
-        )
+        Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps)
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
     ]
     return sorted(slow, key=lambda each: -each.excess)
 
 
-def alternating(samples: Sequence[tuple[int, list[Measures]]]) -> dict[int, int]:
+def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]:
     """Return the ranks that make the others wait in turn, and in how many windows each does; empty if none do.
 
     `samples` are the steps so far and the measures of all ranks, one after the other.
     """
-    if not samples:
-        return {}
     found: Counter[int] = Counter()
-    num_windows, base = 0, samples[0]
-    for sample in samples[1:]:
+    num_windows, base = 0, None
+    for sample in samples:
+        if base is None:
+            base = sample
+            continue
         if len(sample[1]) == len(base[1]) and sample[0] - base[0] < LEAST_STEPS:
             continue
         if len(sample[1]) == len(base[1]):
             num_windows += 1
-            found.update(each.rank for each in find(base[1], sample[1], sample[0] - base[0])[:1])
+            slow = _slow(_passed(base[1], sample[1]), sample[0] - base[0])
+            found.update(each.rank for each in slow[:1])
         base = sample
     is_turn = len(found) > 1 and found.total() >= max(LEAST_WINDOWS, num_windows / 2)
     return dict(sorted(found.items())) if is_turn and max(found.values()) <= MOST_OF_ONE * found.total() else {}
@@ -133,7 +145,7 @@ def alternating(samples: Sequence[tuple[int, list[Measures]]]) -> dict[int, int]
 def turns(windows: Mapping[int, int]) -> str:
     """Say that ranks make the others wait in turn."""
     ranks = ", ".join(f"rank {rank} in {number}" for rank, number in windows.items())
-    return f"ranks take turns in making the others wait: of {sum(windows.values())} parts of the run {ranks}"
+    return f"ranks take turns in making the others wait, in {sum(windows.values())} parts of the run: {ranks}"
 
 
 def _noise(own: Sequence[float], usual: float) -> float:
@@ -183,7 +195,7 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
     faults = _excess(passed, rank, "major_faults") / num_steps
     if faults >= 1:
-        told.append(f"reads {faults:.0f} pages of its memory from a disk in each step")
+        told.append(f"reads {counted(round(faults), 'page')} of its memory from a disk in each step")
     return ", ".join(told) or COMPUTES
 
 

@@ -43,6 +43,7 @@ class HangWatch:
         self._attempt = attempt
         self._began = time.time()
         self._counts: Dict[int, Tuple[int, int]] = {}
+        self._num_notes: Dict[str, int] = {}
         self._lines_at = now
         self._next = self._last = self._quiet_since = self._step_at = now
         self._longest_seconds = 0.0
@@ -115,10 +116,11 @@ class HangWatch:
         )
 
     def _notes(self) -> Dict[str, Dict[str, Any]]:
-        """Return the notes of ranks that have any; the supervisor knows which are new."""
+        """Return the notes of ranks that have new ones."""
         ranks = self._attempt.ranks if self._attempt is not None else []
         notes = {str(rank.rank): rank.pulse.notes() for rank in ranks if rank.pulse is not None}
-        told = {rank: found for rank, found in notes.items() if found}
+        told = {rank: found for rank, found in notes.items() if len(found) > self._num_notes.get(rank, 0)}
+        self._num_notes.update((rank, len(found)) for rank, found in told.items())
         return {"notes": told} if told else {}
 
     def _measures(self) -> Dict[str, List[Optional[float]]]:

@@ -82,9 +82,8 @@ class Sampler:
 
     def resume(self) -> None:
         """Start the thread if it does not run; no signal of the process is delivered to it."""
-        if not self._is_wanted or self._is_running.locked():
+        if not self._is_wanted or not self._is_running.acquire(blocking=False):
             return
-        self._is_running.acquire()
         self._last, self._last_used = time.monotonic(), time.clock_gettime(self._clock)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -214,7 +213,7 @@ class Sampler:
         lines = [_line("now", self._now, (0.0, 0.0, 0))]
         for phase, rows in self._rows.items():
             _shorten(rows)
-            lines += [_line(phase, place, times) for place, times in rows.items()]
+            lines += [_line(phase, place, times) for place, times in list(rows.items())]
         text = b"\n".join(lines)
         most = BYTES - 2 * _HEAD.size
         return text if len(text) <= most else text[: text.rfind(b"\n", 0, most)]
@@ -275,8 +274,11 @@ def read(page: "memoryview") -> Optional[List[Tuple[str, Place, Times]]]:
     if _HEAD.unpack_from(page, AT)[0] != number:
         return None
     rows = []
-    for row in text.split("\n"):
-        phase, part, file, line, *numbers = row.split("\t")
-        end, first, last = map(int, numbers[:3])
-        rows.append((phase, Place(part, file, int(line), (end, first, last)), list(map(float, numbers[3:]))))
+    try:
+        for row in text.split("\n"):
+            phase, part, file, line, *numbers = row.split("\t")
+            end, first, last = map(int, numbers[:3])
+            rows.append((phase, Place(part, file, int(line), (end, first, last)), list(map(float, numbers[3:]))))
+    except ValueError:
+        return None  # it is being written
     return rows

@@ -84,10 +84,12 @@ def call_in(source: List[str], place: Place) -> str:
     text = b"\n".join(lines).decode("utf-8", "replace").strip()
     try:
         tree = ast.parse("(%s\n)" % text, mode="eval").body
+        tree = tree.func if isinstance(tree, ast.Call) else tree
+        called = ast.unparse(tree)
     except (SyntaxError, ValueError):
         return text if end and len(text) <= _MOST_CHARACTERS and "\n" not in text else ""
-    tree = tree.func if isinstance(tree, ast.Call) else tree
-    called = ast.unparse(tree)
+    except (RecursionError, MemoryError):
+        return ""
     if len(called) > _MOST_CHARACTERS:
         return "….%s" % tree.attr if isinstance(tree, ast.Attribute) else ""
     return called

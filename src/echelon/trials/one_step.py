@@ -22,6 +22,7 @@ from echelon.orders.rehearsal import Rehearsal
 from echelon.orders.scale import OBSERVE, VARIABLE, ScaleOptions
 from echelon.trials import own_runs, scratch
 from echelon.trials.rehearse import TRACKERS
+from echelon.units import counted
 
 NEVER = "999999999steps"
 _OWN = "ECHELON_"
@@ -65,7 +66,9 @@ def read(text: str) -> StepQuestion:
     if not last:
         raise UsageError(f"{short} has made no step of an optimizer of PyTorch", hint="echelon runs")
     if step > last + 1:  # a run may have failed in a step
-        raise UsageError(f"{short} has made {last} steps, so there is no step {step}", hint=f"--step {short}:{last}")
+        raise UsageError(
+            f"{short} has made {counted(last, 'step')}, so there is no step {step}", hint=f"--step {short}:{last}"
+        )
     num_ranks = max(attempt.num_ranks for attempt in of_run)
     return StepQuestion(recorded=run, name=short, step=step, script=_script(run, short), num_ranks=num_ranks)
 
@@ -82,6 +85,17 @@ def _script(run: Recorded, name: str) -> str:
             hint=f"cd to the folder where {name} was started",
         )
     return str(argv[1])
+
+
+def _restarts_before(run: Recorded, step: int) -> int:
+    """Return how often the ranks had been started again when the step was told: a seed may follow from it."""
+    told = [
+        float(event["time"])
+        for event in run.events
+        if event["event"] == "fact" and event.get("fact") in bad_steps.KINDS and event.get("step") == step
+    ]
+    before = min(told, default=math.inf)
+    return sum(event["event"] == "restart" and float(event["time"]) < before for event in run.events)
 
 
 class Rehearsed:
@@ -131,7 +145,7 @@ class Rehearsed:
             folder=self._folder, scratch=self._folder, original=os.getcwd(), step=self._asked.step, debugged=debugged
         )
         variables = {name: value for name, value in plan["environ"] if not name.startswith(_OWN)}
-        num_restarts = len(attempts.read(run)) - 1
+        num_restarts = _restarts_before(run, self._asked.step)
         variables.update(TRACKERS)
         variables |= {
             rehearsal.VARIABLE: codec.write(order), MEMORY: "", "WANDB_DIR": self._folder,

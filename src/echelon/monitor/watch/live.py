@@ -44,6 +44,7 @@ class Live:
         self._steps: list[int] = []
         """Of each rank, in the newest sample."""
         self._base: tuple[float, list[int], list[Measures]] | None = None
+        self._base_lines: dict[int, RankLines] = {}
         self._before: tuple[float, int, float | None] | None = None
 
     def look(self) -> RunState:
@@ -179,7 +180,7 @@ class Live:
             rank.peak_bytes = int(peak) if peak is not None else rank.peak_bytes
         base = self._base
         if base is None or len(base[2]) != len(ranks):
-            self._base = (moment, steps, ranks)
+            self._base, self._base_lines = (moment, steps, ranks), self._in_lines()
             return
         if moment - base[0] < WINDOW_SECONDS:
             return
@@ -188,11 +189,13 @@ class Live:
         self.state.shares = _mean([rank.shares for rank in self._ranks.values() if rank.shares])
         num_steps = min(steps) - min(base[1])
         if num_steps >= stragglers.LEAST_STEPS and moment - base[0] >= STRAGGLER_SECONDS:
-            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps, self._in_lines())}
+            now_in = self._in_lines()
+            in_lines = lines.since(now_in, self._base_lines)
+            slow = {each.rank: each for each in stragglers.find(base[2], ranks, num_steps, in_lines)}
             for number, rank in self._ranks.items():
                 rank.excess = slow[number].excess if number in slow else 0.0
                 rank.cause = slow[number].cause if number in slow else ""
-            self._base = (moment, steps, ranks)
+            self._base, self._base_lines = (moment, steps, ranks), now_in
 
     def _take_load(self, node: str, rows: list[dict[str, Any]]) -> None:
         state = self._nodes.setdefault(node, NodeState(name=node))

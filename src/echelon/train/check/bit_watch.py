@@ -24,8 +24,8 @@ from .signature import is_plain
 
 SHARE = 0.01
 """The share of a step that the sums may cost."""
-LAG = 2
-"""The number of steps between an exchange and its reading."""
+LAG = 3
+"""The number of steps between an exchange and its reading; the copy for it begins a step after the exchange."""
 TURN_BYTES = 64 << 20
 """The bytes of the tensors that have their turn in a step."""
 DEVICE_BYTES_PER_SECOND = 500e9
@@ -63,6 +63,19 @@ class SumExchange(NamedTuple):
     numbers: torch.Tensor
     """The greatest sum of all ranks for each tensor, that of the inverted bits, and the cost of the sums."""
     work: Any
+    copied: Any = None
+    """The event behind the copy of `numbers` into memory of the host; None: there is none."""
+
+    def fetched(self) -> "SumExchange":
+        """Return the exchange with its numbers on their way to the host; nobody waits for them."""
+        if self.work is None:
+            return self
+        self.work.wait()
+        if not devices.is_accelerator(self.numbers.device):
+            return self._replace(work=None)
+        copy = torch.empty(self.numbers.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+        copy.copy_(self.numbers, non_blocking=True)
+        return self._replace(numbers=copy, work=None, copied=devices.event())
 
 
 class BitWatch:
@@ -92,6 +105,8 @@ class BitWatch:
         if not self._is_on:
             return
         step = self._run.parallelism.num_steps
+        if self._under_way is not None and step > self._under_way.step:
+            self._under_way = self._under_way.fetched()
         if self._under_way is not None and step >= self._under_way.step + LAG:
             self._read(self._under_way)
         if self._under_way is None and step >= self._next:
@@ -105,7 +120,8 @@ class BitWatch:
             self._read(self._under_way)
         everything = self._of(self._run.parallelism.agreed_optimizers())
         if everything:
-            self._judge(_begun(self._run.parallelism.num_steps, everything, _sums(everything), [0, 0]))
+            sums = _sums(everything, self._run.world.device)
+            self._judge(_begun(self._run.parallelism.num_steps, everything, sums, [0, 0]))
 
     def _send(self, step: int, turn: Sequence[Named]) -> None:
         """Begin to exchange the sums of the tensors whose turn it is, and what they cost."""
@@ -114,7 +130,7 @@ class BitWatch:
         began = time.perf_counter()
         passed = (began - self._last_time) / max(1, step - self._last_step)
         self._last_step, self._last_time = step, began
-        sums = _sums(turn)
+        sums = _sums(turn, self._run.world.device)
         cost = time.perf_counter() - began
         if devices.is_accelerator(self._run.world.device):
             cost += sum(one.tensor.nbytes for one in turn) / DEVICE_BYTES_PER_SECOND
@@ -123,20 +139,23 @@ class BitWatch:
     def _read(self, exchange: SumExchange) -> None:
         """Read an exchange, and decide equally on all ranks in which step the next tensors have their turn."""
         self._under_way = None
-        self._judge(exchange)
+        exchange = self._judge(exchange)
         cost, passed = (abs(number) for number in exchange.numbers[-2:].tolist())
         between = -(-cost // max(1, int(SHARE * passed)))
         self._next = exchange.step + min(MOST_BETWEEN, between)
 
-    def _judge(self, exchange: SumExchange) -> None:
-        """End the run if the greatest and the least sum of a tensor differ between ranks."""
-        exchange.work.wait()
+    def _judge(self, exchange: SumExchange) -> SumExchange:
+        """End the run if the greatest and the least sum of a tensor differ between ranks; return what was read."""
+        exchange = exchange.fetched()
+        if exchange.copied is not None:
+            exchange.copied.synchronize()
         most: list[int] = exchange.numbers.tolist()
         number = len(exchange.names)
         different = [place for place in range(number) if most[place] != ~most[number + place]]
         if different:
             raise FlippedBits(self._told(exchange, different[0]))
         self._equal_since.update(dict.fromkeys(exchange.names, exchange.step))
+        return exchange
 
     def _told(self, exchange: SumExchange, place: int) -> str:
         """Name the tensor, and the ranks whose sum is not that of most ranks."""
@@ -193,10 +212,10 @@ def repeats(run: Checked) -> bool:
     return is_wanted(run) and (run.world.is_exact or torch.are_deterministic_algorithms_enabled())
 
 
-def refuse_other_bits(world: World, outputs: Sequence[Any], model: torch.nn.Module) -> None:
-    """Raise FlippedBits if a rank has computed its part of a batch several times, with different bits."""
-    sums = [[bit_sum(one).item() for one in tensors_of(each) if is_plain(one)] for each in outputs]
-    if any(each != sums[0] for each in sums):
+def refuse_other_bits(world: World, first: object, second: object, model: torch.nn.Module) -> None:
+    """Raise FlippedBits if a rank has computed its part of a batch twice, with different bits."""
+    sums = [[bit_sum(one).item() for one in tensors_of(each) if is_plain(one)] for each in (first, second)]
+    if sums[0] != sums[1]:
         place = f"rank {world.processes.rank} ({socket.gethostname()}, {world.device})"
         raise FlippedBits(
             f"{place} has computed {type(model).__name__} twice for the same samples, with different bits\n"
@@ -205,16 +224,15 @@ def refuse_other_bits(world: World, outputs: Sequence[Any], model: torch.nn.Modu
 
 
 def _begun(step: int, named: Sequence[Named], sums: torch.Tensor, costs: list[int]) -> SumExchange:
-    numbers = torch.cat([sums, ~sums, torch.tensor(costs, device=sums.device)])
+    numbers = torch.cat([sums, ~sums, torch.tensor(costs).to(sums.device, non_blocking=True)])
     work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True)
     return SumExchange(step, [one.name for one in named], sums, numbers, work)
 
 
 @torch.no_grad()
-def _sums(named: Sequence[Named]) -> torch.Tensor:
-    """Return the sum of the bits of each tensor, on the device of the first."""
-    device = named[0].tensor.device
-    return torch.stack([bit_sum(one.tensor).to(device) for one in named])
+def _sums(named: Sequence[Named], device: torch.device) -> torch.Tensor:
+    """Return the sum of the bits of each tensor, on the device of the exchange."""
+    return torch.stack([bit_sum(one.tensor).to(device, non_blocking=True) for one in named])
 
 
 def bit_sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -151,8 +151,9 @@ class _Call:
             parts = self._parts(every, leads)
         if not self._agree(is_fine=parts is not None) or parts is None:
             return self._left_out()
-        if bit_watch.repeats(self._run):
-            bit_watch.refuse_other_bits(self._run.world, [parts, self._parts(every, leads)], self._module)
+        again = self._parts(every, leads) if bit_watch.repeats(self._run) else None
+        if again is not None:  # there may be no memory for a second time
+            bit_watch.refuse_other_bits(self._run.world, parts, again, self._module)
         outputs = model_outputs.leave(self._module, [part for part, _ in parts], leads)
         if not self._run.world.is_exact:
             outputs = returned_numbers.as_known(outputs, parts[0][0], self._module, inputs, leads[0][0])

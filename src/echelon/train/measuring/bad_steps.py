@@ -33,6 +33,8 @@ MOST_SPIKES = 3
 """So many spikes of a rank are told."""
 READ_SECONDS = 0.25
 """The time between two reads of a device's numbers: each is a small copy, which nobody waits for."""
+END_SECONDS = 1.0
+"""The time in which the end of a script waits for the numbers that are not read yet."""
 _item = internals.TensorBase.item
 """Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
 
@@ -104,7 +106,7 @@ class BadSteps:
         if what == LOSS:
             self._scaled = (None, None)
             tensor = loss if tensor is scaled else tensor
-        if type(tensor) is not torch.Tensor or tensor.numel() != 1 or tensor.is_meta:
+        if type(tensor) is not torch.Tensor or tensor.numel() != 1 or tensor.is_meta or not tensor.is_floating_point():
             return
         on_device = devices.is_accelerator(tensor.device)
         if on_device and devices.is_capturing():
@@ -137,21 +139,28 @@ class BadSteps:
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """End a step; a closure may have gone backward in it."""
-        self._close(optimizer)
+        self._close(optimizer, has_stepped=True)
         self._is_in_step = False
         self.num_steps += 1
         self._reader.look()
 
-    def _close(self, optimizer: torch.optim.Optimizer) -> None:
+    def _close(self, optimizer: torch.optim.Optimizer, *, has_stepped: bool = False) -> None:
+        """Judge the values of a step; weights that have stepped already say nothing of what they were before."""
         values = list(self._open)
         self._open.clear()
         self.newest = values or self.newest
         found = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
+        found = found if isinstance(found, torch.Tensor) else None
         for value in values:
-            if value.tensor is not None:
-                self._reader.put(value if found is None else value._replace(tensor=value.tensor.where(found == 0, 0.0)))
+            held = value.tensor
+            if found is not None and found.device != (torch.device("cpu") if held is None else held.device):
+                continue  # to know whether the step is left out would wait for a device
+            if held is not None:
+                with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+                    kept = held if found is None else held.where(found == 0, 0.0)
+                self._reader.put(value._replace(tensor=kept))
             elif found is None or not _item(found):
-                self._judge(value, optimizer)
+                self._judge(value, None if has_stepped else optimizer)
 
     def _judge(self, value: _Value, optimizer: torch.optim.Optimizer | None = None) -> None:
         if value.what == LOSS:
@@ -241,16 +250,16 @@ class _Reader:
             self._begin()
 
     def read_all(self) -> None:
-        """Wait for what is not read yet: the script is over."""
+        """Wait for what is not read yet, for a moment: the script is over, or another rank never answers."""
+        deadline = time.monotonic() + END_SECONDS
         try:
-            if self._copied is not None:
-                self._copied.synchronize()
-                self._judge_copy()
-            if self._waiting:
-                self._begin()
-            if self._copied is not None:
-                self._copied.synchronize()
-                self._judge_copy()
+            while (self._copied is not None or self._waiting) and time.monotonic() < deadline:
+                if self._copied is None:
+                    self._begin()
+                elif self._copied.query():
+                    self._judge_copy()
+                else:
+                    time.sleep(0.005)
         except RuntimeError:
             pass  # the device has failed, which the script's own error tells
 
@@ -264,7 +273,8 @@ class _Reader:
             return
         with internals.plain_functions(), internals.without_modes(), torch.no_grad():
             numbers = torch.stack([tensor for _, tensor in here])
-            self._copy = torch.empty(len(self._copying), pin_memory=True)
+            # the script may have chosen other defaults of type and device
+            self._copy = torch.empty(len(self._copying), dtype=torch.float32, device="cpu", pin_memory=True)
             self._copy.copy_(numbers, non_blocking=True)
         self._copied = devices.event()
 

@@ -121,8 +121,9 @@ class Calls:
 
         The value says that the pass has computed all gradients. A pass has a number if it began such a collective.
         """
-        group = self._group(None) if dist.is_available() else None
-        if group is None or dist.get_world_size() == 1:
+        is_alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
+        group = None if is_alone else self._group(None)
+        if group is None:
             yield lambda: None
             return
         world, ordinal_before = dist.group.WORLD, self._ordinal
@@ -178,9 +179,10 @@ class Calls:
                 name = os.path.basename(path).encode() if lines.is_of_script(frame) else b""
                 known = self._files[path] = name, lines.is_file_of_script(path)
             if known[0]:
+                line = frame.f_lineno or 0  # code that a compiler has made may have none
                 if known[1]:
-                    return frame.f_lineno, known[0]
-                fallback = fallback or (frame.f_lineno, known[0])
+                    return line, known[0]
+                fallback = fallback or (line, known[0])
             frame = frame.f_back
         return fallback or self._of_backward
 

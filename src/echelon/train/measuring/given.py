@@ -37,8 +37,10 @@ class Origin(NamedTuple):
         A tensor of a device is not looked into: this would wait for the device.
         """
         samples = self.samples
-        for tensor in (held() for held in self.tensors):
+        for tensor in (held() for held in self.tensors if samples):
             if tensor is None or not tensor.is_floating_point() or devices.is_accelerator(tensor.device):
+                continue
+            if tensor.is_nested or tensor.layout != torch.strided:
                 continue
             if tensor.dim() and tensor.size(0) == len(samples):
                 rows = tensor.detach().reshape(tensor.size(0), -1).isfinite().all(1).logical_not().nonzero()

@@ -193,7 +193,8 @@ def _hook_norms(measures: Measures) -> None:
     @wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> torch.Tensor:
         norm = original(*args, **kwargs)
-        events.clipped(norm)
+        if not torch.compiler.is_compiling():
+            events.clipped(norm)
         return norm
 
     for owner in (nn.utils, nn.utils.clip_grad):
@@ -205,7 +206,8 @@ def _hook_norms(measures: Measures) -> None:
     @wraps(scale)
     def scaled(self: Any, outputs: Any) -> Any:
         result = scale(self, outputs)
-        bad_steps.scale(outputs, result)
+        if not torch.compiler.is_compiling():
+            bad_steps.scale(outputs, result)
         return result
 
     patches.replace(torch.amp.GradScaler, "scale", scaled, why=_WHY_SAMPLES)

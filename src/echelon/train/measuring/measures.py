@@ -109,7 +109,7 @@ def size_of(batch: object) -> dict[str, int]:
     The first tensor has a row for each sample. If it has whole numbers in two dims, they are tokens.
     """
     tensor = _first_tensor(batch, 0)
-    if tensor is None or not tensor.dim():
+    if tensor is None or tensor.is_nested or not tensor.dim():
         return {}
     is_text = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
     sizes = {"samples": tensor.shape[0], "elements": tensor.numel()}

@@ -30,9 +30,11 @@ def choose(setup: Setup) -> Parallelism:
     if setup.world.is_alone:
         return _own(_REPLICATED)(setup)
     kind = of_user(options.how) if options.is_of_user else of_echelon(options)
-    if (options.compress or options.bucket_megabytes) and not issubclass(kind, _own(_REPLICATED)):
+    needs_replicas = options.compress or options.bucket_megabytes or options.watches_bits
+    if needs_replicas and not issubclass(kind, _own(_REPLICATED)):
         raise UsageError(
-            f"--compress and --bucket-mb are for gradients that DDP exchanges, but {kind.__name__} is no Replicated",
+            "--compress, --bucket-mb and --watch-bits are for weights that every rank has, and gradients that DDP "
+            f"exchanges, but {kind.__name__} is no Replicated",
             hint=f"class {kind.__name__}(echelon.Replicated), or remove the option",
         )
     return kind(setup)
