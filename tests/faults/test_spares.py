@@ -24,6 +24,7 @@ def test_spare_takes_over(slurm: Cluster, tmp_path: Path) -> None:
     run = in_job(tmp_path, slurm, "--spares", "1", "--show", "all", PLACES, num_nodes=3)
     run.until(lambda: len(list(tmp_path.glob("waits-*"))) == 4, "four ranks wait")
     agents = {agent["node"]: agent["pid"] for agent in run.events("agent")}
+    run.until(lambda: len(run.events("started")) == 4, "four ranks are told")
     used = {event["node"] for event in run.events("started")}
     (spare,) = set(agents) - used
     lost = sorted(used)[-1]

@@ -7,7 +7,8 @@ from tests.monitor import causes
 from tests.monitor.causes import CAUSES, HEALTHY, Cause
 from tests.tiers import has
 
-CHEAP = ("fsync of a log", "collections of all", "longer sequences, loader")
+CHEAP = ("sleep", "collections of all")
+"""What other programs on the cores do not hide; `python -m benchmarks.causes` is for a quiet machine."""
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Read files that a person names; never wait for a pipe's writer, a device, or an endless file."""
 
 import errno
-import json
 import os
 import stat
 from typing import Any, BinaryIO, Dict, Union
@@ -64,6 +63,8 @@ def json_object(text: Union[str, bytes]) -> Dict[str, Any]:
     >>> json_object('{"a": 1}'), json_object('{"a": ')
     ({'a': 1}, {})
     """
+    import json  # a rank that finds its place needs none
+
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

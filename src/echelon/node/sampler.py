@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 from itertools import islice
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import frames
 
@@ -118,9 +118,10 @@ class Sampler:
     def _look_until_stopped(self) -> None:
         written = self._last
         try:
-            pause = 0.5
+            pause, cores = 0.5, os.sched_getaffinity(0)
             while not self._wake.acquire(timeout=LOOK_SECONDS * (0.5 + pause)):  # leaves it locked for the next stop
                 pause = (pause + _GOLDEN) % 1
+                cores = _follow(cores)
                 now = _without_collections(self._look)
                 if now - written >= WRITE_SECONDS:
                     written = now
@@ -186,16 +187,22 @@ class Sampler:
 
     def _note_collection(self, phase: str, _: Any) -> None:
         """Count a garbage collection of the main thread for the script's line that has caused it."""
-        if _thread.get_ident() != self._main:
-            return
-        if phase == "start":
-            self._began = time.monotonic()
-            return
+        try:
+            if _thread.get_ident() != self._main:
+                return
+            if phase == "start":
+                self._began = time.monotonic()
+            else:
+                self._count_collection()
+        except Exception:  # noqa: BLE001  # the interpreter ends, and has taken modules away already
+            self._is_wanted = False
+
+    def _count_collection(self) -> None:
         seconds, self._began = time.monotonic() - self._began, 0.0
         self.resume()
         if seconds < _LEAST_COLLECTION:
             return
-        place = self._place_of(sys._getframe(1))._replace(part=frames.COLLECTING)
+        place = self._place_of(sys._getframe(2))._replace(part=frames.COLLECTING)
         self._collected += seconds
         _add(self._rows[AFTER if self._seen_steps else BEFORE], place, seconds, seconds)
 
@@ -217,6 +224,14 @@ class Sampler:
         text = b"\n".join(lines)
         most = BYTES - 2 * _HEAD.size
         return text if len(text) <= most else text[: text.rfind(b"\n", 0, most)]
+
+
+def _follow(cores: Set[int]) -> Set[int]:
+    """Let this thread run where the main thread may run, if a script has bound that anew; return these cores."""
+    now = os.sched_getaffinity(os.getpid())
+    if now != cores:
+        os.sched_setaffinity(0, now)
+    return now
 
 
 def _without_collections(act: Callable[[], Any]) -> Any:

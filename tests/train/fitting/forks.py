@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.train.fitting import measured
 
+from echelon.orders.trace import TraceOrder
 from echelon.tracing import trace
 
 AT_A_TIME = 2
@@ -46,7 +47,7 @@ def _work(job: dict[str, Any]) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(f"{job['out']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         if "trace" in job:
-            trace.main([json.dumps({**job["trace"], "out": job["out"]})])
+            trace.main(TraceOrder(**{**job["trace"], "out": job["out"]}))
         else:
             measured.measure(job["measure"], job["out"])
     except BaseException:  # noqa: BLE001  (the parent reads it)
