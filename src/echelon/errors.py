@@ -31,3 +31,8 @@ class UsageError(EchelonError):
 
 class RunError(EchelonError):
     """A run could not be started, or broke for another reason than a failing rank."""
+
+
+def seen(text: str) -> str:
+    """Return a value as a message shows it: an empty value shows as ''."""
+    return text or "''"

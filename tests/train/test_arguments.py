@@ -5,20 +5,13 @@ import torch
 from torch import nn
 
 from echelon.train.batches import rows_of
-from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.arguments import Entries
-from echelon.train.global_tensors.tensors import GlobalTensor, Sharded
+from echelon.train.global_tensors.tensors import Sharded
 from echelon.train.scaling_error import ScalingError
 from echelon.train.wire.world import World
 
+pytestmark = pytest.mark.usefixtures("with_rules")
 WORLD = World(0, 2, torch.device("cpu"))
-
-
-@pytest.fixture(autouse=True)
-def with_rules() -> None:
-    """Install the rules of global tensors, which another test of this process may have undone."""
-    if not hasattr(GlobalTensor, "rule"):
-        rules.install()
 
 
 def entered(module: nn.Module, num_samples: int, beside: torch.Tensor) -> tuple[int, ...]:

@@ -1,14 +1,14 @@
 """Batches are shared in order, and nothing is lost."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from echelon.train import batches
-from echelon.train.global_tensors import rules
 from echelon.train.wire.world import World
 
-rules.install()
+pytestmark = pytest.mark.usefixtures("with_rules")
 
 
 @given(size=st.integers(1, 500), num_ranks=st.integers(1, 64))

@@ -6,17 +6,12 @@ import os
 import re
 
 from echelon import units
-from echelon.errors import UsageError
+from echelon.errors import UsageError, seen
 from echelon.spec import ONE_PER_DEVICE
 
 MAX_RANKS = 1 << 20
 _OF_TIME = "give seconds, or a number with m, h or d"
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seen(text: str) -> str:
-    """Return a value as a message shows it: an empty value shows as ''."""
-    return text or "''"
 
 
 def whole(text: str, option: str, *, least: int, usual: int = 1, most: int = MAX_RANKS) -> int:

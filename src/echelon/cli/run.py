@@ -15,7 +15,7 @@ from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups, scan
 from echelon.cli.preflight import checked, look, observer
 from echelon.cli.talk import say
-from echelon.errors import UsageError
+from echelon.errors import UsageError, seen
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
 from echelon.spec import ALL_NODES, Command, Job, Plan
@@ -214,8 +214,7 @@ def _rendezvous(values: dict[str, str]) -> str:
 def _port(name: str, text: str, port: str, *, hint: str) -> int:
     """Return a port; 0 means any port to torchrun, which is accepted when no node has to meet another."""
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        seen = readers.seen(text)
-        raise UsageError(f"{name} {seen}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
+        raise UsageError(f"{name} {seen(text)}: give a port, a whole number from 1 to 65535", hint=f"{name} {hint}")
     return int(port)
 
 

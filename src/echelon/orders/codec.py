@@ -42,11 +42,17 @@ def decode(text: str, variable: str, kind: type[Order]) -> Order:
     for name, value in values.items():
         if name not in hints:
             raise _refusal(variable, f"there is no option {name!r}; the options are {', '.join(hints)}")
-        values[name] = restored = _restored(value, hints[name])
+        try:
+            values[name] = restored = _restored(value, hints[name])
+        except TypeError as error:  # of an order inside of this one
+            raise _refusal(variable, f"{name} is {value!r}: {error}") from error
         default = defaults.get(name)
         expected = type(default)
         if default is not None and type(restored) is not expected and not (expected is float and type(value) is int):
             raise _refusal(variable, f"{name} is {value!r}, which is not of type {expected.__name__}")
+    missing = [name for name in hints if name not in values and name not in defaults]
+    if missing:
+        raise _refusal(variable, f"{', '.join(missing)} is not given")
     return kind(**values)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echelon.errors import UsageError
+from echelon.errors import UsageError, seen
 from echelon.orders.scale import AUTO_FIT, KINDS, ScaleOptions
 
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = "0.7", "0.9"
@@ -47,7 +47,7 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
     number = values["sync_every"]
     if not re.fullmatch(r"[0-9]{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
         raise UsageError(
-            f"--sync-every {_seen(number)}: give the number of steps between two meetings, at least 1",
+            f"--sync-every {seen(number)}: give the number of steps between two meetings, at least 1",
             hint="echelon run --sync-every 100 …",
         )
     _refuse_together("sync-every", values, _ALONE)
@@ -154,7 +154,7 @@ def _refuse_together(option: str, values: Mapping[str, str], reasons: Mapping[st
 def _rate(text: str) -> float:
     if not _is_number(text) or not 0 < float(text) <= 10:
         raise UsageError(
-            f"--outer-lr {_seen(text)}: give a number above 0 and at most 10; 1 without momentum is the average",
+            f"--outer-lr {seen(text)}: give a number above 0 and at most 10; 1 without momentum is the average",
             hint=f"--outer-lr {OUTER_LEARNING_RATE}",
         )
     return float(text)
@@ -163,7 +163,7 @@ def _rate(text: str) -> float:
 def _momentum(text: str) -> float:
     if not _is_number(text) or not 0 <= float(text) < 1:
         raise UsageError(
-            f"--outer-momentum {_seen(text)}: give a number from 0 to less than 1",
+            f"--outer-momentum {seen(text)}: give a number from 0 to less than 1",
             hint=f"--outer-momentum {OUTER_MOMENTUM}",
         )
     return float(text)
@@ -176,7 +176,7 @@ def _compression(values: Mapping[str, str]) -> dict[str, str]:
     match = re.fullmatch(r"bf16|fp16|powersgd(?::([0-9]{1,4})(?::([0-9]{1,9}))?)?", text)
     if not match:
         raise UsageError(
-            f"--compress {_seen(text)}: the choices are bf16, fp16 and powersgd, powersgd:RANK or powersgd:RANK:STEP",
+            f"--compress {seen(text)}: the choices are bf16, fp16 and powersgd, powersgd:RANK or powersgd:RANK:STEP",
             hint="echelon run --compress bf16 …",
         )
     _refuse_together("compress", values, _WHOLE_GRADIENTS)
@@ -198,7 +198,7 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
     text = values["bucket_mb"]
     if not _is_number(text) or not 0.001 <= float(text) <= 1 << 20:
         raise UsageError(
-            f"--bucket-mb {_seen(text)}: give the size of a gradient bucket in MB; PyTorch's is 25",
+            f"--bucket-mb {seen(text)}: give the size of a gradient bucket in MB; PyTorch's is 25",
             hint="echelon run --bucket-mb 4 …",
         )
     _refuse_together("bucket-mb", values, _WHOLE_GRADIENTS)
@@ -213,8 +213,3 @@ def _buckets(values: Mapping[str, str]) -> dict[str, float]:
 
 def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?|\.[0-9]{1,12}", text))
-
-
-def _seen(text: str) -> str:
-    """Return a value as a message shows it: an empty value shows as ''."""
-    return text or "''"
