@@ -85,6 +85,21 @@ def test_sleeping_running_and_phases(watched: Watched) -> None:
     assert ("", line_of("# before")) not in steps
 
 
+def test_closure_of_an_optimizer_is_the_scripts(watched: Watched) -> None:
+    """Lightning computes a whole step inside of optimizer.step(): the script's lines there are no optimizer."""
+    import torch
+
+    def closure() -> float:
+        time.sleep(0.3)  # in a closure
+        return 0.0
+
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    watched.sampler.begin()
+    torch.optim.SGD([weight], lr=0.1).step(closure)
+    assert watched.rows(sampler.BEFORE)["", line_of("# in a closure")][0] > 0.15
+
+
 def test_garbage_collection_belongs_to_its_line(watched: Watched) -> None:
     kept = [[] for _ in range(400_000)]  # type: ignore[var-annotated]
     watched.sampler.begin()

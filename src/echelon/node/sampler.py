@@ -48,6 +48,10 @@ Times = List[float]
 """The seconds of a row, those in which the main thread used a core, and the looks."""
 
 
+_NOT_AROUND = (frames.IMPORTING, frames.OPTIMIZER)
+"""Parts that are none of the script's lines inside of them: an import runs the script, an optimizer its closure."""
+
+
 class Sampler:
     """Looks at the thread that makes it."""
 
@@ -161,7 +165,7 @@ class Sampler:
             if known is None:
                 known = self._codes[code] = self._learn(code)
             is_own, name = known
-            if name and (not part or name == frames.COMPILING) and not (own and name == frames.IMPORTING):
+            if name and (not part or name == frames.COMPILING) and not (own and name in _NOT_AROUND):
                 part = name
             if is_own and own is None:
                 own, position = frame, frame.f_lasti
