@@ -58,6 +58,53 @@ for x in DataLoader(Rows(), batch_size=32):
     optimizer.step()
     {after}
 """
+LIGHTNING = """
+import gc, json, os, time
+import lightning as L
+import torch
+from torch.utils.data import DataLoader
+
+is_slow = os.environ["LOCAL_RANK"] == "1"
+{setup}
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    def training_step(self, x, index):
+        loss = self.model(x).pow(2).mean()
+        {after}
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+L.Trainer(max_epochs=1, accelerator="cpu", devices=ranks, strategy="ddp", **quiet).fit(Net(), DataLoader(torch.randn(32 * {steps}, 32), batch_size=16))
+"""
+TRAINER = """
+import gc, json, os, time
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+is_slow = os.environ["LOCAL_RANK"] == "1"
+{setup}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+    def forward(self, x):
+        loss = self.model(x).pow(2).mean()
+        {after}
+        return dict(loss=loss)
+
+rows = [dict(x=row) for row in torch.randn(32 * {steps}, 32)]
+quiet = dict(report_to=[], save_strategy="no", disable_tqdm=True)
+arguments = TrainingArguments("out", per_device_train_batch_size=16, max_steps={steps}, use_cpu=True, **quiet)
+Trainer(Net(), arguments, train_dataset=rows).train()
+"""
 MARK = "# planted"
 OBJECTS = "kept = [[] for _ in range(300_000)]"
 
@@ -202,6 +249,20 @@ HEALTHY = tuple(
         )
     )
 )
+
+
+OF_FRAMEWORKS = tuple(
+    Cause(name=f"{name}, {framework}", form=form, setup=OBJECTS, after=f"{work}  {MARK}", rank=rank, words=words)
+    for framework, form in (("Lightning", LIGHTNING), ("Trainer", TRAINER))
+    for name, work, rank, words in (
+        ("sleep", "if is_slow: time.sleep(0.03)", 1, ("LINE", "time.sleep", "sleeping")),
+        ("sleep of all", "time.sleep(0.03)", None, ("LINE", "every rank", "sleeping")),
+        ("collections of one", "if is_slow: gc.collect()", 1, ("LINE", "gc.collect")),
+        ("loop of Python", "if is_slow: sum(n * n for n in range(300_000))", 1, ("LINE",)),
+        ("JSON", "if is_slow: json.dumps(list(range(300_000)))", 1, ("LINE", "json.dumps")),
+    )
+)
+"""The same in the two frameworks, where their environment is the one that runs."""
 
 
 def told(cause: Cause, folder: Path, num_ranks: int = 2) -> list[str]:
