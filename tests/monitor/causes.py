@@ -80,7 +80,8 @@ class Net(L.LightningModule):
 
 quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
 ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-L.Trainer(max_epochs=1, accelerator="cpu", devices=ranks, strategy="ddp", **quiet).fit(Net(), DataLoader(torch.randn(32 * {steps}, 32), batch_size=16))
+rows = DataLoader(torch.randn(32 * {steps}, 32), batch_size=16)
+L.Trainer(max_epochs=1, accelerator="cpu", devices=ranks, strategy="ddp", **quiet).fit(Net(), rows)
 """
 TRAINER = """
 import gc, json, os, time
