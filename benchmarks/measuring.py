@@ -19,19 +19,19 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from echelon.node import call_page
+from echelon.node.line_sampler import LineSampler
 from echelon.node.pulse import PAGE_BYTES
-from echelon.node.sampler import Sampler
 from echelon.train import patches
-from echelon.train.measuring.bad_steps import BadSteps
-from echelon.train.measuring.calls import Calls
-from echelon.train.measuring.given import Given
+from echelon.train.measuring.batch_origins import BatchOrigins
+from echelon.train.measuring.collective_notes import CollectiveNotes
 from echelon.train.measuring.install import install
+from echelon.train.measuring.value_watch import ValueWatch
 
 NUM_STEPS, NUM_TURNS = 60, 60
 NUM_CALLS = 1000
 WATCH = (
-    (BadSteps, "note"), (BadSteps, "before_step"), (BadSteps, "after_step"), (BadSteps, "clear"), (Given, "gave"),
-    (Given, "drew"),
+    (ValueWatch, "note"), (ValueWatch, "before_step"), (ValueWatch, "after_step"), (ValueWatch, "clear"),
+    (BatchOrigins, "gave"), (BatchOrigins, "drew"),
 )  # fmt: skip
 LOOK_TURNS, TURN_SECONDS = 20, 2.0
 
@@ -81,7 +81,7 @@ def _print_notes() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
     page = os.memfd_create("page")
     os.ftruncate(page, call_page.END)
-    calls, tensor, iterator = Calls(page), torch.ones(128, 10), iter(DataLoader(torch.ones(1, 1)))
+    calls, tensor, iterator = CollectiveNotes(page), torch.ones(128, 10), iter(DataLoader(torch.ones(1, 1)))
 
     def collective(_: torch.Tensor) -> None:
         pass
@@ -123,7 +123,7 @@ def _looks(what: str, work: Callable[[], object]) -> None:
     """Print the processor time of the looks as a part of a core, and what they add to the main thread's work."""
     page = os.memfd_create("page")
     os.ftruncate(page, PAGE_BYTES)
-    sampler = Sampler(page)
+    sampler = LineSampler(page)
     sampler.begin()
     began, number = time.monotonic(), 0
     while time.monotonic() - began < TURN_SECONDS:

@@ -108,7 +108,9 @@ def _without_importer_warning(outcome: Outcome) -> Outcome:
     return outcome._replace(stderr=kept)
 
 
-_TIMED = b" 0 [<bound method Sampler._note_collection of <_echelon.node.sampler.Sampler object at 0x...>>] []"
+_TIMED = (
+    b" 0 [<bound method LineSampler._note_collection of <_echelon.node.line_sampler.LineSampler object at 0x...>>] []"
+)
 
 
 def _with_collections_timed(outcome: Outcome) -> Outcome:

@@ -105,12 +105,12 @@ def test_a_start_reads_one_file_once(folder: Path) -> None:
     code = """
         import ast, sys
         import echelon.cli.run, echelon.launch.prepare, echelon.launch.start
-        from echelon.script.reading import Reading
+        from echelon.script.reading import ScriptReading
         from echelon.spec import Command
         before, parses, parse = set(sys.modules), [], ast.parse
         ast.parse = lambda *words, **named: parses.append(words) or parse(*words, **named)
         from echelon.cli.mistakes import say_worst
-        say_worst(Reading(Command(kind="script", target="train.py")))
+        say_worst(ScriptReading(Command(kind="script", target="train.py")))
         print(len(parses), *sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]

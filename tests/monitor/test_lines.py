@@ -12,13 +12,13 @@ import pytest
 from tests import warm
 
 from echelon.monitor import account, lines, recorded, report
-from echelon.monitor.lines import Line, RankLines
+from echelon.monitor.lines import RankLines, ScriptLine
 from echelon.monitor.traces import report as traces_report
 from echelon.monitor.watch.live import Live
 from echelon.monitor.watch.screen import View, draw
-from echelon.node import frames, pulse, sampler
+from echelon.node import call_page, frames, line_sampler, pulse
+from echelon.node.line_sampler import StackPlace
 from echelon.node.pulse_page import PulsePage
-from echelon.node.sampler import Place
 from echelon.node.script_lines import call_in
 
 OWN = str(Path(__file__))
@@ -29,7 +29,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.page = PulsePage()
-        self.sampler = sampler.Sampler(self.page.descriptor)
+        self.sampler = line_sampler.LineSampler(self.page.descriptor)
 
     def rows(self, phase: str) -> "dict[tuple[str, int], list[float]]":
         """Return seconds, seconds on a core and looks by part and line, of this file's lines."""
@@ -74,15 +74,24 @@ def test_sleeping_running_and_phases(watched: Watched) -> None:
     watched.sampler.steps = 2
     time.sleep(0.1)  # ends the step
     time.sleep(0.2)  # after
-    steps = watched.rows(sampler.STEPS)
+    steps = watched.rows(line_sampler.STEPS)
     slept = steps["", line_of("# sleeps")]
     assert 0.3 < slept[0] < 0.8
     assert slept[1] < 0.1 * slept[0] + 0.05
     ran = sum(times[1] for (_, line), times in steps.items() if line != line_of("# sleeps"))
     assert ran == pytest.approx(0.4, abs=0.15)
-    assert ("", line_of("# before")) in watched.rows(sampler.BEFORE)
-    assert ("", line_of("# after")) in watched.rows(sampler.AFTER)
+    assert ("", line_of("# before")) in watched.rows(line_sampler.BEFORE)
+    assert ("", line_of("# after")) in watched.rows(line_sampler.AFTER)
     assert ("", line_of("# before")) not in steps
+
+
+def test_parts_of_the_page_lie_apart() -> None:
+    """Four writers have a part each, in the order in which the page's module tells them."""
+    measures_end = (pulse.MEASURED + 1 + len(pulse.MEASURES)) * 8
+    lines_end = line_sampler.AT + line_sampler.BYTES
+    notes_end = (pulse.NOTES + 1) * 8 + pulse.MOST_NOTES_BYTES
+    assert measures_end <= call_page.CALLS_AT < call_page.END <= line_sampler.AT < lines_end <= pulse.NOTES * 8
+    assert notes_end <= pulse.PAGE_BYTES
 
 
 def test_closure_of_an_optimizer_is_the_scripts(watched: Watched) -> None:
@@ -97,7 +106,7 @@ def test_closure_of_an_optimizer_is_the_scripts(watched: Watched) -> None:
     weight.grad = torch.ones(1)
     watched.sampler.begin()
     torch.optim.SGD([weight], lr=0.1).step(closure)
-    assert watched.rows(sampler.BEFORE)["", line_of("# in a closure")][0] > 0.15
+    assert watched.rows(line_sampler.BEFORE)["", line_of("# in a closure")][0] > 0.15
 
 
 def test_garbage_collection_belongs_to_its_line(watched: Watched) -> None:
@@ -107,7 +116,7 @@ def test_garbage_collection_belongs_to_its_line(watched: Watched) -> None:
     for _ in range(5):
         gc.collect()  # collects
     passed = time.perf_counter() - began
-    rows = watched.rows(sampler.BEFORE)
+    rows = watched.rows(line_sampler.BEFORE)
     assert kept
     assert rows[frames.COLLECTING, line_of("# collects")][0] == pytest.approx(passed, rel=0.2)
 
@@ -124,28 +133,28 @@ def test_forks_write_nothing_and_the_parent_goes_on(watched: Watched) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     watched.sampler.resume()
     time.sleep(0.3)  # goes on
-    assert watched.rows(sampler.BEFORE)["", line_of("# goes on")][0] > 0.1
+    assert watched.rows(line_sampler.BEFORE)["", line_of("# goes on")][0] > 0.1
 
 
 def test_rows_are_bounded_and_a_half_written_page_is_none(watched: Watched) -> None:
     """Many lines leave the largest ones and the sum of all."""
-    rows = watched.sampler._rows[sampler.STEPS]
+    rows = watched.sampler._rows[line_sampler.STEPS]
     for number in range(1, 500):
-        sampler._add(rows, Place("", "/" + "a" * 190 + ".py", number, (number, 0, 10)), number / 1000, 0.0)
+        line_sampler._add(rows, StackPlace("", "/" + "a" * 190 + ".py", number, (number, 0, 10)), number / 1000, 0.0)
     whole = sum(times[0] for times in rows.values())
     watched.sampler._write()
-    told = [times[0] for phase, place, times in watched.page.lines() or () if phase == sampler.STEPS]
-    assert len(told) <= sampler.MOST_ROWS
+    told = [times[0] for phase, place, times in watched.page.lines() or () if phase == line_sampler.STEPS]
+    assert len(told) <= line_sampler.MOST_ROWS
     assert sum(told) == pytest.approx(whole, abs=0.1)
     page = pulse.words(watched.page.descriptor)
-    page[sampler.AT // 8] += 1  # the head of the next writing
+    page[line_sampler.AT // 8] += 1  # the head of the next writing
     assert watched.page.lines() is None
 
 
 def test_descriptor_that_the_script_closed(watched: Watched) -> None:
     """Nothing is written into the file that has its number now, and nothing is said."""
     descriptor = os.dup(watched.page.descriptor)
-    looking = sampler.Sampler(descriptor)
+    looking = line_sampler.LineSampler(descriptor)
     looking.begin()
     time.sleep(0.1)
     os.close(descriptor)
@@ -157,7 +166,7 @@ def test_descriptor_that_the_script_closed(watched: Watched) -> None:
         assert os.fstat(other).st_size == 0
     finally:
         os.close(descriptor)
-    closed = sampler.Sampler(watched.page.descriptor)
+    closed = line_sampler.LineSampler(watched.page.descriptor)
     closed._is_wanted, closed._descriptor = True, descriptor
     closed._end()
 
@@ -165,15 +174,17 @@ def test_descriptor_that_the_script_closed(watched: Watched) -> None:
 def test_call_of_a_place() -> None:
     """The instruction's call is named where Python tells it, and else the only call of the line."""
     source = ["y = model(x).pow(2).mean()\n", "time.sleep(\n", "    0.1)\n", "x += 1\n"]
-    assert call_in(source, Place("", "a.py", 1, (1, 4, 12))) == "model"
-    assert call_in(source, Place("", "a.py", 2, (3, 0, 8))) == "time.sleep"
-    assert call_in(source, Place("", "a.py", 4, (4, 0, 6))) == "x += 1"
-    assert call_in(source, Place("", "a.py", 4, (0, 0, 0))) == ""
-    assert call_in(source, Place("", "a.py", 9, (9, 0, 6))) == ""
+    assert call_in(source, StackPlace("", "a.py", 1, (1, 4, 12))) == "model"
+    assert call_in(source, StackPlace("", "a.py", 2, (3, 0, 8))) == "time.sleep"
+    assert call_in(source, StackPlace("", "a.py", 4, (4, 0, 6))) == "x += 1"
+    assert call_in(source, StackPlace("", "a.py", 4, (0, 0, 0))) == ""
+    assert call_in(source, StackPlace("", "a.py", 9, (9, 0, 6))) == ""
 
 
 def known(**seconds: float) -> RankLines:
-    steps = {Line(part="", file="/a.py", number=int(name[1:]), call="f"): (time, 0.0) for name, time in seconds.items()}
+    steps = {
+        ScriptLine(part="", file="/a.py", number=int(name[1:]), call="f"): (time, 0.0) for name, time in seconds.items()
+    }
     return RankLines(now=None, core_wait=0.0, steps=steps)
 
 

@@ -11,7 +11,7 @@ from tests import warm
 from tests.runs import ECHELON
 
 from echelon.monitor import account, recorded, stragglers
-from echelon.monitor.lines import Line, RankLines
+from echelon.monitor.lines import RankLines, ScriptLine
 from echelon.monitor.stragglers import COMPUTES, Measures
 
 NUM_RANKS, NUM_SEEDS, NOISE, FACTOR = 64, 100, 0.05, 1.10
@@ -77,10 +77,10 @@ def test_line_inside_of_an_optimizer_is_the_cause() -> None:
     """A closure of the script counts as time of the optimizer; its line says more."""
     usual = {"step_seconds": 20.0, "communication_seconds": 10.0, "optimizer_seconds": 1.0}
     slow = {**usual, "communication_seconds": 0.0, "optimizer_seconds": 11.0}
-    line = Line(part="", file="train.py", number=13, call="time.sleep")
+    line = ScriptLine(part="", file="train.py", number=13, call="time.sleep")
     in_lines = {
         rank: RankLines(
-            now=None, core_wait=0.0, steps={line: (seconds, 0.0), Line(part="", file="", number=0): (9.0, 9.0)}
+            now=None, core_wait=0.0, steps={line: (seconds, 0.0), ScriptLine(part="", file="", number=0): (9.0, 9.0)}
         )
         for rank, seconds in enumerate((1.0, 11.0, 1.0))
     }

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from echelon.script.reading import Reading, of_job
+from echelon.script.reading import ScriptReading, of_job
 from echelon.spec import Command, Job
 
 WATCHED = """
@@ -34,7 +34,7 @@ def test_every_part_is_kept(tmp_path: Path) -> None:
     """The script that vanishes after the first question is still known."""
     script = tmp_path / "train.py"
     script.write_text("import json\n")
-    reading = Reading(Command(kind="script", target="train.py"), cwd=str(tmp_path), search_path=())
+    reading = ScriptReading(Command(kind="script", target="train.py"), cwd=str(tmp_path), search_path=())
     assert reading.script.content == b"import json\n"
     script.unlink()
     assert reading.imports.uses == {"json"}

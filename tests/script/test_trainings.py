@@ -9,7 +9,7 @@ import pytest
 
 from echelon.launch import prepare
 from echelon.script import distributes
-from echelon.script.reading import Reading
+from echelon.script.reading import ScriptReading
 from echelon.spec import Command, Job
 
 COMMAND = Command(kind="script", target="train.py")
@@ -102,13 +102,13 @@ NO_TRAININGS = {
 }
 
 
-def read(folder: Path, text: str) -> Reading:
+def read(folder: Path, text: str) -> ScriptReading:
     (folder / "train.py").write_text(HEAD + textwrap.dedent(text))
     library = sysconfig.get_path("stdlib")
-    return Reading(COMMAND, cwd=str(folder), search_path=(str(folder), library))
+    return ScriptReading(COMMAND, cwd=str(folder), search_path=(str(folder), library))
 
 
-def decide(reading: Reading) -> prepare.Decision:
+def decide(reading: ScriptReading) -> prepare.Decision:
     return prepare.decide(Job(command=COMMAND), reading)
 
 
@@ -138,6 +138,6 @@ def test_script_without_pytorch_trains_nothing(tmp_path: Path) -> None:
     """Its loops are no business of echelon."""
     text = "import numpy as np\nfor x, y in loader:\n    w -= 0.1 * x.T @ (x @ w - y)\n    optimizer.step()\n"
     (tmp_path / "train.py").write_text(text)
-    imports = Reading(COMMAND, cwd=os.fspath(tmp_path), search_path=()).imports
+    imports = ScriptReading(COMMAND, cwd=os.fspath(tmp_path), search_path=()).imports
     assert not distributes.trains(imports)
     assert not distributes.update_by_hand(imports)

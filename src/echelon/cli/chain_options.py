@@ -14,7 +14,7 @@ from echelon.spec import Job
 
 if TYPE_CHECKING:
     from echelon.jobs.submit import BatchScript, ChainWish
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
 UNTIL_DONE = "until-done"
 MOST_JOBS = 1000
@@ -35,7 +35,7 @@ _NOT_IN_CHAIN = {
 }
 
 
-def read(values: Mapping[str, str], job: Job, reading: Reading | None) -> ChainWish | None:
+def read(values: Mapping[str, str], job: Job, reading: ScriptReading | None) -> ChainWish | None:
     """Return the chain that is asked for; None without --chain. Raise UsageError for a contradiction."""
     if "chain" not in values:
         for key in ("max_hours", "resume_anyway"):
@@ -84,7 +84,7 @@ def _max_hours(values: Mapping[str, str], num_jobs: int) -> float:
     return float(text)
 
 
-def _refuse_without_checkpoints(job: Job, reading: Reading | None, chain: str) -> None:
+def _refuse_without_checkpoints(job: Job, reading: ScriptReading | None, chain: str) -> None:
     """Refuse a script that echelon scales, and that would begin at its first step in each job."""
     from echelon.launch import prepare
 
@@ -96,7 +96,7 @@ def _refuse_without_checkpoints(job: Job, reading: Reading | None, chain: str) -
     )
 
 
-def _refuse_edited(name: str, reading: Reading | None) -> None:
+def _refuse_edited(name: str, reading: ScriptReading | None) -> None:
     """Refuse to go on with the training of a chain whose script was edited since."""
     from echelon.jobs import settings
     from echelon.jobs.history import History

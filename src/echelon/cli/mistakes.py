@@ -13,7 +13,7 @@ from echelon.cli.talk import say
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
 
 MOST_BYTES = 1 << 16
@@ -22,7 +22,7 @@ SUBMITTED = "job.sh"
 """This file exists in the run directory of a submitted job, whose submission has already reported mistakes."""
 
 
-def say_worst(reading: Reading | None, *, scale: str = "off", run_directory: str = "") -> None:
+def say_worst(reading: ScriptReading | None, *, scale: str = "off", run_directory: str = "") -> None:
     """Print the worst finding of `echelon lint` in a script, if there is one; never stop the run."""
     if reading is None or (run_directory and os.path.exists(os.path.join(run_directory, SUBMITTED))):
         return
@@ -57,7 +57,7 @@ QUIET = frozenset(
 )  # fmt: skip
 
 
-def refuse_unread(reading: Reading | None) -> None:
+def refuse_unread(reading: ScriptReading | None) -> None:
     """Raise UsageError for an echelon option behind a script that reads no arguments; note one that it may ignore."""
     words = list(_ours(reading.command.arguments)) if reading is not None else []
     if reading is None or not words:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from echelon.host import Host
     from echelon.jobs.settings import Chain
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
 HELP = Help(
     command="run",
@@ -88,7 +88,9 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
     return _start(scanned, job, reading, plan, host, chain)
 
 
-def _start(scanned: Scanned, job: Job, reading: Reading | None, plan: Plan, host: Host, chain: Chain | None) -> int:
+def _start(
+    scanned: Scanned, job: Job, reading: ScriptReading | None, plan: Plan, host: Host, chain: Chain | None
+) -> int:
     """Start a run, or a job of a chain; return the exit code."""
     from echelon.jobs import settings
     from echelon.launch.prepare import is_unshared

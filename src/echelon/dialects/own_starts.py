@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from echelon.environment import regular_files
 from echelon.environment.variables import RANK_NAMES
 from echelon.errors import UsageError
-from echelon.script.reading import Reading, Source
+from echelon.script.reading import ScriptReading, Source
 from echelon.spec import Command
 
 _OF_PYTORCH = (
@@ -98,7 +98,7 @@ _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 MOST_BYTES = 1 << 20  # the most bytes of a shell script that are read
 
 
-def refuse_repeated_training(scripts: Iterable[Reading], num_nodes: int, ranks_per_node: int) -> None:
+def refuse_repeated_training(scripts: Iterable[ScriptReading], num_nodes: int, ranks_per_node: int) -> None:
     """Raise UsageError if the ranks of a program, which starts these scripts, would repeat one training."""
     num_ranks = num_nodes * ranks_per_node
     if num_ranks == 1:
@@ -117,13 +117,13 @@ def refuse_repeated_training(scripts: Iterable[Reading], num_nodes: int, ranks_p
             )
 
 
-def python_scripts(command: Command, cwd: str) -> list[Reading]:
+def python_scripts(command: Command, cwd: str) -> list[ScriptReading]:
     """Return the Python scripts that a program starts, as far as its command line shows."""
-    readings = [Reading(python, cwd=cwd) for python in _pythons(command, cwd)]
+    readings = [ScriptReading(python, cwd=cwd) for python in _pythons(command, cwd)]
     return [reading for reading in readings if _is_there(reading)]
 
 
-def _is_there(reading: Reading) -> bool:
+def _is_there(reading: ScriptReading) -> bool:
     try:
         return bool(reading.script)
     except UsageError:

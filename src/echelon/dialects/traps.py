@@ -17,7 +17,7 @@ from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.script.imports import Imports
-from echelon.script.reading import UNKNOWN, Call, Reading, Source
+from echelon.script.reading import UNKNOWN, Call, ScriptReading, Source
 from echelon.spec import Job
 from echelon.units import counted
 
@@ -31,7 +31,7 @@ NAMES_RANKS_OF_JAX = ("num_processes", "process_id", "cluster_detection_method")
 READS_DEEPSPEED = frozenset({"deepspeed", "transformers", "accelerate", "trl"})
 
 
-def refuse(job: Job, ranks: Ranks, reading: Reading, environ: Mapping[str, str]) -> tuple[str, ...]:
+def refuse(job: Job, ranks: Ranks, reading: ScriptReading, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Raise UsageError for mistakes that fail or train wrongly in every rank; return notes on possible mistakes."""
     source = reading.source
     if source is None:
@@ -54,7 +54,7 @@ def refuse(job: Job, ranks: Ranks, reading: Reading, environ: Mapping[str, str])
     return notes if job.container else (*notes, *locks.refuse_dead(source, ranks, environ, time.time))
 
 
-def refuse_program(job: Job, ranks: Ranks, scripts: Iterable[Reading], environ: Mapping[str, str]) -> None:
+def refuse_program(job: Job, ranks: Ranks, scripts: Iterable[ScriptReading], environ: Mapping[str, str]) -> None:
     """Raise UsageError for a program whose Python scripts need MPI, if MPI does not start it."""
     if max(ranks.num_ranks, ranks.num_nodes) == 1 or job.mpi:
         return

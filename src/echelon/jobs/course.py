@@ -20,7 +20,7 @@ from echelon.launch.run_directory import newest_step
 from echelon.node import order
 from echelon.orders.checkpoint import folder
 from echelon.scheduler.slurm import batch
-from echelon.script.reading import Reading
+from echelon.script.reading import ScriptReading
 from echelon.spec import Job, Plan
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
@@ -50,7 +50,7 @@ class ChainJob:
     """One job of a chain, from its lease to its successor."""
 
     def __init__(
-        self, chain: Chain, reading: Reading | None, plan: Plan, host: Host, say: Callable[[str], None]
+        self, chain: Chain, reading: ScriptReading | None, plan: Plan, host: Host, say: Callable[[str], None]
     ) -> None:
         self._chain = chain
         self._reading = reading

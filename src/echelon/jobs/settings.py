@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.node import private
-from echelon.script.reading import Reading
+from echelon.script.reading import ScriptReading
 from echelon.spec import Job
 
 NAME = "chain.json"
@@ -98,7 +98,7 @@ FILE = "sources.json"
 """In a run directory with checkpoints: the files of the script, as they were when the run began or was continued."""
 
 
-def hashes(reading: Reading | None, cwd: str) -> dict[str, str]:
+def hashes(reading: ScriptReading | None, cwd: str) -> dict[str, str]:
     """Return the script and the modules that it imports from its folder → the SHA-256 of each."""
     if reading is None:
         return {}
@@ -131,7 +131,7 @@ def differences(before: Mapping[str, str] | None, now: Mapping[str, str]) -> lis
     return edited + added + [f"{path} is imported no more" for path in before if path not in now]
 
 
-def note_edits(job: Job, reading: Reading | None, folder: str, cwd: str, say: Callable[[str], None]) -> None:
+def note_edits(job: Job, reading: ScriptReading | None, folder: str, cwd: str, say: Callable[[str], None]) -> None:
     """Say which files were edited since the run that is continued, whose checkpoints `folder` has; keep the hashes."""
     path = os.path.join(os.path.dirname(folder), FILE)
     now = hashes(reading, cwd)

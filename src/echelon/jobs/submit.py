@@ -28,7 +28,7 @@ from echelon.units import cost, counted, slurm_time
 
 if TYPE_CHECKING:
     from echelon.machines.machine import Machine
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
 SUBMIT_SECONDS = 60.0
 OUTPUT = "slurm.out"
@@ -50,7 +50,7 @@ class Wish:
     """What a person asks for in `echelon submit`."""
 
     job: Job
-    reading: Reading | None
+    reading: ScriptReading | None
     request: Request
     machine: Machine
     successor: Machine | None

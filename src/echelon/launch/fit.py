@@ -23,7 +23,7 @@ from echelon.orders.scale import KINDS, MODEL_PARALLEL
 from echelon.orders.trace import SCRIPT, TraceOrder
 from echelon.script import distributes
 from echelon.script.imports import Imports
-from echelon.script.reading import Reading
+from echelon.script.reading import ScriptReading
 from echelon.spec import Command
 from echelon.units import duration
 
@@ -193,4 +193,4 @@ def _has_trainer(question: TraceOrder) -> bool:
 
 
 def _imports(question: TraceOrder) -> Imports:
-    return Reading(Command(kind="script", target=question.target), search_path=()).imports
+    return ScriptReading(Command(kind="script", target=question.target), search_path=()).imports

@@ -181,7 +181,7 @@ def _words(group: Sequence[RankPosition], *, num_ranks: int) -> str:
 
 
 def position(stand: RankPosition) -> str:
-    """Return what one rank does: "is at train.py:41 (tokenize())"; empty if nothing tells it."""
+    """Return a clause about a rank: "is at train.py:41 (tokenize())"; empty if nothing tells it."""
     if stand.is_frozen:
         return f"is {STATES[stand.state]}"
     return _stands(stand, ("waits", "is")) if stand.place else ""

@@ -17,7 +17,7 @@ _SAME_SIZE = frozenset({"all_reduce", "reduce", "broadcast"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class NotedCall:
     """A collective that a rank has begun, or a pass backward that begins some."""
 
     number: int
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class LoaderLoop:
     """A loop over a loader."""
 
     place: str
@@ -66,14 +66,14 @@ class RankCalls:
     """What is known of one rank."""
 
     rank: int
-    calls: tuple[Call, ...]
+    calls: tuple[NotedCall, ...]
     """In their order; none follows one that failed."""
-    loops: tuple[Loop, ...]
+    loops: tuple[LoaderLoop, ...]
     position: str
     has_ended: bool
     note: str
 
-    def numbered(self, group: str) -> dict[int, Call]:
+    def numbered(self, group: str) -> dict[int, NotedCall]:
         """Return the calls in a group by their numbers."""
         return {call.number: call for call in self.calls if call.number and call.group == group}
 
@@ -87,7 +87,7 @@ def read(
             rank=rank,
             calls=_before_failure([_call(row) for row in page.get("calls", ())]),
             loops=tuple(
-                Loop(place=_place(file, line), turn=turn, num_batches=batches, has_ended=bool(ended))
+                LoaderLoop(place=_place(file, line), turn=turn, num_batches=batches, has_ended=bool(ended))
                 for _, batches, line, ended, turn, file in page.get("loops", ())
             ),
             position=positions.get(rank, ""),
@@ -98,9 +98,9 @@ def read(
     ]
 
 
-def _call(row: Sequence[Any]) -> Call:
+def _call(row: Sequence[Any]) -> NotedCall:
     _, number, state, line, kind, group, file, tensor = row
-    return Call(number=number, state=state, kind=kind, group=group, place=_place(file, line), tensor=tensor)
+    return NotedCall(number=number, state=state, kind=kind, group=group, place=_place(file, line), tensor=tensor)
 
 
 def _place(file: str, line: int) -> str:
@@ -112,7 +112,7 @@ def _at(place: str) -> str:
     return f" at {place}" if place else ""
 
 
-def _before_failure(calls: list[Call]) -> tuple[Call, ...]:
+def _before_failure(calls: list[NotedCall]) -> tuple[NotedCall, ...]:
     """Leave out what a rank called after the call in which it failed, while it ended."""
     for place, call in enumerate(calls):
         if call.state == FAILED and all(later.is_open for later in calls[place:]):
@@ -132,7 +132,7 @@ def compare(ranks: Sequence[RankCalls]) -> str:
     return _told(ranks, "", 0) + _of_loops(ranks) if is_apart else ""
 
 
-def _first_difference(numbered: Sequence[Mapping[int, Call]]) -> int:
+def _first_difference(numbered: Sequence[Mapping[int, NotedCall]]) -> int:
     for number in sorted({number for calls in numbered for number in calls}):
         if len({calls[number].signature for calls in numbered if number in calls}) > 1:
             return number
@@ -140,7 +140,7 @@ def _first_difference(numbered: Sequence[Mapping[int, Call]]) -> int:
 
 
 def _told(ranks: Sequence[RankCalls], group: str, number: int) -> str:
-    """Return what each rank does, the smaller group of ranks first."""
+    """Return a clause for each place in which ranks are, the place with the fewest ranks first."""
     by_words: dict[str, list[int]] = {}
     for rank in ranks:
         words = _words(rank, rank.numbered(group).get(number))
@@ -152,7 +152,7 @@ def _told(ranks: Sequence[RankCalls], group: str, number: int) -> str:
     return "; ".join(told[:MOST_CLAUSES] + more)
 
 
-def _words(rank: RankCalls, call: Call | None) -> str:
+def _words(rank: RankCalls, call: NotedCall | None) -> str:
     last = rank.calls[-1] if rank.calls else None
     call = call or (last if last is not None and last.is_open else None)
     if call is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from echelon.environment import regular_files
 from echelon.launch.run_directory import RunDirectory
 from echelon.node.channel import Message
-from echelon.node.sampler import AFTER, BEFORE, STEPS
+from echelon.node.line_sampler import AFTER, BEFORE, STEPS
 
 NAME = "lines.json"
 FORMAT = 1

@@ -26,13 +26,13 @@ from echelon.spec import RUNS, Booking, Job, Plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
 
 RUNTIMES = ("singularity", "apptainer")
 
 
-def prepare(job: Job, host: Host | None = None, *, reading: Reading | None = None) -> Plan:
+def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None = None) -> Plan:
     """Return the plan of a job on this machine; raise UsageError if it cannot run as asked."""
     host = host or Host()
     reading = reading or of_job(job)
@@ -121,7 +121,7 @@ def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> KnownMach
     )
 
 
-def refuse_traps(job: Job, reading: Reading | None, booking: Booking, environ: Mapping[str, str]) -> None:
+def refuse_traps(job: Job, reading: ScriptReading | None, booking: Booking, environ: Mapping[str, str]) -> None:
     """Raise UsageError for mistakes that fail in every rank of a job, before the job waits in a queue."""
     if reading is not None:
         from echelon.dialects import ranks, traps
@@ -129,7 +129,7 @@ def refuse_traps(job: Job, reading: Reading | None, booking: Booking, environ: M
         traps.refuse(job, ranks.booked(job, booking), reading, environ)
 
 
-def refuse_bad_command(job: Job, reading: Reading | None) -> None:
+def refuse_bad_command(job: Job, reading: ScriptReading | None) -> None:
     """Raise UsageError for a script or program that cannot be started, before the job waits in a queue."""
     if reading is not None:
         reading.script  # noqa: B018  # raises the error
@@ -158,7 +158,7 @@ class Decision:
     """Empty if no decision was needed."""
 
 
-def decide(job: Job, reading: Reading | None) -> Decision:
+def decide(job: Job, reading: ScriptReading | None) -> Decision:
     """Decide by the options, else by the script; raise UsageError if the two disagree."""
     from echelon.script import distributes
 
@@ -212,7 +212,7 @@ def _why_alone(update: str, distribution: str) -> str:
     return f"each rank runs the whole script by itself: {update}, but {distributes.NEEDS}, so ranks can share no step"
 
 
-def is_unshared(job: Job, plan: Plan, reading: Reading | None) -> bool:
+def is_unshared(job: Job, plan: Plan, reading: ScriptReading | None) -> bool:
     """Say whether a script for one device is left as it is, because reading has found no training in it."""
     if job.scale != "auto" or plan.scale != "off" or reading is None:
         return False

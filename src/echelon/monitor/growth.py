@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GrowingMeasure:
     """A measure of a rank that may grow."""
 
     words: str
@@ -38,13 +38,13 @@ class Kind:
 
 
 KINDS = {
-    "own_bytes": Kind("the host memory of {}", 32 * MIB, True),
-    "peak_allocated_bytes": Kind("the device memory of {}", 32 * MIB, True),
-    "open_files": Kind("the number of open files of {}", 24, False),
-    "os_threads": Kind("the number of threads of {}", 24, False),
+    "own_bytes": GrowingMeasure("the host memory of {}", 32 * MIB, True),
+    "peak_allocated_bytes": GrowingMeasure("the device memory of {}", 32 * MIB, True),
+    "open_files": GrowingMeasure("the number of open files of {}", 24, False),
+    "os_threads": GrowingMeasure("the number of threads of {}", 24, False),
 }
-NODE = Kind("the memory in use on {}", 64 * MIB, True)
-DIRECTORY = Kind("the run directory", 64 * MIB, True)
+NODE = GrowingMeasure("the memory in use on {}", 64 * MIB, True)
+DIRECTORY = GrowingMeasure("the run directory", 64 * MIB, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Growth:
     """-1: of a node, or of the run directory."""
     words: str
     """What grows: "the host memory of rank 1"."""
-    kind: Kind
+    kind: GrowingMeasure
     per_step: float
     now: float
     limit: float | None = None
@@ -88,7 +88,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GrowthPoint:
     """A value at a moment."""
 
     time: float
@@ -96,12 +96,12 @@ class Point:
     value: float
 
 
-def rise(points: Sequence[Point], least: float) -> float | None:
+def rise(points: Sequence[GrowthPoint], least: float) -> float | None:
     """Return by how much a value rises in a step; None if it does not rise steadily.
 
-    >>> rise([Point(float(at), 10 * at, 100.0 + 5 * at) for at in range(12)], least=1)
+    >>> rise([GrowthPoint(float(at), 10 * at, 100.0 + 5 * at) for at in range(12)], least=1)
     0.5
-    >>> rise([Point(float(at), 10 * at, min(100.0 + 5 * at, 130)) for at in range(12)], least=1) is None
+    >>> rise([GrowthPoint(float(at), 10 * at, min(100.0 + 5 * at, 130)) for at in range(12)], least=1) is None
     True
     """
     first, last = points[0].steps, points[-1].steps
@@ -121,7 +121,7 @@ def rise(points: Sequence[Point], least: float) -> float | None:
     return sum(rises) / (behind[-1].steps - begin)
 
 
-def _at(points: Sequence[Point], steps: float) -> float:
+def _at(points: Sequence[GrowthPoint], steps: float) -> float:
     """Return the value at a step, on the line between the points around it."""
     after = next((point for point in points if point.steps >= steps), points[-1])
     before = next((point for point in reversed(points) if point.steps <= steps), points[0])
@@ -192,16 +192,18 @@ def _device_bytes(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _highest(values: Iterable[tuple[Mapping[str, Any], float | None]]) -> list[Point]:
-    points: list[Point] = []
+def _highest(values: Iterable[tuple[Mapping[str, Any], float | None]]) -> list[GrowthPoint]:
+    points: list[GrowthPoint] = []
     for line, value in values:
         if value is not None:
             most = max(value, points[-1].value if points else value)
-            points.append(Point(float(line["time"]), _steps(line), most))
+            points.append(GrowthPoint(float(line["time"]), _steps(line), most))
     return points
 
 
-def _growth(name: str, kind: Kind, points: Sequence[Point], *, rank: int = -1, words: str = "") -> Iterable[Growth]:
+def _growth(
+    name: str, kind: GrowingMeasure, points: Sequence[GrowthPoint], *, rank: int = -1, words: str = ""
+) -> Iterable[Growth]:
     per_step = rise(points, kind.least) if points else None
     if per_step is not None:
         yield Growth(name=name, rank=rank, words=words, kind=kind, per_step=per_step, now=points[-1].value)

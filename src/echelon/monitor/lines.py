@@ -9,7 +9,7 @@ from statistics import fmean, median_low
 from typing import Any
 
 from echelon.node import frames
-from echelon.node.sampler import STEPS
+from echelon.node.line_sampler import STEPS
 from echelon.units import counted
 
 LEAST_SHARE = 0.02
@@ -24,7 +24,7 @@ WAITING = (frames.BACKWARD, frames.COMMUNICATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ScriptLine:
     """A line of the script, and the part of a step that it does."""
 
     part: str
@@ -48,11 +48,11 @@ class Line:
 class RankLines:
     """The lines of one rank."""
 
-    now: Line | None
+    now: ScriptLine | None
     """Where it was when it was looked at last; None: in no line of the script."""
     core_wait: float
     """The seconds of the steps in which the main thread could run, and had no core."""
-    steps: dict[Line, tuple[float, float]]
+    steps: dict[ScriptLine, tuple[float, float]]
     """Line → the seconds of the steps in it, and those in which the main thread used a core."""
 
     @property
@@ -60,7 +60,7 @@ class RankLines:
         """The time of all lines."""
         return sum(seconds for seconds, _ in self.steps.values())
 
-    def share(self, line: Line) -> float:
+    def share(self, line: ScriptLine) -> float:
         """Return the part of the steps in a line."""
         return self.steps[line][0] / self.seconds if line in self.steps and self.seconds else 0.0
 
@@ -69,7 +69,7 @@ class RankLines:
 class LineShare:
     """A line that takes much of the steps of a rank or of all."""
 
-    line: Line
+    line: ScriptLine
     mean: float
     """Its part of the steps, as a mean over the ranks."""
     most: float
@@ -91,7 +91,7 @@ def of_attempt(kept: Mapping[str, Any], attempt: int) -> dict[int, RankLines]:
 
 def _read(fields: Mapping[str, Any]) -> dict[int, RankLines]:
     places = [
-        Line(part=part, file=file, number=int(number), call=call) for part, file, number, call in fields["places"]
+        ScriptLine(part=part, file=file, number=int(number), call=call) for part, file, number, call in fields["places"]
     ]
     return {
         int(rank): RankLines(
@@ -103,8 +103,8 @@ def _read(fields: Mapping[str, Any]) -> dict[int, RankLines]:
     }
 
 
-def _merged(places: list[Line], rows: list[list[float]]) -> dict[Line, tuple[float, float]]:
-    merged: dict[Line, tuple[float, float]] = {}
+def _merged(places: list[ScriptLine], rows: list[list[float]]) -> dict[ScriptLine, tuple[float, float]]:
+    merged: dict[ScriptLine, tuple[float, float]] = {}
     for number, seconds, on_core, *_ in rows:
         line = places[int(number)]
         before = merged.get(line, (0.0, 0.0))
@@ -130,13 +130,13 @@ def shares(ranks: Mapping[int, RankLines]) -> list[LineShare]:
     """Return the lines that take much of the steps, the largest first; calls of one line are one."""
     whole = {rank: each.seconds for rank, each in ranks.items() if each.seconds}
     known = {rank: _by_place(ranks[rank]) for rank in whole}
-    found = []
+    large_shares = []
     for key, line in {key: line for each in known.values() for key, (line, _) in each.items()}.items():
         of_ranks = {rank: each[key][1] if key in each else (0.0, 0.0) for rank, each in known.items()}
         parts = {rank: seconds / whole[rank] for rank, (seconds, _) in of_ranks.items()}
         rank = max(parts, key=lambda rank: parts[rank])
         if line.file and fmean(parts.values()) >= LEAST_SHARE:
-            found.append(
+            large_shares.append(
                 LineShare(
                     line=line,
                     mean=fmean(parts.values()),
@@ -146,17 +146,17 @@ def shares(ranks: Mapping[int, RankLines]) -> list[LineShare]:
                     state=state(*of_ranks[rank], ranks[rank].core_wait),
                 )
             )
-    return sorted(found, key=lambda each: -each.mean)
+    return sorted(large_shares, key=lambda each: -each.mean)
 
 
-def _by_place(rank: RankLines) -> dict[tuple[str, str, int], tuple[Line, tuple[float, float]]]:
+def _by_place(rank: RankLines) -> dict[tuple[str, str, int], tuple[ScriptLine, tuple[float, float]]]:
     """Add up the calls of each line; the one with the most time names it."""
-    found: dict[tuple[str, str, int], tuple[Line, tuple[float, float]]] = {}
+    sums_of_line: dict[tuple[str, str, int], tuple[ScriptLine, tuple[float, float]]] = {}
     for line, (seconds, on_core) in sorted(rank.steps.items(), key=lambda row: -row[1][0]):
         key = (line.part, line.file, line.number)
-        first, sums = found.get(key, (line, (0.0, 0.0)))
-        found[key] = first, (sums[0] + seconds, sums[1] + on_core)
-    return found
+        first, sums = sums_of_line.get(key, (line, (0.0, 0.0)))
+        sums_of_line[key] = first, (sums[0] + seconds, sums[1] + on_core)
+    return sums_of_line
 
 
 def state(seconds: float, on_core: float, core_wait: float) -> str:
@@ -175,17 +175,17 @@ _DOES = {
 }
 
 
-def does(line: Line, state: str) -> str:
+def does(line: ScriptLine, state: str) -> str:
     """Say what a line is: "garbage collection, caused at train.py:57, `gc.collect`"."""
     if line.part in _DOES and line.part != frames.DATA:
         return _DOES[line.part].format(line.words)
     return _DOES.get(line.part, "in {}").format(line.words) + (f", {state}" if state else "")
 
 
-def sentences(found: Sequence[LineShare], num_ranks: int, graphs: int | None = None) -> list[str]:
+def sentences(line_shares: Sequence[LineShare], num_ranks: int, graphs: int | None = None) -> list[str]:
     """Say which lines take much of the steps; `graphs` is the number that a rank has compiled, if it is known."""
     told = []
-    for each in found:
+    for each in line_shares:
         if each.most < LARGE_SHARE or each.line.part in WAITING:
             continue
         ranks = "every rank" if each.is_common else f"rank {each.rank}"
@@ -200,7 +200,7 @@ def sentences(found: Sequence[LineShare], num_ranks: int, graphs: int | None = N
 class SlowerLine:
     """A line that takes longer on a rank than on the others."""
 
-    line: Line
+    line: ScriptLine
     share: float
     """The part of the rank's steps that the others do not need there."""
     state: str

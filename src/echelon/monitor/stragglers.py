@@ -125,7 +125,7 @@ def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]
 
     `samples` are the steps so far and the measures of all ranks, one after the other.
     """
-    found: Counter[int] = Counter()
+    windows_of_rank: Counter[int] = Counter()
     num_windows, base = 0, None
     for sample in samples:
         if base is None:
@@ -136,10 +136,12 @@ def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]
         if len(sample[1]) == len(base[1]):
             num_windows += 1
             slow = _slow(_passed(base[1], sample[1]), sample[0] - base[0])
-            found.update(each.rank for each in slow[:1])
+            windows_of_rank.update(each.rank for each in slow[:1])
         base = sample
-    is_turn = len(found) > 1 and found.total() >= max(LEAST_WINDOWS, num_windows / 2)
-    return dict(sorted(found.items())) if is_turn and max(found.values()) <= MOST_OF_ONE * found.total() else {}
+    total = windows_of_rank.total()
+    if len(windows_of_rank) < 2 or total < max(LEAST_WINDOWS, num_windows / 2):
+        return {}
+    return dict(sorted(windows_of_rank.items())) if max(windows_of_rank.values()) <= MOST_OF_ONE * total else {}
 
 
 def turns(windows: Mapping[int, int]) -> str:

@@ -119,8 +119,8 @@ class HangWatch:
         """Return the notes of ranks that have new ones."""
         ranks = self._attempt.ranks if self._attempt is not None else []
         notes = {str(rank.rank): rank.pulse.notes() for rank in ranks if rank.pulse is not None}
-        told = {rank: found for rank, found in notes.items() if len(found) > self._num_notes.get(rank, 0)}
-        self._num_notes.update((rank, len(found)) for rank, found in told.items())
+        told = {rank: rows for rank, rows in notes.items() if len(rows) > self._num_notes.get(rank, 0)}
+        self._num_notes.update((rank, len(rows)) for rank, rows in told.items())
         return {"notes": told} if told else {}
 
     def _measures(self) -> Dict[str, List[Optional[float]]]:

@@ -1,8 +1,9 @@
 """The pulse of a rank: a page of memory that it shares with its agent, and the stacks that it writes on a signal.
 
 The file of a pulse begins with the page: the steps so far, their first and last moment, how many of them took how
-long, what `train.measuring` knows of them, and the last collectives (`call_page`). The stacks of all threads follow the
-page. `faulthandler` writes them from C, also while the rank waits in C, or while another thread holds Python's lock.
+long, and what `train.measuring` knows of them; from 8 KiB on the last collectives (`call_page`), from 16 KiB on the
+lines of the script (`line_sampler`), and from 48 KiB on notes of bad steps. The stacks of all threads follow the page.
+`faulthandler` writes them from C, also while the rank waits in C, or while another thread holds Python's lock.
 """
 
 import faulthandler
@@ -19,7 +20,7 @@ from _thread import get_ident
 from typing import Any, Callable, Dict, MutableMapping, Sequence
 
 from ..environment import digits
-from .sampler import Sampler
+from .line_sampler import LineSampler
 
 VARIABLE = "ECHELON_PULSE_FD"
 SIGNAL = (
@@ -92,7 +93,7 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
-    sampler = Sampler(descriptor)
+    sampler = LineSampler(descriptor)
     sampler.begin()
 
     def begin() -> None:
@@ -141,7 +142,7 @@ def seconds_of(number: int) -> float:
     return float((1 << power) * (1 + (eighth + 0.5) / (1 << BUCKET_BITS)) / 1e9)
 
 
-def _counter(descriptor: int, sampler: Sampler) -> Callable[..., None]:
+def _counter(descriptor: int, sampler: LineSampler) -> Callable[..., None]:
     numbers = itertools.count(1)
     counts = [0] * NUM_BUCKETS
     both, at = struct.Struct("=QQ").pack, LAST_AT * 8  # STEPS is the word behind LAST_AT

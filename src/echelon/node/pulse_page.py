@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import call_page, frames, processes, pulse, sampler, secret
+from . import call_page, frames, line_sampler, processes, pulse, secret
 
 DUMP_BYTES = 1 << 20
 ANSWER_SECONDS = 2.0
@@ -67,9 +67,9 @@ class PulsePage:
             return []  # it is being written
         return notes
 
-    def lines(self) -> Optional[List[Tuple[str, sampler.Place, sampler.Times]]]:
+    def lines(self) -> Optional[List[Tuple[str, line_sampler.StackPlace, line_sampler.Times]]]:
         """Return in which lines of the script the rank was; None if it has not told yet."""
-        return sampler.read(self._words.cast("B"))
+        return line_sampler.read(self._words.cast("B"))
 
     def ask(self, pid: int) -> Tuple[List[frames.Thread], str]:
         """Return the threads of the rank or of one of its forks, or the reason why not."""

@@ -4,11 +4,11 @@ import ast
 import linecache
 from typing import Any, Dict, Iterable, List, Tuple
 
-from . import sampler
+from . import line_sampler
+from .line_sampler import StackPlace, Times
 from .ranks import Rank
-from .sampler import Place, Times
 
-MOST_TOLD = {sampler.BEFORE: 6, sampler.STEPS: 12, sampler.AFTER: 6}
+MOST_TOLD = {line_sampler.BEFORE: 6, line_sampler.STEPS: 12, line_sampler.AFTER: 6}
 """The rows of a rank in each phase; all others are told as one."""
 _MOST_CHARACTERS = 40
 Key = Tuple[str, str, int]
@@ -19,7 +19,7 @@ class ScriptLines:
     """Reads the pages of ranks; the calls of each place are found once in the source."""
 
     def __init__(self) -> None:
-        self._calls: Dict[Place, str] = {}
+        self._calls: Dict[StackPlace, str] = {}
 
     def of(self, ranks: Iterable[Rank]) -> Dict[str, Any]:
         """Return the places, and for each rank in which of them it is and was, with seconds and seconds on a core."""
@@ -33,7 +33,7 @@ class ScriptLines:
         return {"places": list(places), "ranks": told}
 
     def _of_rank(
-        self, rows: List[Tuple[str, Place, Times]], places: Dict[Tuple[str, str, int, str], int]
+        self, rows: List[Tuple[str, StackPlace, Times]], places: Dict[Tuple[str, str, int, str], int]
     ) -> Dict[str, Any]:
         def number(key: Key, call: str) -> int:
             return places.setdefault((*key, call), len(places))
@@ -45,14 +45,14 @@ class ScriptLines:
             ordered = sorted(lines.items(), key=lambda line: (not line[0][1], -line[1][1][0]))
             first, rest = ordered[:most], [times for _, (_, times) in ordered[most:]]
             if rest:
-                first.append((sampler.OTHERS[:3], ("", [sum(column) for column in zip(*rest)])))  # noqa: B905
+                first.append((line_sampler.OTHERS[:3], ("", [sum(column) for column in zip(*rest)])))  # noqa: B905
             told[phase] = [
                 [number(key, call), round(times[0], 3), round(times[1], 3), int(times[2])]
                 for key, (call, times) in first
             ]
         return told
 
-    def _merged(self, rows: Iterable[Tuple[Place, Times]]) -> Dict[Key, Tuple[str, Times]]:
+    def _merged(self, rows: Iterable[Tuple[StackPlace, Times]]) -> Dict[Key, Tuple[str, Times]]:
         """Add up the rows of each line and part; of several calls, the one with the most time names the line."""
         lines: Dict[Key, Tuple[str, Times]] = {}
         for place, times in sorted(rows, key=lambda row: -row[1][0]):
@@ -60,18 +60,18 @@ class ScriptLines:
             lines[place[:3]] = call, [whole + more for whole, more in zip(sums, times)]  # noqa: B905
         return lines
 
-    def _call(self, place: Place) -> str:
+    def _call(self, place: StackPlace) -> str:
         if place not in self._calls:
             self._calls[place] = call_in(linecache.getlines(place.file), place) if place.file else ""
         return self._calls[place]
 
 
-def call_in(source: List[str], place: Place) -> str:
+def call_in(source: List[str], place: StackPlace) -> str:
     """Return the function that is called at a place of a source, or else the short text of an expression.
 
-    >>> call_in(["x = model(time.sleep(0.1))"], Place("", "train.py", 1, (1, 10, 25)))
+    >>> call_in(["x = model(time.sleep(0.1))"], StackPlace("", "train.py", 1, (1, 10, 25)))
     'time.sleep'
-    >>> call_in(["os.fsync(file)"], Place("", "train.py", 1, (0, 0, 0)))
+    >>> call_in(["os.fsync(file)"], StackPlace("", "train.py", 1, (0, 0, 0)))
     'os.fsync'
     """
     end, first, last = place.span

@@ -101,7 +101,7 @@ class ScaleOptions(NamedTuple):
     bucket_megabytes: float = 0.0
     """The bucket size of gradients in MB; 0: chosen by measurements."""
     watches_bits: bool = False
-    """`--watch-bits`: whether ranks compare the bits of what all of them have; with `--exact` they do in any case."""
+    """`--watch-bits`: whether ranks compare the bits of weights, gradients and optimizer states; `--exact` does."""
     is_auto: bool = False
     """Whether the script was only read, and may turn out to distribute itself."""
 

@@ -114,7 +114,7 @@ def _imports(nodes: Iterable[ast.AST]) -> dict[str, int]:
     return lines
 
 
-class Reading:
+class ScriptReading:
     """What the other rooms ask about a script; they get UsageError if there is no such script."""
 
     def __init__(self, command: Command, *, cwd: str = "", search_path: Sequence[str] | None = None) -> None:
@@ -138,11 +138,11 @@ class Reading:
         return Source(path=script.path, tree=script.tree) if script.path and script.tree else None
 
 
-def of_job(job: Job) -> Reading | None:
+def of_job(job: Job) -> ScriptReading | None:
     """Return the script of a job, still unread; None for a program, and for a module inside an image."""
     command = job.command
     is_hidden = command.kind == "program" or (command.kind == "module" and job.container)
-    return None if is_hidden else Reading(command)
+    return None if is_hidden else ScriptReading(command)
 
 
 def search_path_of_scripts() -> list[str]:

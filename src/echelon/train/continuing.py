@@ -23,7 +23,7 @@ from . import events
 from .checkpoints import newest
 from .checkpoints.random_numbers import as_bytes, from_bytes
 from .checkpoints.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
-from .measuring import bad_steps
+from .measuring import value_watch
 from .rehearsal import course
 from .replay import cycles, pending, reads, same_script, stubs
 from .replay.carried import ScriptVariables, counts, cut_like, put_random_states, random_states
@@ -365,8 +365,8 @@ class Continuing:
         run = self._run
         run.first_step.is_due = self._is_checked and not was_checked
         run.first_step.keeps_dropout = True  # a continued run has the same steps
-        if bad_steps.current is not None:
-            bad_steps.current.continue_after(self._num_steps)
+        if value_watch.current is not None:
+            value_watch.current.continue_after(self._num_steps)
         run.begin_training()
 
     def _load(self, tensors: dict[str, torch.Tensor], folder: str) -> None:

@@ -12,7 +12,7 @@ from . import child_training, hooks, patches
 from .exact import keys
 from .exact.graph_cuts import GraphCuts
 from .files import install as file_hooks
-from .rehearsal import look
+from .rehearsal import step_look
 from .rng import unseeded
 from .rng.generators import Generators
 from .run import Run
@@ -87,7 +87,7 @@ def start_hooked(options: ScaleOptions, *, was_forked: bool = True) -> None:
     if saving is not None:
         saving.install(_run)
     if rehearsal.VARIABLE in os.environ:
-        look.begin(os.environ)
+        step_look.begin(os.environ)
     _run.watch_devices()
     if world.processes.size > 1:
         seed = worlds.seed_of_run(os.environ)

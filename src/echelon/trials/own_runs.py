@@ -22,10 +22,10 @@ DRY_RUN_SECONDS = 3600.0
 
 def imports_of(script: str, *, is_module: bool, command: str) -> Imports:
     """Return what a script imports; raise UsageError, whose hint names the command, if there is no such script."""
-    from echelon.script.reading import Reading
+    from echelon.script.reading import ScriptReading
 
     try:
-        return Reading(Command(kind="module" if is_module else "script", target=script)).imports
+        return ScriptReading(Command(kind="module" if is_module else "script", target=script)).imports
     except UsageError as error:
         raise _as_of(command, error.message, error.details, error.hint) from None
 

@@ -28,9 +28,10 @@ h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4
 .runs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem 2.5rem }
 pre { overflow-x: auto; font: 12.5px/1.45 ui-monospace, monospace; border: 1px solid var(--rule); padding: .7rem;
   border-radius: 6px; white-space: pre-wrap }
-.found { list-style: none; padding: 0; margin: 0; max-width: 60rem } .found li { margin: .3rem 0; padding-left: 6rem;
-  text-indent: -6rem; overflow-wrap: anywhere } .found strong { display: inline-block; width: 6rem; text-indent: 0;
-  font-weight: 600 } .found pre { text-indent: 0; margin: .3rem 0 }
+.findings { list-style: none; padding: 0; margin: 0; max-width: 60rem }
+.findings li { margin: .3rem 0; padding-left: 6rem; text-indent: -6rem; overflow-wrap: anywhere }
+.findings strong { display: inline-block; width: 6rem; text-indent: 0; font-weight: 600 }
+.findings pre { text-indent: 0; margin: .3rem 0 }
 svg { width: 100%; height: auto }
 @media (max-width: 40rem) { pre { white-space: pre } }
 """
@@ -222,7 +223,7 @@ def _findings(run: RunStory) -> str:
         for index, sentence in enumerate(sentences):
             code = _code(run) if word == "where" and not index else ""
             told += f"<li><strong>{escape(word)}</strong> {escape(sentence)}{code}</li>"
-    return f'<ul class="found">{told}</ul>' if told else ""
+    return f'<ul class="findings">{told}</ul>' if told else ""
 
 
 def _code(run: RunStory) -> str:

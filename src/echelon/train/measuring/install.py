@@ -15,10 +15,10 @@ from ...pytorch import internals, targets
 from ...pytorch import modules as torch_modules
 from .. import events, patches
 from ..scaling_error import leave_out_own_frames, tell_owner
-from .bad_steps import LOSS, NORM
-from .calls import Calls
+from .collective_notes import CollectiveNotes
 from .measures import Measures, Write
 from .spans import Spans
+from .value_watch import LOSS, NORM
 
 _WHY_SAMPLES = "The first step with a value that is not finite is told, with its samples."
 _WHY = "The report of a run says where the time of its steps went."
@@ -60,7 +60,7 @@ def install(
             sys.stderr.write(f"echelon: {targets.describe(gone)}; this run is not measured\n")
         return False
     events.after_step.listen("pulse", count, why=_WHY)
-    measures, calls = Measures(names, write, tell), Calls(page)
+    measures, calls = Measures(names, write, tell), CollectiveNotes(page)
     _hook_loaders(measures, calls)
     _hook_backward(measures, calls)
     _follow_steps(measures)
@@ -72,7 +72,7 @@ def install(
     return True
 
 
-def _hook_communication(spans: Spans, calls: Calls) -> None:
+def _hook_communication(spans: Spans, calls: CollectiveNotes) -> None:
     def wrap(original: Func) -> Func:
         return _timed(spans, original, "communication_seconds")
 
@@ -93,7 +93,7 @@ def _communicating() -> Iterator[tuple[Any, str]]:
         yield dist.Work, "wait"
 
 
-def _hook_loaders(measures: Measures, calls: Calls) -> None:
+def _hook_loaders(measures: Measures, calls: CollectiveNotes) -> None:
     original = internals.LoaderIterator.__next__
     load = _timed(measures.spans, original, "data_seconds")
 
@@ -123,7 +123,7 @@ def _hook_loaders(measures: Measures, calls: Calls) -> None:
     patches.replace(internals.LoaderIterator, internals.NEXT_INDEX, next_index, why=_WHY_SAMPLES)
 
 
-def _hook_backward(measures: Measures, calls: Calls) -> None:
+def _hook_backward(measures: Measures, calls: CollectiveNotes) -> None:
     original = torch.autograd.backward
     spans = measures.spans
 
@@ -260,7 +260,7 @@ def _hook_compilers(measures: Measures) -> None:
     patches.Hooks().when_imported(torch_modules.COMPILER_CALLBACKS, act, why=_WHY)
 
 
-def _hook_tracebacks(calls: Calls) -> None:
+def _hook_tracebacks(calls: CollectiveNotes) -> None:
     original = sys.excepthook
 
     def excepthook(kind: Any, error: BaseException, trace: Any) -> None:

@@ -8,8 +8,8 @@ import torch
 
 from ..exact.keys import Batches
 from ..wire import device as devices
-from .bad_steps import BadSteps
 from .spans import Spans
+from .value_watch import ValueWatch
 
 MEMORY_SECONDS = 1.0
 """The time between two looks at the peaks of memory."""
@@ -27,7 +27,7 @@ class Measures:
         self._write = write
         self._sums: dict[str, float] = {}
         self.spans = Spans(self.add)
-        self.bad_steps = BadSteps(tell)
+        self.bad_steps = ValueWatch(tell)
         self._loaded: dict[str, float] = {}
         self._loader: Any = None
         self._has_begun = False

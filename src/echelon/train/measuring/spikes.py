@@ -43,11 +43,11 @@ class Spikes(Generic[About]):
 
     def look(self, value: float, about: About) -> Spike[About] | None:
         """Take a value; return a spike some values ago, once the stream is as before."""
-        found = None
+        spike = None
         if self._candidate is not None:
             self._after.append(value)
             if len(self._after) >= AFTER:
-                found, self._candidate = self._judged(self._candidate), None
+                spike, self._candidate = self._judged(self._candidate), None
         elif value > self._limit:
             self._candidate, self._after = Spike(value, self._usual, about), []
             return None
@@ -55,7 +55,7 @@ class Spikes(Generic[About]):
         self._num_fresh += 1
         if self._num_fresh >= REFRESH and self._candidate is None:
             self._refresh()
-        return found
+        return spike
 
     def _judged(self, spike: Spike[About]) -> Spike[About] | None:
         middle = (spike.usual + spike.value) / 2

@@ -10,7 +10,7 @@ from ..exact.tree import WeightGradients, clip_by_whole_norm
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor
-from ..measuring.bad_steps import divided
+from ..measuring.value_watch import divided
 from ..scaling_error import ScalingError
 from .fully_sharded import FullySharded
 from .replicated import Replicated

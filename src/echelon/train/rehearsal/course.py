@@ -19,7 +19,7 @@ from ...orders.rehearsal import ERROR, SIGNAL, Fault, Rehearsal
 from .. import events
 from ..recording.steps import nudge, trained_by
 from ..replay.state import is_weight, of_optimizers
-from . import faults, look
+from . import faults, step_look
 
 _open, _rename = open, os.rename  # before they are hooked: ranks share the files of a script, and these are of one rank
 _PATIENCE_SECONDS = 20.0
@@ -165,7 +165,7 @@ def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> RehearsedRun
     """Return the course that the environment asks for; None where nothing is rehearsed."""
     order = rehearsal.read(environ)
     if order is not None and order.step:
-        return None  # look.py looks at one step
+        return None  # step_look looks at one step
     return RehearsedRun(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
@@ -208,7 +208,7 @@ def _part_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def begin(environ: Mapping[str, str]) -> None:
     """Count the steps of all optimizers, and compare the states of all optimizers when the script has ended."""
-    look.begin(environ)
+    step_look.begin(environ)
     course = asked(environ, needs_checkpoint=checkpoint.VARIABLE in environ)
     if course is None:
         return

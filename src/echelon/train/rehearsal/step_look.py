@@ -16,8 +16,8 @@ from ...orders.rehearsal import Rehearsal
 from ...pytorch import internals
 from .. import events, modules, patches
 from ..check import isolation
-from ..measuring import bad_steps
-from ..measuring.bad_steps import LOSS, BadSteps
+from ..measuring import value_watch
+from ..measuring.value_watch import LOSS, ValueWatch
 from ..recording import names
 from ..wire import world
 from . import faults
@@ -26,10 +26,10 @@ _WHY = "A rehearsal looks at one step."
 _open = open  # before it is hooked: each rank writes its own file
 
 
-class Look:
+class StepLook:
     """What one rank sees in the step."""
 
-    def __init__(self, order: Rehearsal, rank: int, size: int, watch: BadSteps) -> None:
+    def __init__(self, order: Rehearsal, rank: int, size: int, watch: ValueWatch) -> None:
         self._order = order
         self._rank = rank
         self._size = size
@@ -158,7 +158,7 @@ def _described(tensor: torch.Tensor) -> dict[str, Any]:
 def begin(environ: Mapping[str, str]) -> None:
     """Look at the step that the environment asks for, if it asks for one."""
     order = rehearsal.read(environ)
-    if order is None or not order.step or bad_steps.current is None:
+    if order is None or not order.step or value_watch.current is None:
         return
     faults.install(order.scratch, order.original)
-    Look(order, int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")), bad_steps.current).listen()
+    StepLook(order, int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")), value_watch.current).listen()

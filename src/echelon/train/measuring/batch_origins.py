@@ -66,7 +66,7 @@ class _Pass:
         self.is_trained = False
 
 
-class Given:
+class BatchOrigins:
     """The newest batches of all loaders."""
 
     def __init__(self) -> None:

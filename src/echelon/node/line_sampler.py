@@ -33,7 +33,7 @@ _HEAD = struct.Struct("=QQ")  # the number of the writing, which also stands beh
 _MOST_PATH = 200
 
 
-class Place(NamedTuple):
+class StackPlace(NamedTuple):
     """A line of the script, and what it does; without a file it is all other lines."""
 
     part: str
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     """The last line, the first column and the one behind the last of the call, in bytes; zeros before Python 3.11."""
 
 
-OTHERS = Place("", "", 0, (0, 0, 0))
+OTHERS = StackPlace("", "", 0, (0, 0, 0))
 Times = List[float]
 """The seconds of a row, those in which the main thread used a core, and the looks."""
 
@@ -52,7 +52,7 @@ _NOT_AROUND = (frames.IMPORTING, frames.OPTIMIZER)
 """Parts that are none of the script's lines inside of them: an import runs the script, an optimizer its closure."""
 
 
-class Sampler:
+class LineSampler:
     """Looks at the thread that makes it."""
 
     def __init__(self, descriptor: int) -> None:
@@ -63,8 +63,8 @@ class Sampler:
         self._main = _thread.get_ident()
         self._clock = -1
         self._codes: Dict[Any, Tuple[bool, str]] = {}
-        self._places: Dict[Tuple[Any, int, str], Place] = {}
-        self._rows: Dict[str, Dict[Place, Times]] = {BEFORE: {}, STEPS: {}, AFTER: {}}
+        self._places: Dict[Tuple[Any, int, str], StackPlace] = {}
+        self._rows: Dict[str, Dict[StackPlace, Times]] = {BEFORE: {}, STEPS: {}, AFTER: {}}
         self._seen_steps = self._num_writings = 0
         self._now = OTHERS
         self._last = self._last_used = self._collected = self._began = 0.0
@@ -156,7 +156,7 @@ class Sampler:
             self._rows[AFTER] = {}
         self._seen_steps = self.steps
 
-    def _place_of(self, frame: Any) -> Place:
+    def _place_of(self, frame: Any) -> StackPlace:
         """Return the script's innermost line and the innermost part of a step; compiling goes before others."""
         part, own, position = "", None, 0
         while frame is not None:
@@ -178,14 +178,14 @@ class Sampler:
             self._places.clear()
         return frames.is_own(code.co_filename), frames.known(code.co_filename, code.co_name)[1]
 
-    def _place(self, frame: Any, position: int, part: str) -> Place:
+    def _place(self, frame: Any, position: int, part: str) -> StackPlace:
         key = (frame.f_code, position, part)
         place = self._places.get(key)
         if place is None:
             if len(self._places) > _MOST_KNOWN:
                 self._places.clear()
             path = frame.f_code.co_filename[-_MOST_PATH:].replace("\t", " ").replace("\n", " ")
-            place = Place(part, path, frame.f_lineno or 0, _span(frame.f_code, position))
+            place = StackPlace(part, path, frame.f_lineno or 0, _span(frame.f_code, position))
             self._places[key] = place
         return place
 
@@ -249,7 +249,7 @@ def _without_collections(act: Callable[[], Any]) -> Any:
         gc.enable()
 
 
-def _add(rows: Dict[Place, Times], place: Place, seconds: float, on_core: float, looks: float = 1) -> None:
+def _add(rows: Dict[StackPlace, Times], place: StackPlace, seconds: float, on_core: float, looks: float = 1) -> None:
     times = rows.get(place)
     if times is None:
         rows[place] = [seconds, on_core, looks]
@@ -259,7 +259,7 @@ def _add(rows: Dict[Place, Times], place: Place, seconds: float, on_core: float,
         times[2] += looks
 
 
-def _shorten(rows: Dict[Place, Times]) -> None:
+def _shorten(rows: Dict[StackPlace, Times]) -> None:
     """Merge the smallest rows of too many into the one of other lines."""
     if len(rows) > MOST_ROWS:
         for place in sorted(rows, key=lambda place: rows[place][0])[: len(rows) - MOST_ROWS // 2]:
@@ -267,7 +267,7 @@ def _shorten(rows: Dict[Place, Times]) -> None:
                 _add(rows, OTHERS, *rows.pop(place))
 
 
-def _line(phase: str, place: Place, times: Any) -> bytes:
+def _line(phase: str, place: StackPlace, times: Any) -> bytes:
     part, file, line, span = place
     seconds, on_core, looks = times
     row = "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f\t%.3f\t%d" % (phase, part, file, line, *span, seconds, on_core, looks)
@@ -277,13 +277,13 @@ def _line(phase: str, place: Place, times: Any) -> bytes:
 def _span(code: Any, position: int) -> Tuple[int, int, int]:
     """Return where the call of an instruction stands in its line."""
     positions = getattr(code, "co_positions", None)
-    found = next(islice(positions(), position // 2, None), None) if positions is not None else None
-    if found is None or None in found[1:]:
+    span = next(islice(positions(), position // 2, None), None) if positions is not None else None
+    if span is None or None in span[1:]:
         return (0, 0, 0)
-    return found[1:]  # type: ignore[no-any-return]
+    return span[1:]  # type: ignore[no-any-return]
 
 
-def read(page: "memoryview") -> Optional[List[Tuple[str, Place, Times]]]:
+def read(page: "memoryview") -> Optional[List[Tuple[str, StackPlace, Times]]]:
     """Return the rows of a page, each with its phase, the first with "now"; None if they are being written."""
     number, size = _HEAD.unpack_from(page, AT)
     behind = AT + _HEAD.size + size
@@ -297,7 +297,7 @@ def read(page: "memoryview") -> Optional[List[Tuple[str, Place, Times]]]:
         for row in text.split("\n"):
             phase, part, file, line, *numbers = row.split("\t")
             end, first, last = map(int, numbers[:3])
-            rows.append((phase, Place(part, file, int(line), (end, first, last)), list(map(float, numbers[3:]))))
+            rows.append((phase, StackPlace(part, file, int(line), (end, first, last)), list(map(float, numbers[3:]))))
     except ValueError:
         return None  # it is being written
     return rows

@@ -43,7 +43,7 @@ class _Loop:
         self.iterator, self.at, self.num_batches = weakref.ref(iterator), at, 0
 
 
-class Calls:
+class CollectiveNotes:
     """The calls of this rank, in the page of a descriptor; without one in memory that nobody reads."""
 
     def __init__(self, descriptor: int = -1) -> None:

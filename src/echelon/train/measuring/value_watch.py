@@ -21,7 +21,7 @@ import torch
 
 from ...pytorch import internals
 from ..wire import device as devices
-from .given import Given, Origin
+from .batch_origins import BatchOrigins, Origin
 from .spikes import Spikes
 
 LOSS, NORM, WEIGHTS = "loss", "norm", "weights"
@@ -39,7 +39,7 @@ _item = internals.TensorBase.item
 """Torch.Tensor.item may be replaced: a training that is saved keeps what its script reads."""
 
 
-current: "BadSteps | None" = None
+current: "ValueWatch | None" = None
 """Who watches this process; None: nobody measures it."""
 _num_parts = 1
 
@@ -69,19 +69,19 @@ class _Value(NamedTuple):
     """Whether a GradScaler has multiplied it: an infinity may be of the scale alone."""
 
 
-class BadSteps:
+class ValueWatch:
     """Watches the steps of this rank; `tell` gets all notes so far as text whenever there is a new one."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         global current
         current = self
-        self.given = Given()
+        self.given = BatchOrigins()
         self._tell = tell
         self._open: deque[_Value] = deque(maxlen=MOST_OPEN)
         """The values since the last step, or since gradients were cleared."""
         self._is_in_step = False
         self._scaled: tuple[object, object] = (None, None)
-        self._reader = _Reader(self._judge)
+        self._reader = _DeviceReader(self._judge)
         self._spikes: dict[str, Spikes[_Value]] = {LOSS: Spikes(), NORM: Spikes()}
         self._notes: list[dict[str, Any]] = []
         self._last: _Value | None = None
@@ -149,17 +149,17 @@ class BadSteps:
         values = list(self._open)
         self._open.clear()
         self.newest = values or self.newest
-        found = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
-        found = found if isinstance(found, torch.Tensor) else None
+        overflow = getattr(optimizer, "found_inf", None)  # of a GradScaler: a fused optimizer leaves such a step out
+        overflow = overflow if isinstance(overflow, torch.Tensor) else None
         for value in values:
             held = value.tensor
-            if found is not None and found.device != (torch.device("cpu") if held is None else held.device):
+            if overflow is not None and overflow.device != (torch.device("cpu") if held is None else held.device):
                 continue  # to know whether the step is left out would wait for a device
             if held is not None:
                 with internals.plain_functions(), internals.without_modes(), torch.no_grad():
-                    kept = held if found is None else held.where(found == 0, 0.0)
+                    kept = held if overflow is None else held.where(overflow == 0, 0.0)
                 self._reader.put(value._replace(tensor=kept))
-            elif found is None or not _item(found):
+            elif overflow is None or not _item(overflow):
                 self._judge(value, None if has_stepped else optimizer)
 
     def _judge(self, value: _Value, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -222,7 +222,7 @@ def _are_finite(optimizer: torch.optim.Optimizer) -> bool | None:
         return all(bool(_item(part.isfinite().all())) for part in parts if part.is_floating_point())
 
 
-class _Reader:
+class _DeviceReader:
     """Reads numbers of a device once they are computed: several at once, in a copy that nobody waits for."""
 
     def __init__(self, judge: Callable[[_Value], None]) -> None:

@@ -11,8 +11,8 @@ from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
-from echelon.train.measuring import bad_steps
-from echelon.train.measuring.bad_steps import LOSS, NORM, BadSteps
+from echelon.train.measuring import value_watch
+from echelon.train.measuring.value_watch import LOSS, NORM, ValueWatch
 
 SCRIPT = """
 import torch
@@ -168,7 +168,7 @@ def test_spike_of_a_norm() -> None:
     import torch
 
     told: list[str] = []
-    watched = BadSteps(told.append)
+    watched = ValueWatch(told.append)
     optimizer = torch.optim.SGD([torch.zeros(1)])
     for step in range(900):
         watched.note(LOSS, torch.tensor(1.0))
@@ -186,9 +186,9 @@ def test_batch_ahead_of_its_loss() -> None:
     import torch
     from torch.utils.data import DataLoader
 
-    from echelon.train.measuring.given import Given
+    from echelon.train.measuring.batch_origins import BatchOrigins
 
-    given = Given()
+    given = BatchOrigins()
     loader = iter(DataLoader(range(20), batch_size=2))  # type: ignore[arg-type]
     origins = []
 
@@ -218,13 +218,13 @@ def test_values_of_a_device_are_read_later(monkeypatch: pytest.MonkeyPatch) -> N
         def synchronize(self) -> None:
             Event.is_reached = True
 
-    monkeypatch.setattr(bad_steps.devices, "is_accelerator", lambda _: True)
-    monkeypatch.setattr(bad_steps.devices, "event", Event)
-    monkeypatch.setattr(bad_steps, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(value_watch.devices, "is_accelerator", lambda _: True)
+    monkeypatch.setattr(value_watch.devices, "event", Event)
+    monkeypatch.setattr(value_watch, "READ_SECONDS", 0.0)
     pinned = torch.empty
-    monkeypatch.setattr(bad_steps.torch, "empty", lambda size, **_: pinned(size))
+    monkeypatch.setattr(value_watch.torch, "empty", lambda size, **_: pinned(size))
     told: list[str] = []
-    watched = BadSteps(told.append)
+    watched = ValueWatch(told.append)
     optimizer = torch.optim.SGD([torch.zeros(1)])
     for value in (1.0, 2.0, math.nan, 3.0, math.inf):
         watched.note(LOSS, torch.tensor(value))

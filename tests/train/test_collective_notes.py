@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from echelon.node import call_page
 from echelon.node.call_page import FAILED, NUM_CALLS, NUM_LOOPS, RETURNED, RUNNING
-from echelon.train.measuring.calls import Calls
+from echelon.train.measuring.collective_notes import CollectiveNotes
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def rows(page: int, what: str = "calls") -> list[Any]:
 
 def test_last_calls_in_their_order(page: int) -> None:
     """Each group has its own numbers; a call is noted before it begins, and older ones give way."""
-    calls = Calls(page)
+    calls = CollectiveNotes(page)
     seen: list[int] = []
     call = calls.recorded("all_reduce", lambda tensor, op=None, group=None: seen.append(rows(page)[-1][2]))
     other = dist.new_group([0])
@@ -46,7 +46,7 @@ def test_last_calls_in_their_order(page: int) -> None:
     assert numbers == [
         (1, "", "float32 [2, 3]"), (1, name, "float64 [2]"), (2, name, "float32 []"), (2, "", "float32 [1]")
     ]  # fmt: skip
-    assert {row[6] for row in rows(page)} == {"test_calls.py"}
+    assert {row[6] for row in rows(page)} == {"test_collective_notes.py"}
     assert seen == [RUNNING] * 4
     for _ in range(30):
         call(torch.ones(1))
@@ -56,7 +56,7 @@ def test_last_calls_in_their_order(page: int) -> None:
 
 def test_call_that_fails(page: int) -> None:
     """Its error is the caller's, and the page says that it failed; a call between two ranks has no number."""
-    calls = Calls(page)
+    calls = CollectiveNotes(page)
     with pytest.raises(ZeroDivisionError):
         calls.recorded("send", lambda _: 1 // 0)(torch.ones(1))
     assert [(row[1], row[2], row[4]) for row in rows(page)] == [(0, FAILED, "send")]
@@ -64,7 +64,7 @@ def test_call_that_fails(page: int) -> None:
 
 def test_call_without_a_group(page: int) -> None:
     """A group of other ranks, and no group at all, are no calls of this rank."""
-    calls = Calls(page)
+    calls = CollectiveNotes(page)
     barrier = calls.recorded("barrier", lambda group=None: None)
     barrier(dist.GroupMember.NON_GROUP_MEMBER)
     barrier(group=dist.GroupMember.NON_GROUP_MEMBER)
@@ -75,7 +75,7 @@ def test_call_without_a_group(page: int) -> None:
 
 def test_loops_over_loaders(page: int) -> None:
     """A loop has its line, its turn, its batches and its end; one of two loops at once, and a left one, have theirs."""
-    calls = Calls(page)
+    calls = CollectiveNotes(page)
     for left in (False, True, False):
         iterators = [iter(DataLoader(torch.ones(length, 1))) for length in (3, 2)]
         for _ in range(2):
@@ -91,13 +91,13 @@ def test_loops_over_loaders(page: int) -> None:
     assert [row[1] for row in rows(page, "loops")] == [0] * NUM_LOOPS
 
 
-def _call(calls: Calls) -> None:
+def _call(calls: CollectiveNotes) -> None:
     calls.recorded("barrier", lambda: None)()
 
 
 def test_child_leaves_the_page(page: int) -> None:
     """What a fork of the rank calls is no call of the rank."""
-    calls = Calls(page)
+    calls = CollectiveNotes(page)
     _call(calls)
     child = multiprocessing.get_context("fork").Process(target=_call, args=[calls])
     child.start()
