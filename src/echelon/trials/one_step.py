@@ -67,7 +67,8 @@ def read(text: str) -> StepQuestion:
         raise UsageError(f"{short} has made no step of an optimizer of PyTorch", hint="echelon runs")
     if step > last + 1:  # a run may have failed in a step
         raise UsageError(
-            f"{short} has made {counted(last, 'step')}, so there is no step {step}", hint=f"--step {short}:{last}"
+            f"{short} has made {counted(last, 'step')}, so there is no step {step}",
+            hint=f"echelon rehearse --step {short}:{last}",
         )
     num_ranks = max(attempt.num_ranks for attempt in of_run)
     return StepQuestion(recorded=run, name=short, step=step, script=_script(run, short), num_ranks=num_ranks)
