@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.tiers import has
 
 from echelon.monitor import growth
 from echelon.node import processes
@@ -123,7 +122,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.skipif(not has("all"), reason="a training of fifteen seconds")
+@pytest.mark.tier("all")
 def test_report_of_a_run_that_keeps_everything(tmp_path: Path) -> None:
     """The sentence is said while the run goes on or at its end, and the report has the curve before the kill."""
     (tmp_path / "keeps.py").write_text(KEEPS)
