@@ -11,7 +11,6 @@ from tests import warm
 from tests.runs import ECHELON
 
 from echelon.monitor import account, recorded, stragglers
-from echelon.monitor.lines import RankLines, ScriptLine
 from echelon.monitor.stragglers import COMPUTES, Measures
 
 NUM_RANKS, NUM_SEEDS, NOISE, FACTOR = 64, 100, 0.05, 1.10
@@ -71,21 +70,6 @@ def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
     slow.update((name, usual.get(name, 0.0) + value) for name, value in more.items())
     told = stragglers.find([{}] * 3, [usual, slow, usual], 100)
     assert [(each.rank, each.cause) for each in told] == [(1, cause)]
-
-
-def test_line_inside_of_an_optimizer_is_the_cause() -> None:
-    """A closure of the script counts as time of the optimizer; its line says more."""
-    usual = {"step_seconds": 20.0, "communication_seconds": 10.0, "optimizer_seconds": 1.0}
-    slow = {**usual, "communication_seconds": 0.0, "optimizer_seconds": 11.0}
-    line = ScriptLine(part="", file="train.py", number=13, call="time.sleep")
-    in_lines = {
-        rank: RankLines(
-            now=None, core_wait=0.0, steps={line: (seconds, 0.0), ScriptLine(part="", file="", number=0): (9.0, 9.0)}
-        )
-        for rank, seconds in enumerate((1.0, 11.0, 1.0))
-    }
-    told = stragglers.find([{}] * 3, [usual, slow, usual], 100, in_lines)
-    assert [each.cause for each in told] == ["spends longer in train.py:13, `time.sleep`, sleeping"]
 
 
 @pytest.mark.parametrize(("slow", "told"), [([0, 1] * 4, {0: 4, 1: 4}), ([1] * 8, {}), ([-1] * 8, {}), ([0, 1], {})])

@@ -12,9 +12,10 @@ from tests import warm
 from tests.runs import ECHELON
 from tests.tiers import some
 
+from echelon.train import patches
 from echelon.train.measuring import measures as measuring_measures
 from echelon.train.measuring import spans
-from echelon.train.measuring.install import _timed
+from echelon.train.measuring.install import _timed, install
 from echelon.train.measuring.measures import Measures, size_of
 
 SCRIPT = """
@@ -336,6 +337,31 @@ def test_steps_within_backward(tmp_path: Path) -> None:
     for measures in ranks:
         assert measures["optimizer_seconds"] > 0
         assert measures["backward_seconds"] > 0
+
+
+@pytest.mark.parametrize("how", ["step(closure)", "step(closure=closure)"])
+def test_closure_is_no_time_of_the_optimizer(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A script that computes its loss within the step, as LBFGS and Lightning ask for."""
+    import torch
+
+    clock = [0.0]
+    monkeypatch.setattr(spans, "on_processor", lambda: (clock[0], None))
+    written: list[Any] = []
+    install(["optimizer_seconds"], written.append, lambda _: None)
+    try:
+        parameter = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+        def closure() -> float:
+            clock[0] += 5.0
+            return 2.0
+
+        for _ in range(2):
+            result = eval(f"optimizer.{how}", {"optimizer": optimizer, "closure": closure})
+        assert (result, written[-1]) == (2.0, [0.0])
+        assert clock == [10.0]
+    finally:
+        patches.undo()
 
 
 def test_step_that_failed_leaves_no_span(tmp_path: Path) -> None:

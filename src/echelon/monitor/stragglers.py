@@ -190,8 +190,7 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         for name, noun in _INPUTS.items()
         if _more_of(passed, rank, name) >= min(more / 2, TWICE)
     ][:1]
-    is_closure = name == "optimizer_seconds" and slower is not None and slower.line.part != frames.OPTIMIZER
-    if explains(name) and not is_closure:
+    if explains(name):
         told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else ""))
     elif slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""

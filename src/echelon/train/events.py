@@ -98,6 +98,30 @@ def _hook_clearing(module: Any, event: Event) -> list[Any]:
     return [patches.replace(owner, "zero_grad", telling(owner.zero_grad), why="") for owner in owners]
 
 
+class _Steps(_Hooked):
+    """The steps of optimizers, in which closures of the script compute losses."""
+
+    def __call__(self, optimizer: object, *arguments: Any) -> Any:
+        """Tell the listeners; return the arguments of the step with a closure that tells of itself, None without."""
+        super().__call__(optimizer)
+        args, named = arguments or ((), {})
+        act = named.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(act) or not closing.begin.listeners:
+            return None
+        if "closure" in named:
+            return args, {**named, "closure": _told(act)}
+        return (args[0], _told(act), *args[2:]), named
+
+
+def _told(act: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(act)
+    def closure(*args: Any, **kwargs: Any) -> Any:
+        with closing:
+            return act(*args, **kwargs)
+
+    return closure
+
+
 class Span:
     """The begin and the end of what takes a while: `with computing:`."""
 
@@ -117,7 +141,7 @@ made = _Hooked(_hook_makers, "parallelism", "names", "journal")
 """The script has made an optimizer."""
 cleared = _Hooked(_hook_clearing, "measuring", "journal", "parallelism")
 """An optimizer or a module is about to clear its gradients."""
-before_step = _Hooked(
+before_step = _Steps(
     lambda module, event: [patches.hook(module.register_optimizer_step_pre_hook, event, why="")],
     "measuring",
     "nudge",  # a rehearsal moves the gradients of a rank by their last bits
@@ -153,3 +177,5 @@ loss = Event("record")
 """The gradients of a loss are those of the whole batch."""
 loading, computing = Span("pace"), Span("pace")
 """A batch is loaded; a model, or its backward pass, computes."""
+closing = Span("measuring")
+"""A closure of the script computes within an optimizer's step, as Lightning's and those of LBFGS do."""

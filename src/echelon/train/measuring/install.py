@@ -182,8 +182,22 @@ def _follow_steps(measures: Measures) -> None:
             spans.end(depths.pop() if depths else spans.depth)
             measures.step()
 
+    closures: list[int] = []
+
+    def begin_closure() -> None:
+        closures.append(spans.depth)
+        if spans.may_measure():
+            spans.begin("")
+
+    def end_closure() -> None:
+        depth = closures.pop()
+        if spans.may_measure():
+            spans.end(depth)
+
     events.before_step.listen("measuring", before, why=_WHY)
     events.after_step.listen("measuring", after, why=_WHY)
+    events.closing.begin.listen("measuring", begin_closure)
+    events.closing.end.listen("measuring", end_closure)
 
 
 def _hook_norms(measures: Measures) -> None:
