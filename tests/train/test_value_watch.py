@@ -34,6 +34,7 @@ for epoch in range(2):
         BACKWARD
         optimizer.step()
 """
+LAST = 24
 OWN = """
 import os
 import torch
@@ -106,6 +107,10 @@ def test_gradient_that_is_not_finite(tmp_path: Path) -> None:
     bad = "if step == 7:\n    loss = loss + (model.weight - model.weight.detach()).abs().sum().sqrt()\nloss.backward()"
     (fact,), _ = noted(tmp_path, script(backward=bad), "-n", "1")
     assert (fact["what"], fact["step"], fact["samples"]) == ("weights", 7, list(range(48, 56)))
+    (tmp_path / "last").mkdir()
+    last = script(backward=bad.replace("step == 7", f"step == {LAST}"))
+    (fact,), _ = noted(tmp_path / "last", last, "-n", "1")
+    assert (fact["what"], fact["step"], "samples" in fact) == ("weights", LAST, True)
     bad += "\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
     (tmp_path / "clipped").mkdir()
     (fact,), _ = noted(tmp_path / "clipped", script(backward=bad), "-n", "2", "--scale", "data")
@@ -120,7 +125,8 @@ def test_learning_rate_that_diverges(tmp_path: Path) -> None:
 
 
 HEALED = {
-    "masked": "if step == 5:\n    loss = loss * torch.nan\nloss = loss.nan_to_num()\nloss.backward()",
+    "masked": "if step == 5:\n    loss = loss * torch.nan\n"
+    "if loss.isnan():\n    loss = 0 * model.weight.sum()\nloss.backward()",
     "continued": "if step == 5:\n    continue\nloss.backward()",
     "left out": "if step == 5:\n    (loss * torch.nan).backward()\n    optimizer.zero_grad()\n    continue\n"
     "loss.backward()",
@@ -179,6 +185,21 @@ def test_spike_of_a_norm() -> None:
     assert [(note["kind"], note["what"], note["step"]) for note in notes] == [
         ("spike", "norm", step) for step in (301, 401, 501)
     ]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_samples_of_a_loader_without_order_are_unknown(in_order: bool) -> None:
+    """Its workers give batches as they are done, so the indices drawn first may be those of a later batch."""
+    from torch.utils.data import DataLoader
+
+    from echelon.train.measuring.batch_origins import BatchOrigins
+
+    given = BatchOrigins()
+    loader = iter(DataLoader(range(4), batch_size=2))  # type: ignore[arg-type]
+    loader._in_order = in_order  # as an iterator with workers has it
+    given.drew(loader, [0, 1])
+    given.gave(loader, None)
+    assert given.origin().samples == ([0, 1] if in_order else [])
 
 
 def test_batch_ahead_of_its_loss() -> None:

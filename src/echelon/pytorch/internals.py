@@ -377,6 +377,8 @@ LOADER_ITERATOR = "_iterator"
 """The attribute of a DataLoader with the iterator that its workers persist in."""
 INDEX_SAMPLER, NEXT_INDEX, INDICES = "_index_sampler", "_next_index", "_sampler_iter"
 """What gives a loader and its iterators indices; what draws the next ones; what it draws from in this pass."""
+IN_ORDER = "_in_order"
+"""Whether an iterator with workers gives batches in the order of their indices; before PyTorch 2.7 each does."""
 
 
 def is_batching(loader: Any) -> bool:

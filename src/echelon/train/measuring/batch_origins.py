@@ -85,7 +85,8 @@ class BatchOrigins:
         indices_of_pass = getattr(iterator, internals.INDICES)
         if one is None or one.of is not indices_of_pass:
             one = self._passes[iterator] = _Pass(self._number(iterator), indices_of_pass)
-        one.drawn.append(indices)
+        # workers of a loader without order give batches as they are done, so nobody knows which
+        one.drawn.append(indices if getattr(iterator, internals.IN_ORDER, True) else None)
 
     def gave(self, iterator: Any, batch: object) -> None:
         """Note a batch that the loop gets."""

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import torch
 
 from ...pytorch import internals
 from ..wire import device as devices
-from .batch_origins import BatchOrigins, Origin
+from .batch_origins import UNKNOWN, BatchOrigins, Origin
 from .spikes import Spikes
 
 LOSS, NORM, WEIGHTS = "loss", "norm", "weights"
@@ -85,6 +86,7 @@ class ValueWatch:
         self._spikes: dict[str, Spikes[_Value]] = {LOSS: Spikes(), NORM: Spikes()}
         self._notes: list[dict[str, Any]] = []
         self._last: _Value | None = None
+        self._stepped: weakref.ref[torch.optim.Optimizer] | None = None
         self._has_told = False
         self.newest: list[_Value] = []
         """The values of the newest step."""
@@ -141,6 +143,7 @@ class ValueWatch:
         """End a step; a closure may have gone backward in it."""
         self._close(optimizer, has_stepped=True)
         self._is_in_step = False
+        self._stepped = weakref.ref(optimizer)
         self.num_steps += 1
         self._reader.look()
 
@@ -165,7 +168,10 @@ class ValueWatch:
     def _judge(self, value: _Value, optimizer: torch.optim.Optimizer | None = None) -> None:
         if value.what == LOSS:
             self._sum(value)
-        if math.isfinite(value.number):
+        if value.what == WEIGHTS:
+            if not math.isfinite(value.number) and not self._has_told and self._last is not None:
+                self._add(NOT_FINITE, self._last._replace(what=WEIGHTS))
+        elif math.isfinite(value.number):
             self._last = value if value.what == LOSS else self._last
             spike = self._spikes[value.what].look(value.number, value)
             if spike is not None and sum(note["kind"] == SPIKE for note in self._notes) < MOST_SPIKES:
@@ -207,19 +213,37 @@ class ValueWatch:
 
     def _end(self) -> None:
         if os.getpid() == self._pid:
+            self._look_at_last_weights()
             self._reader.read_all()
+
+    def _look_at_last_weights(self) -> None:
+        """Watch what the last step has left, which no loss meets any more."""
+        optimizer = self._stepped() if self._stepped is not None else None
+        for part in _weights(optimizer) if optimizer is not None else ():
+            with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+                mark = torch.where(part.isfinite().all(), 0.0, math.nan)
+            value = _Value(WEIGHTS, math.nan, mark, self.num_steps, UNKNOWN)
+            if devices.is_accelerator(part.device):
+                self._reader.put(value)
+            else:
+                self._judge(value._replace(number=float(_item(mark)), tensor=None))
+
+
+def _weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return this rank's parts of an optimizer's weights."""
+    with internals.plain_functions(), internals.without_modes(), torch.no_grad():
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        parts = [getattr(weight, "to_local", lambda weight=weight: weight)().detach() for weight in weights]
+        return [part for part in parts if part.is_floating_point() and not part.is_meta]
 
 
 def _are_finite(optimizer: torch.optim.Optimizer) -> bool | None:
     """Say whether all weights of an optimizer are finite; None where they are not on the CPU."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    parts = _weights(optimizer)
+    if any(devices.is_accelerator(part.device) for part in parts):
+        return None
     with internals.plain_functions(), internals.without_modes(), torch.no_grad():
-        parts: list[torch.Tensor] = [
-            getattr(weight, "to_local", lambda weight=weight: weight)().detach() for weight in weights
-        ]
-        if any(devices.is_accelerator(part.device) for part in parts):
-            return None
-        return all(bool(_item(part.isfinite().all())) for part in parts if part.is_floating_point())
+        return all(bool(_item(part.isfinite().all())) for part in parts)
 
 
 class _DeviceReader:
