@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -21,11 +24,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from echelon.node import call_page
 from echelon.node.line_sampler import LineSampler
 from echelon.node.pulse import PAGE_BYTES
+from echelon.orders.scale import ScaleOptions
 from echelon.train import patches
+from echelon.train.check.bit_watch import BitWatch
 from echelon.train.measuring.batch_origins import BatchOrigins
 from echelon.train.measuring.collective_notes import CollectiveNotes
 from echelon.train.measuring.install import install
 from echelon.train.measuring.value_watch import ValueWatch
+from echelon.train.wire.world import World
 
 NUM_STEPS, NUM_TURNS = 60, 60
 NUM_CALLS = 1000
@@ -34,6 +40,7 @@ WATCH = (
     (BatchOrigins, "gave"), (BatchOrigins, "drew"),
 )  # fmt: skip
 LOOK_TURNS, TURN_SECONDS = 20, 2.0
+BIT_STEPS, WARM_STEPS = 400, 50
 
 
 def main() -> None:
@@ -65,6 +72,8 @@ def main() -> None:
                 f"of it; 0.2 % of a step of {middle / 0.002 * 1e3:.0f} ms: {what}"
             )
     look()
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_bits, (f"{folder}/store",), nprocs=2)
 
 
 def look() -> None:
@@ -96,6 +105,39 @@ def _print_notes() -> None:
     print(f"a batch: {_least(lambda: calls.loaded(iterator)):.1f} µs")
     dist.get_world_size = lambda: 2
     print(f"a pass backward: {_least(go_backward):.1f} µs")
+
+
+def _bits(rank: int, store: str) -> None:
+    """Print which part of the processor time of a step on two ranks is spent for `--watch-bits`, and the most of it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), world_size=2, rank=rank)
+    for width in (64, 256, 1024):
+        model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4)))
+        optimizer, rows = torch.optim.AdamW(model.parameters(), lr=1e-4), torch.randn(32, width)
+        state = SimpleNamespace(num_steps=0, is_local=False, known_parameters=partial(list, model.parameters()))
+        options = ScaleOptions(watches_bits=True)
+        watch = BitWatch(SimpleNamespace(world=World(rank, 2, rows.device), parallelism=state, options=options))
+        watching, began = [], 0.0
+        for number in range(BIT_STEPS):
+            began = time.thread_time() if number == WARM_STEPS else began
+            optimizer.zero_grad()
+            model(rows).square().mean().backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            state.num_steps += 1
+            before = time.thread_time()
+            watch.before_step(optimizer)
+            watching.append(time.thread_time() - before)
+            optimizer.step()
+        step = (time.thread_time() - began) / (BIT_STEPS - WARM_STEPS)
+        added = sum(watching[WARM_STEPS:]) / (BIT_STEPS - WARM_STEPS)
+        if rank == 0:
+            most = max(watching[WARM_STEPS:])
+            print(
+                f"--watch-bits: {added / step:.2%} of a step of {step * 1e3:.2f} ms, {most * 1e3:.2f} ms in one of them"
+            )
+    dist.destroy_process_group()
 
 
 def _least(act: Callable[[], object]) -> float:

@@ -23,7 +23,7 @@ from .part_runs import Checked
 from .signature import is_plain
 
 SHARE = 0.01
-"""The share of a step that the sums may cost."""
+"""The share of a step that the watch may cost."""
 LAG = 3
 """The number of steps between an exchange and its reading; the copy for it begins a step after the exchange."""
 TURN_BYTES = 64 << 20
@@ -61,7 +61,7 @@ class SumExchange(NamedTuple):
     names: list[str]
     own: torch.Tensor
     numbers: torch.Tensor
-    """The greatest sum of all ranks for each tensor, that of the inverted bits, and the cost of the sums."""
+    """The greatest sum of all ranks for each tensor, that of the inverted bits, the cost, and the time of a step."""
     work: Any
     copied: Any = None
     """The event behind the copy of `numbers` into memory of the host; None: there is none."""
@@ -88,6 +88,8 @@ class BitWatch:
         self._under_way: SumExchange | None = None
         self._equal_since: dict[str, int] = {}
         self._last_step, self._last_time = 0, time.perf_counter()
+        self._spent = 0.0
+        """The processor time of the watch since the last exchange began; a wait for another rank is none."""
 
     def listen(self) -> None:
         """Compare bits from now on, if they are watched."""
@@ -104,6 +106,7 @@ class BitWatch:
         """Compare some tensors of an optimizer that is about to step; all ranks must call this."""
         if not self._is_on:
             return
+        began = time.thread_time()
         step = self._run.parallelism.num_steps
         if self._under_way is not None and step > self._under_way.step:
             self._under_way = self._under_way.fetched()
@@ -111,6 +114,7 @@ class BitWatch:
             self._read(self._under_way)
         if self._under_way is None and step >= self._next:
             self._send(step, self._turn(self._of([optimizer])))
+        self._spent += time.thread_time() - began
 
     def compare_all(self) -> None:
         """Compare all tensors before a checkpoint is written; all ranks must call this."""
@@ -127,11 +131,11 @@ class BitWatch:
         """Begin to exchange the sums of the tensors whose turn it is, and what they cost."""
         if not turn:
             return
-        began = time.perf_counter()
-        passed = (began - self._last_time) / max(1, step - self._last_step)
-        self._last_step, self._last_time = step, began
+        now, began = time.perf_counter(), time.thread_time()
+        passed = (now - self._last_time) / max(1, step - self._last_step)
+        self._last_step, self._last_time = step, now
         sums = _sums(turn, self._run.world.device)
-        cost = time.perf_counter() - began
+        cost, self._spent = max(self._spent, time.thread_time() - began), 0.0
         if devices.is_accelerator(self._run.world.device):
             cost += sum(one.tensor.nbytes for one in turn) / DEVICE_BYTES_PER_SECOND
         self._under_way = _begun(step, turn, sums, [int(1e9 * cost), -int(1e9 * passed)])
