@@ -434,6 +434,23 @@ def test_measures_of_a_run_that_was_killed(tmp_path: Path) -> None:
     assert training.first_loss == 3.0
 
 
+def test_loss_of_a_run_that_ends_without_a_number(tmp_path: Path) -> None:
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=1)
+    run.event("started", 1.0, rank=0)
+    measures = {"step_seconds": 9.0, "data_seconds": 2.0, "losses_not_finite": 3}
+    row = {"time": BEGAN + 3, "attempt": 0, "ranks": 1, "steps": 2, "loss": 4.0, "measures": {"loss": 4.0}}
+    (run.folder / "samples.jsonl").write_text(json.dumps({"format": 1}) + "\n" + json.dumps(row) + "\n")
+    run.event("exit", rank=0, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    run.event("fact", fact="value not finite", line="step 8: the loss of rank 0 is nan")
+    assert "loss      4 → not finite (not finite in 3 steps)" in report(tmp_path, "run").stdout
+    (told,) = json.loads(report(tmp_path, "--json", "run").stdout)["runs"]
+    assert {"kind": "bad step", "sentence": "step 8: the loss of rank 0 is nan"} in told["findings"]
+    assert (told["training"]["last_loss"], told["training"]["losses_not_finite"]) == (None, 3)
+
+
 def test_rank_that_ends_before_its_agent_tells_of_its_start(tmp_path: Path) -> None:
     run = Generated(tmp_path / "run")
     run.event("supervisor")

@@ -73,7 +73,9 @@ def main(arguments: list[str]) -> int:
     if "html" in scanned.values:
         _write(scanned.values["html"][-1], page.page(told))
     elif "paragraph" in scanned.values:
-        print("\n\n".join(map(_paragraph, told)))
+        from echelon.monitor import report
+
+        print("\n\n".join(report.paragraph_of_run(run.recorded, run.account) for run in told))
     elif "json" in scanned.values:
         print(
             json.dumps(
@@ -106,15 +108,14 @@ def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
 
 
 def _as_json(run: RunStory, comparisons: Comparisons) -> dict[str, Any]:
-    about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
-    compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
-    return {**about, **compared, "advice": run.advice, "paragraph": _paragraph(run)}
-
-
-def _paragraph(run: RunStory) -> str:
     from echelon.monitor import report
 
-    return report.paragraph_of_run(run.recorded, run.account)
+    about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
+    compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
+    found = report.findings(run.recorded, run.account, run.advice)
+    findings = [{"kind": kind, "sentence": sentence} for kind, sentences in found for sentence in sentences]
+    paragraph = report.paragraph_of_run(run.recorded, run.account)
+    return {**about, **compared, "findings": findings, "advice": run.advice, "paragraph": paragraph}
 
 
 def _write(path: str, text: str) -> None:

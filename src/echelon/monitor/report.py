@@ -194,9 +194,11 @@ def _training(account: Account) -> list[str]:
     rates = [(training.samples_per_second, "samples"), (training.tokens_per_second, "tokens")]
     told = [f"{rate(number)} {what} a second" for number, what in rates if number is not None]
     lines += [_line("speed", " · ".join(told))] if told else []
-    if training.last_loss is not None:
+    if training.last_loss is not None or training.losses_not_finite:
         first = f"{training.first_loss:.4g} → " if training.first_loss is not None else ""
-        lines.append(_line("loss", f"{first}{training.last_loss:.4g}"))
+        last = f"{training.last_loss:.4g}" if training.last_loss is not None else "not finite"
+        steps = f" (not finite in {counted(training.losses_not_finite, 'step')})" if training.losses_not_finite else ""
+        lines.append(_line("loss", first + last + steps))
     lines += [_line("memory", _memory(training))] if training.peak_resident_bytes else []
     return lines
 

@@ -31,6 +31,9 @@ class MeasuredTraining:
     tokens_per_second: float | None
     first_loss: float | None
     last_loss: float | None
+    """Of the newest step; None: it is not known, or not finite."""
+    losses_not_finite: int | None
+    """The steps whose loss was not finite, on the rank with the most."""
     loader_workers: int | None
     """The workers of the newest DataLoader; 0: the rank itself loads."""
     compile_seconds: float | None
@@ -72,6 +75,7 @@ def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> MeasuredTraining 
         tokens_per_second=_rate(told, "tokens"),
         first_loss=losses[0] if losses else None,
         last_loss=_mean(ranks["loss"] for ranks in last if "loss" in ranks),
+        losses_not_finite=_whole([last], "losses_not_finite"),
         loader_workers=_whole(told, "loader_workers"),
         compile_seconds=_most(told, "compile_seconds"),
         graphs=_whole(told, "graphs"),

@@ -85,6 +85,17 @@ def test_lines_of_others_change_nothing(tmp_path: Path) -> None:
     assert run.look().steps in (before, 700)
 
 
+def test_newest_loss_is_not_finite(tmp_path: Path) -> None:
+    """A rank tells no such loss, only how often it had one: the last finite loss is shown no longer."""
+    path = fleet.write(tmp_path / "run", num_nodes=1, ranks_per_node=2)
+    line = {"time": 1800000099, "attempt": 0, "steps": 700, "ranks": 2, "loss": 0.5}
+    with (path / "samples.jsonl").open("a") as samples:
+        samples.write(json.dumps({**line, "measures": {"losses_not_finite": [0, 3], "loss": [0.5, None]}}) + "\n")
+    state = live(path).look()
+    assert [str(rank.loss) for rank in state.ranks] == ["0.5", "nan"]
+    assert str(state.loss) == "nan"
+
+
 def test_old_samples_of_many_ranks_are_read_without_their_measures(tmp_path: Path) -> None:
     """The state is the same, and only the newest lines have the measures."""
     path = fleet.write(tmp_path / "run", num_nodes=64, ranks_per_node=48, samples=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import deque
@@ -175,7 +176,9 @@ class Live:
     def _take_measures(self, moment: float, steps: list[int], ranks: list[Measures]) -> None:
         for number, measures in enumerate(ranks):
             rank = self._ranks[number]
-            rank.loss = measures.get("loss", rank.loss)
+            rank.loss = measures.get("loss", math.nan if measures.get("losses_not_finite") else rank.loss)
+            if rank.loss is not None and math.isnan(rank.loss):
+                self.state.loss = math.nan
             peak = measures.get("peak_reserved_bytes", measures.get("peak_resident_bytes"))
             rank.peak_bytes = int(peak) if peak is not None else rank.peak_bytes
         base = self._base

@@ -75,6 +75,7 @@ class Measures:
             own = now - self._last[0] - (waited - self._last[1])
             self.add("own_squares", own * own)
         self._last = now, waited
+        self._sums.pop("loss", None)  # that of this step may be no number
         self._sums.update(self.bad_steps.losses)
         if now - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = now
