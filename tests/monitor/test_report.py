@@ -113,6 +113,7 @@ def test_report_of_a_generated_run(
     assert found.billed == pytest.approx(40.0 * total / 3600, rel=1e-3)
     assert found.steps is not None
     assert (found.steps.number, found.steps.num_again) == (2 * number, number)
+    assert found.goodput == pytest.approx((number - 1) * each / total, rel=1e-2)
     assert found.steps.per_second == pytest.approx(1 / each, rel=1e-2)
     assert found.steps.median_seconds == pytest.approx(each, rel=0.07)
     assert [(one.cause, one.rank) for one in found.attempts] == [("killed by a signal", 1), ("", -1)]

@@ -110,11 +110,18 @@ def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
 def _as_json(run: RunStory, comparisons: Comparisons) -> dict[str, Any]:
     from echelon.monitor import report
 
-    about = {"name": run.name, "path": run.recorded.path, "state": run.state, **asdict(run.account)}
+    about = {
+        "name": run.name,
+        "path": run.recorded.path,
+        "state": run.state,
+        **asdict(run.account),
+        "goodput": run.account.goodput,
+    }
     compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
     found = report.findings(run.recorded, run.account, run.advice)
     findings = [{"kind": kind, "sentence": sentence} for kind, sentences in found for sentence in sentences]
     paragraph = report.paragraph_of_run(run.recorded, run.account)
+    about["goodput"] = run.account.goodput
     return {**about, **compared, "findings": findings, "advice": run.advice, "paragraph": paragraph}
 
 

@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.monitor import attempts as attempts_of
 from echelon.monitor import attempts as monitor_attempts
 from echelon.monitor import growth, lines, stragglers, training
-from echelon.monitor.attempts import Attempt, Phase
+from echelon.monitor.attempts import STEPS, Attempt, Phase
 from echelon.monitor.growth import Growth
 from echelon.monitor.lines import LineShare, RankLines
 from echelon.monitor.recorded import Recorded
@@ -92,6 +91,11 @@ class Account:
         """Return the part of the run's time in a phase."""
         return self.seconds_of(name) / self.seconds if self.seconds else 0.0
 
+    @property
+    def goodput(self) -> float:
+        """The part of the run's time in steps that count: those computed again after a failure count once."""
+        return self.share(STEPS) * (1 - self.steps.num_again / self.steps.number) if self.steps is not None else 0.0
+
 
 def of_run(recorded: Recorded, now: float | None = None) -> Account:
     """Account for a run; `now` is the present time for a run that goes on, and None for one that is over.
@@ -111,7 +115,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     moments = [float(line["time"]) for line in (*recorded.events, *recorded.samples)]
     began = moments[0] if recorded.events else now or 0.0
     ended = now if now is not None else max(moments, default=began)
-    attempts = attempts_of.read(recorded)
+    attempts = monitor_attempts.read(recorded)
     num_devices = _num_devices(recorded)
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
@@ -206,7 +210,10 @@ def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:
     number = attempts[-1].number if attempts else -1
     samples = [sample for sample in recorded.samples if sample.get("attempt") == number and "measures" in sample]
     return stragglers.alternating(
-        (min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"], attempts_of.of_ranks(sample))
+        (
+            min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"],
+            monitor_attempts.of_ranks(sample),
+        )
         for sample in samples
     )
 

@@ -172,7 +172,8 @@ def _steps(account: Account) -> list[str]:
         return ["no optimizer of PyTorch made a step"] if account.attempts else []
     attempts = f" in {len(account.attempts)} attempts" if len(account.attempts) > 1 else ""
     again = f", {steps.num_again} of them again" if steps.num_again else ""
-    lines = [f"{steps.number}{attempts}{again}" + (f" · {rate(steps.per_second)} a second" if steps.per_second else "")]
+    speed = f" · {rate(steps.per_second)} a second" if steps.per_second else ""
+    lines = [f"{steps.number}{attempts}{again}{speed} · goodput {account.goodput:.1%}"]
     if steps.median_seconds:
         lines.append(
             f"half take at most {step_time(steps.median_seconds)}, 90 % {step_time(steps.seconds_90)}, "
