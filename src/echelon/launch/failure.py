@@ -278,7 +278,7 @@ def verdict(reason: Failure | None, facts: Facts) -> Failure | None:
         )
         return replace(reason, detail=f"{reason.detail}; {detail}" if reason.detail else detail)
     down = {node: text for node, text in facts.nodes_down.items() if reason.node in ("", node)}
-    if down and reason.cause in (LOST_AGENT, KILLED):  # ranks of such a node may end together with the agent
+    if down and reason.cause in (LOST_AGENT, LOST_WARM, KILLED):  # all processes of such a node end, in any order
         texts = ", ".join(text for _, text in sorted(down.items()))
         return replace(reason, cause=LOST_NODE, detail=texts, rank=-1, tail="")
     if facts.of_scheduler is not None and may_be_of_scheduler(reason):
