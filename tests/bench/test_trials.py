@@ -169,13 +169,16 @@ def profile(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_more_workers_are_tried(tmp_path: Path) -> None:
-    """The workers of an unchanged script are raised, each run has a copy of the folder, and the times are measured."""
+    """The workers of an unchanged script are raised, each run has a copy of the folder, and the times are measured.
+
+    Whether the workers help depends on what else this machine does: a gain is told only if the times show it.
+    """
     done = profile(tmp_path, "--try", "--json", "-n", "1", "train.py", "52")
     assert done.returncode == 0, done.stderr
     [told] = json.loads(done.stdout)["tried"]
     assert (told["candidate"], told["failure"]) == ("num_workers=2", "")
-    assert told["step_seconds"] < min(told["step_seconds_without"])
-    assert min(told["step_seconds_without"]) >= 0.02
+    assert min(told["step_seconds_without"]) >= 0.02  # two samples, one after the other
+    assert not told["helps"] or told["step_seconds"] < min(told["step_seconds_without"])
     assert "50 steps with num_workers=2 …" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "run", "train.py"]
 
