@@ -4,6 +4,8 @@
     python tools/mutations.py probe COPY                have the suite of a copy note which test reaches which mutation
     python tools/mutations.py judge COPY [--tier TIER]  run these tests with each mutation
 
+--only src/echelon/orders --count 10 takes fewer mutations, of some files alone, with each of the three.
+
 COPY is a clone of this repository with an environment in COPY/.venv. After `probe`, a run of COPY's suite writes
 COPY/reached.txt, and `git checkout src` in COPY takes the probes out again. `judge` runs the tests of a tier that reach
 a mutation, those of the quickest files first and at most --seconds, and appends a line to COPY/judged-TIER.txt.
@@ -56,11 +58,12 @@ class Mutation(NamedTuple):
         return f"{self.path}:{self.line}: {self.old} -> {self.new}"
 
 
-def choose(root: Path, count: int = NUM_MUTATIONS, seed: int = SEED) -> list[Mutation]:
+def choose(root: Path, count: int, only: Sequence[str], seed: int = SEED) -> list[Mutation]:
     """Return mutations of all rooms: one of each, the others by the number of places that a room has."""
     found: dict[str, list[Mutation]] = defaultdict(list)
     for path in sorted((root / "src").rglob("*.py")):
-        for mutation in _of_file(path.read_text(), str(path.relative_to(root))):
+        name = str(path.relative_to(root))
+        for mutation in _of_file(path.read_text(), name) if name.startswith(tuple(only)) else ():
             found[mutation.room].append(mutation)
     draw = random.Random(seed)
     chosen = [draw.choice(found[room]) for room in sorted(found)][:count]
@@ -112,10 +115,10 @@ def mutate(root: Path, mutation: Mutation) -> None:
     path.write_text("".join(lines))
 
 
-def probe(root: Path) -> None:
+def probe(root: Path, mutations: Sequence[Mutation]) -> None:
     """Write a probe before the statement of each mutation."""
     reached = str((root / "reached.txt").resolve())
-    for index, mutation in reversed(list(enumerate(choose(root)))):  # from the last line of a file to its first
+    for index, mutation in reversed(list(enumerate(mutations))):  # from the last line of a file to its first
         path = root / mutation.path
         lines = path.read_text().splitlines(keepends=True)
         line = lines[mutation.line - 1]
@@ -124,10 +127,10 @@ def probe(root: Path) -> None:
         path.write_text("".join(lines))
 
 
-def judge(root: Path, tier: str, seconds: float) -> None:
+def judge(root: Path, mutations: Sequence[Mutation], tier: str, seconds: float) -> None:
     """Say of each mutation whether the tests of a tier find it."""
     num_found = 0
-    for index, mutation in enumerate(choose(root)):
+    for index, mutation in enumerate(mutations):
         tests = _tests(root, index)
         mutate(root, mutation)
         try:
@@ -143,7 +146,7 @@ def judge(root: Path, tier: str, seconds: float) -> None:
         print(line, flush=True)
         with (root / f"judged-{tier}.txt").open("a") as file:
             file.write(line + "\n")
-    print(f"{num_found} of {NUM_MUTATIONS} found")
+    print(f"{num_found} of {len(mutations)} found")
 
 
 def _tests(root: Path, index: int) -> list[str]:
@@ -183,13 +186,16 @@ def main() -> None:
     parser.add_argument("copy", type=Path, nargs="?", default=Path())
     parser.add_argument("--tier", default="test")
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--count", type=int, default=NUM_MUTATIONS)
+    parser.add_argument("--only", action="append", metavar="PATH", help="a file or folder, as often as wanted")
     options = parser.parse_args()
+    mutations = choose(options.copy, options.count, options.only or ["src"])
     if options.task == "list":
-        print(*choose(options.copy), sep="\n")
+        print(*mutations, sep="\n")
     elif options.task == "probe":
-        probe(options.copy)
+        probe(options.copy, mutations)
     else:
-        judge(options.copy, options.tier, options.seconds)
+        judge(options.copy, mutations, options.tier, options.seconds)
 
 
 if __name__ == "__main__":
