@@ -269,6 +269,12 @@ class _Prover:
 
 def _refuse_less(about: Mapping[str, Any], start: _Start) -> None:
     """Raise RunError where a run had fewer ranks, or less sharding, than was asked for."""
+    if not about["is_joined"] and start.scale != OFF:
+        raise RunError(
+            "the ranks share nothing: the script calls no backward(), and takes no batch from a DataLoader with "
+            f"gradients on; each of the {start.num_ranks} ranks trained the whole model by itself",
+            hint="compute gradients with loss.backward(); or train on one rank: echelon run -n 1 …",
+        )
     if not about["is_joined"]:
         raise RunError(
             f"echelon started {start.num_ranks} ranks, but the script never initialized torch.distributed: "

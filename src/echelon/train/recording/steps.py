@@ -1,5 +1,7 @@
 """Let a record follow the steps of a training, beside it."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -46,9 +48,18 @@ def listen_to(record: Record, parallelism: Callable[[], Parallelism]) -> None:
         if loss.numel() == 1:
             record.set_loss(float(plain(loss).detach()))
 
+    met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+        if optimizer not in met:
+            gc.collect()  # else chance frees an optimizer that the script has replaced, on one device or on several
+            met.add(optimizer)
+        every = [parameter for known in parallelism().known_optimizers() for parameter in trained_by(known)]
+        return list({id(parameter): parameter for parameter in every}.values())
+
     events.batch.listen("record", note_batch)
     events.loss.listen("record", note_loss)
-    listen(record, lambda _: parallelism().parameters(), lambda: parallelism().shown())
+    listen(record, parameters, lambda: parallelism().shown())
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

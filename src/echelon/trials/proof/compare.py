@@ -24,7 +24,7 @@ from echelon.trials.proof.evidence import (
     relative,
     times,
 )
-from echelon.trials.proof.tensors import NEAR, NEGLIGIBLE, Tensor, Tensors, apart, distance, multiple
+from echelon.trials.proof.tensors import NEAR, NEGLIGIBLE, Tensor, Tensors, apart, distance, doubles, multiple
 
 WRONG = "WRONG"
 UNKNOWN = "cannot be compared"
@@ -33,6 +33,7 @@ FLOOR = 2e-6  # relative: some ulps of float32, where another order happened to 
 HALF = 1e-4  # a dtype whose last bit is more than this is of half precision
 TELLING = 0.1  # a bound that is wider than this lets anything pass
 QUANTITIES = ("learning_rate", "loss", "gradient_norm")
+_BEFORE_OPTIMIZER = (INITIAL, GRADIENT, BUFFER, "loss", "gradient norm")
 
 
 def main(argv: list[str]) -> int:
@@ -102,11 +103,13 @@ def verdict(case: Recordings) -> dict[str, Any]:
 
 
 def _may_be_rounding(difference: FirstDifference | None, case: Recordings) -> bool:
-    """Say whether an optimizer may have made this difference of rounding: numbers that agree in the first step.
+    """Say whether an optimizer may have made this difference of rounding: losses and gradients agree in the first step.
 
     Half precision rounds, and skips steps, in ways that a run in float64 does not have.
     """
-    if difference is None or difference.step == 1 or _epsilon(case) >= HALF:
+    if difference is None or _epsilon(case) >= HALF:
+        return False
+    if difference.step == 1 and (difference.factor or difference.tensor.startswith(_BEFORE_OPTIMIZER)):
         return False
     is_number = bool(difference.tensor) and not difference.tensor.startswith("learning rate")
     return is_number and NOT_THERE not in difference.why and HAS_SHAPE not in difference.why
@@ -195,7 +198,7 @@ def _of_norms(
         for rank, norm in [(-1, several["norms"].get(name)), *several["of_ranks"].get(name, [])]:
             if norm is None:
                 continue  # the comparison of tensors reports it
-            is_negligible = abs(norm - (wanted or 0.0)) <= _negligible(oracle, common)
+            is_negligible = abs(norm - (wanted or 0.0)) <= _negligible(oracle["gradient_norm"], common)
             if not is_negligible and not relative(wanted, norm) <= floor + SLACK * strays[name]:
                 factor = norm / wanted if norm and wanted else 0.0
                 where = f" on rank {rank}" if rank > 0 else ""
@@ -217,7 +220,7 @@ def _tensors(case: Recordings) -> Iterator[Row]:
             continue
         distances = {label: apart(tensor, reordered.get(label)) for label, tensor in oracle.items()}
         common = statistics.median(min(distance, 1.0) for distance in distances.values()) if distances else 0.0
-        negligible = _negligible(case.oracle.rows[step - 1], common) if kind == "gradients" else 0.0
+        scales = _scales(oracle) if kind in ("gradients", "states") else {}
         for label, wanted in oracle.items():
             strays[label] = max(strays.get(label, 0.0), distances[label], common)
             bound = floor + SLACK * strays[label]
@@ -227,6 +230,7 @@ def _tensors(case: Recordings) -> Iterator[Row]:
                 if not tensors:
                     continue
             row = {"step": step, "kind": kind, "tensor": label, "tells": bound <= TELLING}
+            negligible = _negligible(scales.get(_what(label), 0.0), common)
             yield {**row, **_worst(wanted, tensors, negligible, bound)}
         yield from _surplus(step, kind, oracle, several)
 
@@ -266,9 +270,21 @@ def _worst(wanted: Tensor, tensors: list[tuple[int, Tensor]], negligible: float,
     return {**worst, "bound": bound}
 
 
-def _negligible(row: Row, common: float) -> float:
-    """Return by how much any gradient may be off: a small gradient is the remainder of larger parts."""
-    return float((NEGLIGIBLE + SLACK * common) * row["gradient_norm"])
+def _scales(tensors: Tensors) -> dict[str, float]:
+    """Return the norm of all gradients together, or of all states with one name."""
+    squares: dict[str, float] = {}
+    for label, tensor in tensors.items():
+        squares[_what(label)] = squares.get(_what(label), 0.0) + float(doubles(tensor).pow(2).sum())
+    return {what: square**0.5 for what, square in squares.items()}
+
+
+def _what(label: str) -> str:
+    return label.partition(" of ")[0]
+
+
+def _negligible(scale: float, common: float) -> float:
+    """Return by how much any gradient or state may be off: a small gradient is the remainder of larger parts."""
+    return float((NEGLIGIBLE + SLACK * common) * scale)
 
 
 def _compared(wanted: Tensor, tensor: Tensor, negligible: float) -> Row:

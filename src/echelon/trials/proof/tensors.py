@@ -8,7 +8,7 @@ import torch
 
 from echelon.train.check.closeness import NEAR, NEGLIGIBLE, apart, distance, doubles, is_near, multiple
 
-__all__ = ["NEAR", "NEGLIGIBLE", "apart", "distance", "is_near", "multiple"]
+__all__ = ["NEAR", "NEGLIGIBLE", "apart", "distance", "doubles", "is_near", "multiple"]
 
 Tensor = torch.Tensor
 Tensors = dict[str, Tensor]
