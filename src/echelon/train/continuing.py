@@ -151,6 +151,7 @@ class Continuing:
             if self._resumed is not None and self._tape.is_over and self._resumed.is_place(kind, self._num_steps):
                 self._go_on()
         elif self._tape.is_recording and not self._run.parallelism.is_local:  # a mean taken early has other bits
+            self._run.join()  # ranks that share nothing have not met
             if self._first_counts is None:
                 self._first_counts = counts()
             with self._tape.paused():
