@@ -18,8 +18,8 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 RANKS = (1, 2, 3, 4)
 USUAL = (
     "accumulate", "adversarial", "checkpoint_resume", "clamped_gradients", "cnn_batchnorm", "compiled", "csv_writer",
-    "distribution_outputs", "dropout_transformer", "energy_model", "gan", "graphs", "iterable", "lbfgs",
-    "old_classifier", "packed_stream", "padded_tagger", "sampler_weighted", "seq2seq", "sparse_embedding",
+    "distribution_outputs", "dropout_transformer", "energy_model", "gan", "graphs", "implicit_layer", "iterable",
+    "lbfgs", "old_classifier", "packed_stream", "padded_tagger", "sampler_weighted", "seq2seq", "sparse_embedding",
     "tasks_inside", "vae", "weights_of_a_set", "zipped_uneven",
 )  # fmt: skip
 """With the scripts that are refused these reached all functions of echelon that 102 scripts reached (2026-11-29)."""

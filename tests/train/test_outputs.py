@@ -33,12 +33,12 @@ for (x,) in DataLoader(TensorDataset(torch.cat([torch.randn(48, 2), places], 1))
 ALL_ROWS = {"RETURN": "return self.head(h)", "HOOK": "", "LOSS": "out.pow(2).mean()"}
 
 
-def run(folder: Path, ranks: int, **parts: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, ranks: int, *options: str, **parts: str) -> "subprocess.CompletedProcess[str]":
     text = SCRIPT
     for name, part in {**ALL_ROWS, **parts}.items():
         text = text.replace(name, part)
     (folder / "train.py").write_text(text)
-    words = ["-m", "echelon", "run", "-n", str(ranks), "train.py"] if ranks > 1 else ["train.py"]
+    words = ["-m", "echelon", "run", "-n", str(ranks), *options, "train.py"] if ranks > 1 else ["train.py"]
     return warm.run(words, cwd=folder)
 
 
@@ -71,12 +71,22 @@ def test_rows_that_a_rank_selects(tmp_path: Path) -> None:
     assert losses == pytest.approx(of_one, rel=1e-5)
 
 
-def test_forward_hook_is_noted(tmp_path: Path) -> None:
-    """A hook of the script gets the samples of its rank: the run says which hook, once."""
-    done = run(tmp_path, 2, HOOK="model.body.register_forward_hook(lambda module, given, out: None)")
+@pytest.mark.parametrize("which", ["forward", "full_backward"])
+def test_hook_is_noted(tmp_path: Path, which: str) -> None:
+    """A hook of the script gets the samples of its rank, or their gradients: the run says which hook, once."""
+    done = run(tmp_path, 2, HOOK=f"model.body.register_{which}_hook(lambda module, given, out: None)")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("note: a forward hook of Linear, at train.py:14 gets the samples of its rank") == 1
-    assert "a forward hook" not in run(tmp_path, 2).stderr
+    assert done.stderr.count("note: a hook of Linear, at train.py:14 gets the samples of its rank") == 1
+    assert "a hook of" not in run(tmp_path, 2).stderr
+
+
+def test_batch_norm_is_noted_without_the_check(tmp_path: Path) -> None:
+    """Losses are not those of one device: a line says so where no comparison does, unless --sync-bn is given."""
+    parts = {"nn.Linear(3, 6)": "nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6))"}
+    for options, count in (([], 1), (["--sync-bn"], 0)):
+        done = run(tmp_path, 2, "--no-check", *options, **parts)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("note: BatchNorm takes each rank's own statistics") == count
 
 
 def test_tensor_of_the_whole_batch_beside_a_single_sample(tmp_path: Path) -> None:

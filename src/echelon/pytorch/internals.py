@@ -316,14 +316,13 @@ def unsaved_buffers(module: nn.Module) -> Any:
     return module._non_persistent_buffers_set
 
 
-FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-HOOKS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The attributes of a module with its hooks."""
 
 
-def forward_hooks(module: nn.Module) -> tuple[dict[int, Any], dict[int, Any]]:
-    """Return a module's hooks after forward(), and those before it; the dicts are the module's."""
-    return module._forward_hooks, module._forward_pre_hooks
+def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
+    """Return a module's hooks around forward() and backward; the dicts are the module's."""
+    return [module.__dict__.get(name, {}) for name in HOOKS]
 
 
 def uncompiled(module: Any) -> Any:

@@ -1,13 +1,22 @@
 """BatchNorm with the statistics of the whole batch, on devices and on CPUs (PyTorch's SyncBatchNorm needs a GPU)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..pytorch import internals
 from . import patches
 from .global_tensors.model_calls import Owner
+
+OWN_STATISTICS = "BatchNorm takes each rank's own statistics, so losses are not those of one device; see --sync-bn"
+
+
+def is_there(parts: Iterable[nn.Module]) -> bool:
+    """Say whether one of these modules is a BatchNorm that takes the statistics of its samples."""
+    return any(isinstance(part, internals.BatchNormLayer) and part.training for part in parts)
 
 
 class _Sum(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from ..pytorch import internals
 from .global_tensors import lists, pieces
 from .global_tensors.model_calls import Unshared
-from .global_tensors.numbered import Numbered, Numbering, shift
+from .global_tensors.numbered import OF_SAMPLES, Numbered, Numbering, shift
 from .global_tensors.pieces import Pieces
 from .global_tensors.tensors import Sharded, map_tensors, own_part, tensors_of
 from .gradient_hooks import leaves_of
@@ -118,7 +118,8 @@ def _viewing(
         place = places[id(tensor)]
         if place not in numbers:
             return Sharded(tensor, world, counts[place])
-        return Numbered(tensor, world, counts[place], shift(numbers[place], rows, counts, world.rank))
+        num_samples = rows if numbers[place] == OF_SAMPLES else ()
+        return Numbered(tensor, world, counts[place], shift(numbers[place], rows, counts, world.rank), num_samples)
 
     return view
 

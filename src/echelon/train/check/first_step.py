@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...pytorch import internals
-from .. import events, modules
+from .. import batch_norm, events, modules
 from ..base_parallelism import Parallelism
 from ..scaling_error import ScalingError
 from ..wire import device as devices
@@ -184,10 +183,7 @@ class FirstStep:
         self._oracle.report({**report, "marks": modules.marks(parameters)})
 
     def _why_of_batch_norm(self) -> str:
-        norms = (internals.BatchNormLayer,)
-        if not self.syncs_batch_norm and any(isinstance(one, norms) and one.training for one in modules.living()):
-            return "BatchNorm takes each rank's own statistics"
-        return ""
+        return "" if self.syncs_batch_norm or not batch_norm.is_there(modules.living()) else batch_norm.OWN_STATISTICS
 
     def _keep(self, message: Any) -> None:
         if message is not None:

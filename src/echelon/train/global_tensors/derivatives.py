@@ -36,6 +36,9 @@ def install(run: Owner) -> None:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         outputs, inputs = _listed(outputs), _listed(inputs)
+        is_of_rank = not any(isinstance(one, GlobalTensor) for one in (*outputs, *inputs))
+        if is_of_rank and internals.is_going_backward():  # in a hook or a function of a model, with its rank's rows
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
 
         def local_grad(local_outputs: Any, local_inputs: Any, weights: Any) -> Any:
             return original(local_outputs, local_inputs, weights, *args, **kwargs)

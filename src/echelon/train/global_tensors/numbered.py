@@ -30,11 +30,16 @@ class Numbered(Sharded):
 
     shift: int | None
     """What the numbers of this rank have in addition in the whole batch; None if the parts cannot be put together."""
+    num_samples: tuple[int, ...]
+    """The number of samples on each rank, which a model may return a row for; empty if the numbers count other rows."""
 
     @staticmethod
-    def __new__(cls: object, local: torch.Tensor, world: World, rows: Sequence[int], shift: int | None) -> "Numbered":
+    def __new__(
+        cls: object, local: torch.Tensor, world: World, rows: Sequence[int], shift: int | None,
+        num_samples: tuple[int, ...] = (),
+    ) -> "Numbered":  # fmt: skip
         self: Numbered = Sharded.__new__(cls, local, world, rows)  # type: ignore[assignment]
-        self.shift = shift
+        self.shift, self.num_samples = shift, num_samples
         return self
 
     @property
@@ -53,6 +58,15 @@ class Numbered(Sharded):
         return self.shown.whole()
 
 
+def samples_among(leads: list[Sharded]) -> list[Sharded]:
+    """Return the samples that numbers among a model's arguments count, as rows like those of `leads`."""
+    counts = {one.num_samples: one for one in leads if isinstance(one, Numbered) and one.num_samples}
+    return [
+        Sharded(one.local.new_empty(max(num_samples[one.world.rank], 1)), one.world, num_samples)
+        for num_samples, one in counts.items()
+    ]
+
+
 def shift(counted: int, rows: tuple[int, ...], counts: Sequence[tuple[int, ...]], rank: int) -> int | None:
     """Return how many samples, or rows of a tensor, come before those of a rank; None for what is not joined."""
     if counted == NOT_JOINED:
@@ -67,7 +81,8 @@ def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any | None:
         return pieces.of([convert(func, name, (part, *args[1:]), kwargs) for part in tensor.parts])
     if not isinstance(tensor, Numbered) or name not in _KEPT:
         return None
-    return Numbered(func(tensor.local, *args[1:], **kwargs), tensor.world, tensor.rows, tensor.shift)
+    numbers = func(tensor.local, *args[1:], **kwargs)
+    return Numbered(numbers, tensor.world, tensor.rows, tensor.shift, tensor.num_samples)
 
 
 def show(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

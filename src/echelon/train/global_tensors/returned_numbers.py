@@ -51,7 +51,7 @@ def of_two(call: ModelCall) -> tuple[Any, Any] | None:
     try:
         twin = copy.deepcopy(call.module)
         for submodule in twin.modules():
-            for hooks in internals.forward_hooks(submodule):
+            for hooks in internals.hooks_of(submodule):
                 hooks.clear()
         with torch.no_grad():
             first = call.compute(twin, 0, call.num_first)

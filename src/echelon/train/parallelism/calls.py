@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import batches, events
+from .. import batch_norm, batches, events
 from ..batches import is_batch
-from ..global_tensors import aliases, lists, outputs, pieces, returned_numbers
+from ..global_tensors import aliases, lists, numbered, outputs, pieces, returned_numbers
 from ..global_tensors.arguments import Doubt, Entries
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
@@ -41,7 +41,7 @@ class Calls(ModelCalls):
     def __init__(self, run: Training) -> None:
         super().__init__(run)
         self._run = run
-        self._has_told_hook = False
+        self._has_told_hook = self._has_told_norm = False
         self._scripts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
 
@@ -147,6 +147,7 @@ class Calls(ModelCalls):
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
+        self._note_norms(module)
         self._run.parallelism.apply()  # weights that are trained from now on
         events.call(original, module, arguments, every, leads)
         results = []
@@ -189,9 +190,17 @@ class Calls(ModelCalls):
         if place is not None:
             self._has_told_hook = True
             self._run.say(
-                f"note: a forward hook of {place} gets the samples of its rank, not the whole batch; "
+                f"note: a hook of {place} gets the samples of its rank, not the whole batch; "
                 "let forward() return what the script prints or keeps of it"
             )
+
+    def _note_norms(self, module: nn.Module) -> None:
+        """Say, once, what makes another training, where the comparison of the first step does not say it."""
+        options = self._run.options
+        is_said = self._has_told_norm or options.checks_first_step or options.syncs_batch_norm
+        if not is_said and self.num_shared <= NUM_LOOKED_AT and batch_norm.is_there(module.modules()):
+            self._has_told_norm = True
+            self._run.say(f"note: {batch_norm.OWN_STATISTICS}")
 
     def _rows_of_plain(self, args: object, kwargs: object) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
@@ -200,8 +209,8 @@ class Calls(ModelCalls):
         """
         run = self._run
         first = self._leading(args, kwargs)
-        if run.world.size == 1 or first is None or not self._is_for_training(first):
-            return None
+        if run.world.size == 1 or first is None or internals.is_going_backward() or not self._is_for_training(first):
+            return None  # in backward, what a model computes again has the rows of this rank
         run.begin_training()
         size = first.size(0)
         if run.world.size == 1 or (size < run.world.size and size not in run.batch_sizes()):
@@ -233,7 +242,8 @@ def _has_rows(tensor: GlobalTensor) -> bool:
 
 
 def _rows_among(value: object) -> list[Sharded]:
-    return [one for one in tensors_of(value) if isinstance(one, Sharded)]
+    rows = [one for one in tensors_of(value) if isinstance(one, Sharded)]
+    return rows + numbered.samples_among(rows)
 
 
 def has_parameters(module: nn.Module) -> bool:
@@ -247,7 +257,7 @@ _NOT_OF_A_SCRIPT = ("site-packages", "dist-packages", "/echelon/train/", "/_eche
 def first_place(model: nn.Module) -> str | None:
     """Return where a hook of the script stands, "Linear, at train.py:12"; None where there is none."""
     for module in model.modules():
-        for hook in (hook for hooks in internals.forward_hooks(module) for hook in hooks.values()):
+        for hook in (hook for hooks in internals.hooks_of(module) for hook in hooks.values()):
             code = _code_of(hook)
             if code is not None and not any(part in code.co_filename for part in _NOT_OF_A_SCRIPT):
                 name = code.co_filename.rpartition("/")[2]
