@@ -1,4 +1,7 @@
-"""The supervisor is killed: its keeper starts another one, or says so; a report is there, and nothing is left."""
+"""The supervisor is killed: its keeper starts another one, or says so; a report is there, and nothing is left.
+
+If the keeper is killed, the supervisor ends the run; a training that is saved saves once more.
+"""
 
 import json
 import os
@@ -33,6 +36,23 @@ import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open("ready-" + os.environ["RANK"], "w").close()
 time.sleep(120)
+"""
+
+TRAINS = """
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (rows,) in enumerate(DataLoader(TensorDataset(torch.randn(8000, 4)), batch_size=4)):
+    optimizer.zero_grad()
+    model(rows).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.02)
+    if step == 5:
+        open("trains", "w").close()
 """
 
 pytestmark = pytest.mark.timeout(300)
@@ -94,6 +114,20 @@ def test_another_follows(tmp_path: Path, number: signal.Signals) -> None:
     assert (report["exit_code"], report["attempts"], report["restarts"]) == (0, 2, 1)
     assert run.left_behind(seconds=ORPHAN_SECONDS) == []
     assert not (run.directory / "secret").exists()
+
+
+def test_killed_keeper(tmp_path: Path) -> None:
+    """A training with --checkpoint-every saves first, and can go on from there."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    run = Run(tmp_path, "-n", "2", "--checkpoint-every", "4000steps", "train.py")
+    run.until((tmp_path / "trains").exists, "the training is at work")
+    run.process.kill()
+    assert "saved after step" in run.finish()[2]  # the supervisor holds standard error until it ends
+    report = json.loads((run.directory / "report.json").read_text())
+    assert (report["exit_code"], report["cause"]) == (137, "interrupted")
+    assert report["detail"].startswith("SIGKILL; all ranks saved and ended, ")
+    assert len(list((run.directory / "checkpoints").glob("step-*"))) == 1
+    assert run.left_behind(seconds=ORPHAN_SECONDS) == []
 
 
 def test_not_more_often_than_allowed(tmp_path: Path) -> None:

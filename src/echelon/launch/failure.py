@@ -263,8 +263,9 @@ class Facts:
 def verdict(reason: Failure | None, facts: Facts) -> Failure | None:
     """Return what explains an end that these facts are about: the failure that explains the others, or one of them."""
     if facts.stop_signal:
-        name = _signal_name(facts.stop_signal)
-        return Failure(cause=INTERRUPTED, detail=name, exit_code=128 + facts.stop_signal)
+        saved = [reason.detail] if reason is not None and reason.cause == HANDED_OVER else []
+        detail = "; ".join([_signal_name(facts.stop_signal), *saved])
+        return Failure(cause=INTERRUPTED, detail=detail, exit_code=128 + facts.stop_signal)
     if reason is None:
         return None
     parted = _parted(reason, facts)

@@ -1,4 +1,4 @@
-"""Turn the signal before a time limit into an order to all ranks: save, and end."""
+"""Turn the signal before a time limit, or the end of the keeper, into an order to all ranks: save, and end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from echelon.launch.failure import NEVER, Failure
 from echelon.launch.run_directory import RunDirectory
 from echelon.node import order
 from echelon.node.channel import Message
+from echelon.orders import checkpoint
 from echelon.spec import Plan
 
 SCRIPT, ECHELON = "script", "echelon"
@@ -20,7 +21,7 @@ REPEAT_SECONDS = 2.0
 
 
 class SaveAndExit:
-    """The order of one run: given at most once, and only in a job that others follow.
+    """The order of one run: given at most once, in a job that others follow, or in a saved run that lost its keeper.
 
     The supervisor first asks all agents whether the script has a handler for the signal. If it has, the script is in
     charge, and gets the signal. Otherwise all agents write the order file.
@@ -46,14 +47,15 @@ class SaveAndExit:
     def take(self, number: int, *, has_ranks: bool) -> bool:
         """Say whether a signal is an order or repeats one; give the order when it comes first.
 
-        USR1 and USR2 wait for the start of ranks; without ranks, SIGTERM ends the run.
+        USR1 and USR2 wait for the start of ranks; without ranks, SIGTERM ends the run. SIGKILL is that of the keeper.
         """
-        if not order.is_warning(self._environ, number):
+        is_of_keeper = number == signal.SIGKILL and checkpoint.VARIABLE in self._environ
+        if not (is_of_keeper or order.is_warning(self._environ, number)):
             return False
-        if not has_ranks and number != signal.SIGTERM:
-            self._early = number
         if not has_ranks:
-            return number != signal.SIGTERM
+            waits = number in (signal.SIGUSR1, signal.SIGUSR2)
+            self._early = number if waits else self._early
+            return waits
         if self.is_given:
             return number != signal.SIGTERM or time.monotonic() - self._given_at < REPEAT_SECONDS
         self._number, self._given_at = number, time.monotonic()

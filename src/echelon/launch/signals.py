@@ -150,8 +150,13 @@ class StopRequests:
         self._num_terminations = 0
         self._ignored: set[int] = set()
 
-    def receive(self, number: int) -> None:
-        """Respond to a signal that this process got."""
+    def receive(self, number: int, *, is_order: bool = False) -> None:
+        """Respond to a signal that this process got; ranks that it orders to save and end have time for it."""
+        if is_order:
+            if number == signal.SIGKILL:
+                self.number = self.number or number
+                self.deadline = min(self.deadline, time.monotonic() + TERMINATE_SECONDS)
+            return
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             self._crew.tell_all("signal", number=number)
             return

@@ -271,7 +271,8 @@ def _say_end(
 
 def _explain(plan: Plan, outcome: Failure) -> list[str]:
     if outcome.cause == failure.INTERRUPTED:
-        return [f"{outcome.detail} stopped the run"]
+        name, *saved = outcome.detail.split("; ")
+        return ["; ".join([f"{name} stopped the run", *saved])]
     if outcome.cause in (failure.BY_SCHEDULER, failure.TIME_LIMIT):
         return [f"{outcome.cause}: {outcome.detail}"]
     if outcome.cause in (failure.LOST_NODE, failure.LOST_AGENT) and plan.min_nodes == plan.num_nodes > 1:

@@ -300,8 +300,7 @@ class Supervisor:
 
     def _receive_signal(self, number: int) -> None:
         self.directory.event("signal", number=number)
-        if not self.order.take(number, has_ranks=self.attempt.is_running):
-            self.requests.receive(number)
+        self.requests.receive(number, is_order=self.order.take(number, has_ranks=self.attempt.is_running))
 
     def _end_idle(self) -> bool:
         """End a run that has no ranks now; say whether it did."""
