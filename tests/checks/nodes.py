@@ -10,7 +10,7 @@ from tests.topology import trees
 
 from echelon.checks.examine import examine
 from echelon.checks.finding import Finding, Wanted
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 from echelon.machines import load
 from echelon.machines.machine import Machine
 from echelon.node.survey import take

@@ -15,7 +15,7 @@ from tests.runs import ECHELON
 from tests.tiers import some
 
 from echelon.bandwidth.sweep import libraries, traffic
-from echelon.checks import collectives, reference
+from echelon.checks import collectives
 from echelon.checks.finding import Finding
 from echelon.node.survey.nouns import Interface, NodeNetwork, Survey
 
@@ -202,7 +202,7 @@ SOCKET = "nid1:1:2 [0] NCCL INFO NET/Socket : Using [0]nmn0:10.120.116.65<0> [1]
 
 def test_a_good_sweep_is_let_pass() -> None:
     """The plugin's provider, RDMA and the reference's bandwidth: nothing to say."""
-    assert judged(sweep(), CXI, GDR, usual=reference.asked(85e9)) == []
+    assert judged(sweep(), CXI, GDR, usual=collectives.asked(85e9)) == []
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_wrong_sum_is_an_error() -> None:
 def test_less_than_the_reference() -> None:
     """The published case: 5.4 GB/s where 123 are usual."""
     row = {**sweep()["sweep"][0], "bus_bytes_per_second": 5.4e9}
-    findings = judged(sweep(sweep=[row]), CXI, GDR, usual=reference.asked(123e9))
+    findings = judged(sweep(sweep=[row]), CXI, GDR, usual=collectives.asked(123e9))
     assert findings[0].message == "bus bandwidth 5.40 GB/s, 4% of the reference, 123.00 GB/s"
 
 

@@ -10,7 +10,7 @@ from tests.checks import nodes
 from tests.checks.test_collectives import CXI, GDR, MIB, judged, sweep
 from tests.checks.test_take import check
 
-from echelon.checks import reference
+from echelon.checks import collectives
 from echelon.checks.finding import Wanted
 from echelon.machines.load import find
 from echelon.machines.page import page
@@ -46,20 +46,20 @@ def measured(
 )
 def test_the_row_that_is_like_the_sweep(result: dict[str, Any], gigabytes_per_second: float | None) -> None:
     """LUMI's published figures count for its whole nodes, the library and a size that is no smaller."""
-    found = reference.usual(result, wanted())
+    found = collectives.usual_of(result, wanted())
     assert (found.bytes_per_second / 1e9 if found else None) == gigabytes_per_second
 
 
 def test_unknown_machines_have_none() -> None:
     """Without a machine there is nothing to compare with."""
-    assert reference.usual(measured(2), Wanted(num_nodes=2)) is None
+    assert collectives.usual_of(measured(2), Wanted(num_nodes=2)) is None
 
 
 @pytest.mark.parametrize(("num_nodes", "fine", "slow"), [(1, 70, 60), (2, 43, 42), (4, 43, 5.4)])
 def test_less_than_half_is_said_with_both_values(num_nodes: int, fine: float, slow: float) -> None:
     """Half of what is published is let pass; less is a warning with both values and the source."""
     names = [f"nid{number}" for number in range(num_nodes)]
-    usual = reference.usual(measured(num_nodes), wanted())
+    usual = collectives.usual_of(measured(num_nodes), wanted())
     assert usual
     assert judged(measured(num_nodes, fine), CXI, GDR, names=names, usual=usual) == []
     (finding,) = judged(measured(num_nodes, slow), CXI, GDR, names=names, usual=usual)
@@ -74,15 +74,15 @@ def test_what_is_kept_is_compared_with(tmp_path: Path) -> None:
     """A kept row is laid over the machine: in place of one for as many nodes, beside those for others."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     for num_nodes, speed in ((2, 90), (4, 80), (8, 70), (4, 81)):
-        path = keep(find("lumi", environ), reference.kept(measured(num_nodes, speed), "mi250x", DAY), environ)
+        path = keep(find("lumi", environ), collectives.kept(measured(num_nodes, speed), "mi250x", DAY), environ)
     assert [path] == [str(each) for each in (tmp_path / "echelon/machines").iterdir()]
     machine = find("lumi", environ)
     rows = {row.num_nodes: row for row in machine.references}
     assert {count: row.bus_bytes_per_second // 10**9 for count, row in rows.items()} == {1: 125, 2: 90, 4: 81, 8: 70}
     assert machine.partitions == LUMI.partitions
     assert "4 nodes of mi250x, 8 ranks each: all-reduce of 128 MiB by nccl, bus bandwidth 81 GB/s" in page(machine)
-    usual = reference.usual(measured(4), replace(wanted(), references=machine.references))
-    assert usual and usual.bytes_per_second == 81e9 and usual.source == f"{reference.KEPT}, {DAY}"
+    usual = collectives.usual_of(measured(4), replace(wanted(), references=machine.references))
+    assert usual and usual.bytes_per_second == 81e9 and usual.source == f"{collectives.KEPT}, {DAY}"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from echelon.machines import files, load, schema
 from echelon.machines.files import MachineFile
 from echelon.machines.machine import Machine, NearestCores, NodeType, Partition, Quirk, Setting
 from echelon.machines.write import as_toml
-from echelon.topology.cpu_lists import cpu_list
+from echelon.topology.cpus import cpu_list
 
 GOOD = """\
 name = "mine"

@@ -11,7 +11,7 @@ from tests.topology import trees
 from echelon.cli import topology
 from echelon.hardware import files
 from echelon.topology import binding, discover
-from echelon.topology.cpu_lists import parse_cpu_list
+from echelon.topology.cpus import parse_cpu_list
 from echelon.topology.node import Node
 
 GARBAGE = (

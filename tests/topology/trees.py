@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from echelon.topology.cpu_lists import parse_cpu_list
+from echelon.topology.cpus import parse_cpu_list
 
 GIB = 1 << 30
 

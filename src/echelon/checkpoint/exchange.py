@@ -25,7 +25,6 @@ def rank(group: Any = None) -> int:
 
 
 def is_distributed() -> bool:
-    """Say whether ranks can talk to each other."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -79,7 +78,6 @@ def encode(plan: SavePlan) -> bytes:
 
 
 def decode(content: bytes) -> SavePlan:
-    """Return the plan of another rank."""
     items = []
     for name, dtype, size, offsets, sizes, is_shard in json.loads(content):
         data = TensorWriteData(

@@ -40,13 +40,12 @@ class HostCopies:
         position = 0
         for tensor in tensors:
             if tensor.numel():
-                position = self._append(_flat(tensor), position)
+                position = self._append(safetensors.plain(tensor).contiguous().reshape(-1).view(torch.uint8), position)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             torch.cuda.synchronize(device)
         self._num_bytes = position
 
     def parts(self) -> Iterator[memoryview]:
-        """Yield the copied bytes."""
         rest = self._num_bytes
         for block in self._blocks:
             if rest <= 0:
@@ -81,7 +80,3 @@ class HostCopies:
 
 def _block_bytes(num_bytes: int) -> int:
     return 1 << (num_bytes - 1).bit_length()
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return safetensors.plain(tensor).contiguous().reshape(-1).view(torch.uint8)

@@ -47,7 +47,6 @@ class Manifest(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of all files."""
         return sum(file.num_bytes for file in self.files.values())
 
 

@@ -79,7 +79,6 @@ class MappedFile:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all tensors."""
         return list(self._entries)
 
     def tensor(self, name: str) -> torch.Tensor:

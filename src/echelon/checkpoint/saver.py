@@ -100,7 +100,6 @@ class Saver:
 
     @property
     def is_writing(self) -> bool:
-        """Say whether this rank still writes the save before."""
         return self._thread is not None and self._thread.is_alive()
 
     def save(
@@ -188,7 +187,9 @@ class Saver:
                 if self._rank == hosts.index(hosts[self._rank]) == 0:
                     self._say_parts(save)
                 self._copies = host_memory.HostCopies()
-                written = _write_parts(self._folder.join(save.name), save.share)
+                with self._folder.join(save.name).file(save.share.file) as file:
+                    safetensors.write_stream(file, save.share.specs, save.share.tensors)
+                written = file.written
         except _LOCAL_ERRORS as error:
             mistake = text_of(error)
         save = save._replace(share=save.share._replace(tensors=[]))
@@ -300,12 +301,6 @@ def write_copies(draft: Draft, share: shards.RankShare, copies: host_memory.Host
     return file.written
 
 
-def _write_parts(draft: Draft, share: shards.RankShare) -> WrittenFile:
-    with draft.file(share.file) as file:
-        safetensors.write_stream(file, share.specs, share.tensors)
-    return file.written
-
-
 def _report_of(written: WrittenFile | None, mistake: str) -> dict[str, Any]:
     if written is None:
         return {"mistake": mistake or "nothing was written", "bytes": 0, "checksum": ""}
@@ -324,6 +319,5 @@ def text_of(error: BaseException) -> str:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions for a manifest."""
     ours = getattr(sys.modules.get("echelon"), "__version__", "")
     return {"torch": str(torch.__version__), **({"echelon": ours} if ours else {})}

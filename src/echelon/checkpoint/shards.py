@@ -54,11 +54,9 @@ class ShardWriter(StorageWriter):
         self.folder = folder
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Choose another folder."""
         self.folder = self.folder if checkpoint_id is None else os.fspath(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: object, **kwargs: object) -> None:  # noqa: ARG002
-        """Make the folder."""
         with writing(self.folder):
             os.makedirs(self.folder, exist_ok=True)
 
@@ -74,7 +72,6 @@ class ShardWriter(StorageWriter):
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[list[WriteResult]]":
-        """Write this rank's file."""
         results = results_of(plan)
         with HashedFile(os.path.join(self.folder, file_of(plan))) as file:
             safetensors.write_stream(file, specs_of(plan), (planner.resolve_data(item) for item in plan.items))  # type: ignore[misc]
@@ -88,7 +85,6 @@ class ShardWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """Say whether this is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))
 
 
@@ -100,7 +96,6 @@ class ShardReader(StorageReader):
         self.saved: dict[str, SavedTensor] = {}
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Choose another folder."""
         self.folder = self.folder if checkpoint_id is None else os.fspath(checkpoint_id)
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:  # noqa: ARG002
@@ -120,7 +115,6 @@ class ShardReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans as they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
@@ -141,7 +135,6 @@ class ShardReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
-        """Say whether this is a path."""
         return isinstance(checkpoint_id, (str, os.PathLike))
 
     def _chunk(self, index: MetadataIndex) -> Chunk:
@@ -315,7 +308,6 @@ def check_match(tensors: Mapping[str, torch.Tensor], saved: Mapping[str, SavedTe
 
 
 def file_of(plan: SavePlan) -> str:
-    """Return the name of a rank's file."""
     return f"rank-{plan.storage_data or 0:d}.safetensors"
 
 

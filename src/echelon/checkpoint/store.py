@@ -68,7 +68,6 @@ class Draft:
         return HashedFile(os.path.join(self.path, name))
 
     def write(self, name: str, content: bytes) -> WrittenFile:
-        """Write a small file of the checkpoint."""
         return write_file(os.path.join(self.path, name), content)
 
     def publish(
@@ -96,7 +95,6 @@ class Draft:
         return Checkpoint(target, manifest)
 
     def discard(self) -> None:
-        """Remove what was written."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -131,7 +129,6 @@ class CheckpointStore:
         return self.join(f".step-{step:09d}.partial-{owner}")
 
     def join(self, name: str) -> Draft:
-        """Return the draft that another rank has begun, by its name."""
         matched = re.match(r"\.step-([0-9]{1,15})\.partial-", name)
         if matched is None or os.path.basename(name) != name:
             raise CheckpointError(f"{name!r} is not the name of a draft")
@@ -251,7 +248,6 @@ def _readable_of(path: str, step: int) -> Manifest | None:
 
 
 def _is_dead(path: str, host: str, pid: int) -> bool:
-    """Say whether the writer of a draft is gone."""
     if host == socket.gethostname():
         try:
             os.kill(pid, 0)

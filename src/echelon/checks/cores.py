@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from echelon.checks.finding import Finding, Wanted
 from echelon.environment import digits
 from echelon.node.survey.nouns import Cores, Survey
-from echelon.topology.cpu_lists import cpu_list, parse_cpu_list
+from echelon.topology.cpus import cpu_list, parse_cpu_list
 from echelon.units import GIB, counted, size
 
 BUSY = 1.5  # runnable processes per core

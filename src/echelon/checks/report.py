@@ -39,7 +39,6 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
 
 
 def text(surveys: Sequence[Survey], findings: Sequence[Finding], *, seconds: float, with_colour: bool) -> str:
-    """Return the report for a person."""
     lines = [likeness(surveys, findings)]
     groups = grouped(findings)
     if groups:
@@ -48,7 +47,9 @@ def text(surveys: Sequence[Survey], findings: Sequence[Finding], *, seconds: flo
         lines += ["", f"{'SEVERITY':<8}  {'NODES':<{width}}  FINDING"]
         for group, nodes in zip(groups, shown, strict=True):
             lines += _rows(group, nodes, width, len(surveys), with_colour)
-    lines += ["", _summary(findings, surveys, seconds)]
+    counts = Counter(group.finding.severity for group in grouped(findings))
+    parts = [counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    lines += ["", f"{', '.join(parts) or 'nothing found'} on {counted(len(surveys), 'node')} in {seconds:.1f} s"]
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +132,6 @@ def line(group: Group) -> str:
 
 
 def fields(group: Group) -> dict[str, Any]:
-    """Return a finding as JSON fields."""
     finding = group.finding
     return {
         "severity": finding.severity,
@@ -144,12 +144,6 @@ def fields(group: Group) -> dict[str, Any]:
     }
 
 
-def _summary(findings: Sequence[Finding], surveys: Sequence[Survey], seconds: float) -> str:
-    counts = Counter(group.finding.severity for group in grouped(findings))
-    parts = [counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
-    return f"{', '.join(parts) or 'nothing found'} on {counted(len(surveys), 'node')} in {seconds:.1f} s"
-
-
 def as_json(
     surveys: Sequence[Survey],
     findings: Sequence[Finding],
@@ -158,7 +152,6 @@ def as_json(
     seconds: float,
     more: dict[str, Any],
 ) -> str:
-    """Return the report for a program."""
     counts = Counter(finding.severity for finding in findings)
     groups = [fields(group) for group in grouped(findings)]
     return json.dumps(

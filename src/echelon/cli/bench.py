@@ -37,7 +37,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run one of the benchmarks."""
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if verb in ("-h", "--help"):
         print_help(HELP.text())

@@ -51,7 +51,6 @@ OPTIONS = (*OWN, *OF_SUBMIT, *OF_RUN)
 
 
 def main(arguments: list[str], of_bench: Help) -> int:
-    """Measure all sizes, submit them, or read what they found."""
     scanned = scan(arguments, OPTIONS, command=COMMAND)
     values = scanned.last
     if of_bench.is_printed(scanned):

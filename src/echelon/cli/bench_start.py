@@ -22,7 +22,6 @@ OPTIONS = (*OWN, *(option for option in RUN_OPTIONS if option.key in ("launch", 
 
 
 def main(arguments: list[str], of_bench: Help) -> int:
-    """Start a small program at each size, and print the parts of each start."""
     scanned = scan_all(arguments, OPTIONS, command=COMMAND)
     values = scanned.last
     if of_bench.is_printed(scanned):

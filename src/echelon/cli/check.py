@@ -45,7 +45,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Check this node or the nodes of the allocation; change nothing."""
     scanned = scan_all(arguments, OPTIONS, command="check")
     values = scanned.last
     if HELP.is_printed(scanned):
@@ -63,14 +62,18 @@ def main(arguments: list[str]) -> int:
     from echelon.cli import nodes
     from echelon.host import Host
 
+    if "keep" in values and "collectives" not in values:
+        raise UsageError("--keep needs --collectives, which measures the bandwidth", hint="--collectives --keep")
+    if values.get("machine") == "":
+        raise UsageError("--machine '': give the name of a machine", hint="echelon machines   lists them")
     question = nodes.NodeQuestion(
         level="fast" if "fast" in values else "full",
         ranks_per_node=_whole("-n", values["nproc_per_node"], 4096) if "nproc_per_node" in values else 0,
         checkpoints=_folder(values.get("checkpoints", os.getcwd())),
-        machine=_name(values),
+        machine=values.get("machine", ""),
         measures="collectives" in values,
         reference_bytes_per_second=_reference(values),
-        keeps=_keeps(values),
+        keeps="keep" in values,
         part_seconds=float(_whole("--deadline", values["deadline"], LONGEST_SECONDS)) if "deadline" in values else 0.0,
     )
     checked = nodes.check(question, Host())
@@ -133,19 +136,7 @@ def _reference(values: dict[str, str]) -> float:
     return float(text) * 1e9
 
 
-def _keeps(values: dict[str, str]) -> bool:
-    if "keep" in values and "collectives" not in values:
-        raise UsageError("--keep needs --collectives, which measures the bandwidth", hint="--collectives --keep")
-    return "keep" in values
-
-
 def _folder(path: str) -> str:
     if not path or (os.path.exists(path) and not os.path.isdir(path)):
         raise UsageError(f"--checkpoints {path or repr('')}: give a folder", hint="--checkpoints checkpoints/")
     return path
-
-
-def _name(values: dict[str, str]) -> str:
-    if values.get("machine") == "":
-        raise UsageError("--machine '': give the name of a machine", hint="echelon machines   lists them")
-    return values.get("machine", "")

@@ -44,7 +44,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """List, verify or export."""
     scanned = scan_all(arguments, OPTIONS, command="checkpoint")
     values = scanned.last
     if HELP.is_printed(scanned):

@@ -36,7 +36,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Remove the runs that are named, or old runs; never remove a run that is still going."""
     scanned = scan_all(arguments, OPTIONS, command="clean")
     values = scanned.last
     if HELP.is_printed(scanned):

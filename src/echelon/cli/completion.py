@@ -25,7 +25,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Print the script of one shell."""
     scanned = scan_all(arguments, OPTIONS, command="completion")
     if HELP.is_printed(scanned):
         return 0
@@ -37,6 +36,5 @@ def main(arguments: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """Return the completion script of one shell, with the words of all commands."""
     text: str = import_module(f"echelon.cli.shells.{shell}").script(helps.of_all())
     return text

@@ -55,7 +55,6 @@ class _Asked:
 
     @property
     def title(self) -> str:
-        """Return who replaces, and where."""
         if self.is_explicit:
             return "echelon.start(), which the script calls,"
         if self.why_unscaled:

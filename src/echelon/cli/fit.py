@@ -73,7 +73,6 @@ _LINE = re.compile(r"([^=]+:[0-9]+)=(.+)")
 
 
 def main(arguments: list[str]) -> int:
-    """Trace a training, and judge it on devices."""
     scanned = scan(arguments, OPTIONS, command="fit")
     values = scanned.last
     if HELP.is_printed(scanned):
@@ -166,21 +165,16 @@ def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str,
         )
     if not os.path.isfile(path):
         raise UsageError(f"--config {path or repr('')}: there is no such file", hint="--config config.json")
+    from echelon.plan.memory import TORCH_DTYPES
+
     return TraceOrder(
         target=path,
         kind=CONFIG,
         rows=whole(values.get("rows", "1"), "--rows", least=1, usual=8),
         length=whole(values["length"], "--length", least=1, usual=2048) if "length" in values else 0,
-        dtype=_dtype(values.get("dtype", "fp32")),
+        dtype=TORCH_DTYPES[one_of(values.get("dtype", "fp32"), "--dtype", tuple(TORCH_DTYPES))],
         **common,
     )
-
-
-def _dtype(name: str) -> str:
-    """Return PyTorch's name of a type."""
-    from echelon.plan.memory import TORCH_DTYPES
-
-    return TORCH_DTYPES[one_of(name, "--dtype", tuple(TORCH_DTYPES))]
 
 
 def _assumed(text: str) -> tuple[str, float]:

@@ -56,16 +56,14 @@ class FitAnswer:
 
     @property
     def verdicts(self) -> list[FitVerdict]:
-        """The judgements of all strategies on all devices."""
         return [verdict for judged in self._judged for verdict in judged.verdicts]
 
     @property
     def exit_code(self) -> int:
         """0 if the training fits on each device as it is, or may."""
-        return int(any(_fails(judged.as_it_is) for judged in self._judged))
+        return int(any(judged.as_it_is.answer not in (FITS, CLOSE) for judged in self._judged))
 
     def as_data(self) -> dict[str, Any]:
-        """Return the answer as JSON fields."""
         traced, log = self._traced, self._log
         return {
             "target": self._question.target,
@@ -274,10 +272,6 @@ def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) ->
     if is_least:
         return f"{first} may be enough, " + (f"{counted(other, noun)} surely" if other else "none is sure")
     return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
-
-
-def _fails(judged: FitVerdict) -> bool:
-    return judged.answer not in (FITS, CLOSE)
 
 
 def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:

@@ -62,7 +62,6 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> ScalingAnswer:
 
 
 def _remember(forecast: Forecast) -> str:
-    """Keep the estimates, to compare later runs with them; say how far earlier ones were right."""
     from echelon.estimate.speed import remembered_time
     from echelon.machines import kept_rows
 
@@ -76,7 +75,6 @@ def _remember(forecast: Forecast) -> str:
 
 
 def _machine(values: Mapping[str, str], used: str) -> Machine | None:
-    """Return the machine that was named, or on which the runs were; None if it is not known."""
     from echelon.machines import load
 
     if "machine" in values:
@@ -121,7 +119,6 @@ class ScalingAnswer:
         return 0 if self._forecast is not None and self._forecast.sizes else 1
 
     def as_data(self) -> dict[str, Any]:
-        """Return the answer as JSON fields, and draw the picture."""
         if self._forecast is None:
             refusal = self._refusal
             return {"refused": {"reason": refusal.reason, "repair": refusal.repair} if refusal is not None else None}
@@ -129,7 +126,6 @@ class ScalingAnswer:
         return {"refused": None, **self._forecast.as_data(), "trust": self._trust}
 
     def print(self) -> None:
-        """Print the answer, and draw the picture."""
         if self._forecast is None:
             if self._refusal is not None:
                 print_table(f"not estimated: {self._refusal.reason}\nway out: {self._refusal.repair}\n")

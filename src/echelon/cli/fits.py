@@ -147,7 +147,6 @@ class StrategiesAnswer:
         """In ranks; whole nodes when one node is not enough."""
 
     def as_data(self) -> dict[str, Any]:
-        """Return the answer as JSON fields."""
         first = self._first
         return {
             **asdict(self._model),

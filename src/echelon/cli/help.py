@@ -30,7 +30,6 @@ class Help:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """Return the options of all groups."""
         return tuple(option for _, options in self.groups for option in options)
 
     @property
@@ -55,7 +54,6 @@ class Help:
         return "help" in scanned.values
 
     def text(self) -> str:
-        """Return the text that `--help` prints."""
         lines = [
             f"{'usage:' if index == 0 else '      '} echelon {self.command} {usage}".rstrip()
             for index, usage in enumerate(self.usage)

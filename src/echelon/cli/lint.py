@@ -75,7 +75,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Lint the files; run nothing of them."""
     scanned = scan_all(arguments, OPTIONS, command="lint")
     values = scanned.last
     files = list(dict.fromkeys(scanned.rest))

@@ -57,7 +57,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Show all machines, show one machine, or learn one."""
     command = "machines learn" if "learn" in arguments else "machines"
     scanned = scan_all(arguments, OPTIONS, command=command)
     names, values = list(scanned.rest), scanned.last

@@ -52,7 +52,6 @@ SEE_ALSO = (("python3", 1), *((program, 1) for program in PROGRAMS))
 
 
 def main(arguments: list[str]) -> int:
-    """Print the page."""
     scanned = scan_all(arguments, OPTIONS, command="man")
     if HELP.is_printed(scanned):
         return 0

@@ -22,7 +22,7 @@ from echelon.node.survey.software import search_path
 from echelon.scheduler import members
 
 if TYPE_CHECKING:
-    from echelon.checks.reference import Usual
+    from echelon.checks.collectives import Usual
     from echelon.checks.report import Group
     from echelon.machines.machine import Machine, NodeType
     from echelon.scheduler.protocol import Allocation
@@ -117,7 +117,7 @@ def _measure(
     question: NodeQuestion, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a separate run, and judge the result."""
-    from echelon.checks import collectives, reference
+    from echelon.checks import collectives
     from echelon.trials import sweep
 
     has_devices = any(survey.devices.visible for survey in surveys)
@@ -130,7 +130,7 @@ def _measure(
         host=host,
     )
     asked = question.reference_bytes_per_second
-    usual = reference.asked(asked) if asked else reference.usual(swept.result, wanted)
+    usual = collectives.asked(asked) if asked else collectives.usual_of(swept.result, wanted)
     more = collectives.look(swept.result, swept.debug, surveys, wanted, usual=usual)
     if question.keeps:
         _keep(swept.result, more, wanted, host)
@@ -151,16 +151,16 @@ def layout(host: Host) -> tuple[bool, int]:
 
 def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual | None:
     """Return the reference of the current or the named machine for a measurement; None if it has none."""
-    from echelon.checks import reference as references
+    from echelon.checks import collectives
 
     allocation = _allocation(host)
     machine = _machine(machine_name, host, is_job=allocation is not None)
-    return references.usual(result, _wanted(NodeQuestion(), machine, allocation, host))
+    return collectives.usual_of(result, _wanted(NodeQuestion(), machine, allocation, host))
 
 
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
     """Keep the measurement as a reference, unless it has findings."""
-    from echelon.checks import reference
+    from echelon.checks import collectives
     from echelon.machines.load import find
     from echelon.machines.write import keep
 
@@ -173,7 +173,7 @@ def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, ho
         )
         say(f"echelon keeps no reference: {why}")
         return
-    row = reference.kept(result, wanted.kind.name, datetime.fromtimestamp(host.now(), timezone.utc).date())
+    row = collectives.kept(result, wanted.kind.name, datetime.fromtimestamp(host.now(), timezone.utc).date())
     path = keep(find(wanted.machine, host.environ), row, host.environ)
     say(f"kept as the reference of {wanted.machine}: {row.bus_bytes_per_second / 1e9:.2f} GB/s, in {path}")
 
@@ -223,7 +223,7 @@ def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
 
 
 def _wanted(question: NodeQuestion, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:
-    from echelon.lint.toml import words
+    from echelon.lint.pages import words
 
     table = words()["variables"]
     nodes = allocation.nodes if allocation is not None else ()
@@ -248,7 +248,7 @@ def _wanted(question: NodeQuestion, machine: Machine | None, allocation: Allocat
         network=machine.networks[0] if machine.networks else None,
         references=machine.references,
         provided=frozenset(row.name for row in machine.settings),
-        binds=tuple(dict.fromkeys(_source(bind) for row in machine.containers for bind in row.binds)),
+        binds=tuple(dict.fromkeys(bind.partition(":")[0] for row in machine.containers for bind in row.binds)),
     )
 
 
@@ -258,10 +258,6 @@ def _kind(machine: Machine, partition: str) -> tuple[NodeType | None, bool]:
         return machine.node_type(partition_row), partition_row.whole_nodes
     with_devices = [kind for kind in machine.usual_node_types if kind.num_devices]
     return (with_devices[0] if len(with_devices) == 1 else None), False
-
-
-def _source(bind: str) -> str:
-    return bind.partition(":")[0]
 
 
 def beside_run(surveys: Sequence[Survey], plan: Plan, host: Host) -> list[Group]:

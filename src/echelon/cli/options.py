@@ -61,7 +61,6 @@ class Option:
         return self.choices() if callable(self.choices) else self.choices
 
     def read(self, texts: Sequence[str]) -> Any:
-        """Return the value of the field."""
         if not self.value:
             return self.sets
         values = [self.reads(text, self.names[-1]) for text in (texts if self.repeats else texts[-1:])]

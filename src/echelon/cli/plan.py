@@ -42,7 +42,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Print the booking of a job; start nothing."""
     scanned = _scan(arguments)
     values = scanned.last
     if HELP.is_printed(scanned):

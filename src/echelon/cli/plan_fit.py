@@ -35,7 +35,6 @@ _OF_FORMULA = ("parameters", "dtype", "optimizer")
 
 
 def read_question(scanned: Scanned) -> TraceOrder | None:
-    """Return what to trace, None without --fit; raise UsageError for options that contradict it."""
     from echelon.cli.fit import question
 
     if "fit" not in scanned.values:
@@ -125,7 +124,6 @@ class PlanAnswer:
             self._scaled = choice.choose_scaled(traced.log, self._device, choice.layouts(traced.log, ranks, per_node))
 
     def as_data(self) -> dict[str, Any]:
-        """Return the answer as JSON fields."""
         from echelon.cli.fit_answer import summary
 
         simpler = self._choice.simpler
@@ -143,7 +141,6 @@ class PlanAnswer:
         }
 
     def print(self) -> None:
-        """Print the strategy that fits, why, and the command."""
         traced, devices = self._traced, self._devices
         rows = f", a batch of {counted(traced.log.rows, 'row')}" if traced.log.rows else ""
         print(
@@ -219,7 +216,6 @@ class PlanAnswer:
         return f"what to change first: echelon fit {shlex.join(self._script)}"
 
     def _fewest(self, base: Layout) -> int:
-        """Return the fewest ranks on which a sharded layout fits with the margin; 0: none of those tried."""
         from echelon.estimate.verdict import fewest
 
         return fewest(self._traced.log, self._device, partial(_sharded, base), margin=self._choice.margin).surely

@@ -87,7 +87,6 @@ def _level(values: Mapping[str, Sequence[str]], host: Host) -> str:
 
 
 def _asked(values: Mapping[str, Sequence[str]], plan: Plan, host: Host) -> tuple[str, bool]:
-    """Return the level of the check before the start, and whether bad nodes are left out."""
     level = _level(values, host)
     excludes = "exclude_bad" in values
     if excludes and not plan.has_allocation:

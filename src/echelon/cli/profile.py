@@ -59,7 +59,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run a script and judge its steps, or judge traces."""
     scanned = scan(arguments, OPTIONS, command="profile")
     if HELP.is_printed(scanned):
         return 0
@@ -121,10 +120,12 @@ def _run(scanned: Scanned) -> int:
     directory = plans[0].run_directory
     profiles, missing = _found(directory, order)
     if profiles and tool == TORCH:
+        from echelon.monitor import account, recorded, report
+
         judge(
             [path for paths in profiles.values() for path in paths],
             as_json="json" in values,
-            where=_where(directory),
+            where=report.where(account.of_run(recorded.read(directory))),
             more=lambda verdicts: _tried(scanned, plans[0], verdicts) if exit_code in (0, TIMED_OUT) else None,
         )
     elif profiles:
@@ -132,13 +133,6 @@ def _run(scanned: Scanned) -> int:
     if missing:
         raise _no_profile(directory, missing, order, tool)
     return exit_code
-
-
-def _where(directory: str) -> list[str]:
-    """Return the sentences on the lines in which the steps of the whole run were."""
-    from echelon.monitor import account, recorded, report
-
-    return report.where(account.of_run(recorded.read(directory)))
 
 
 def _tried(scanned: Scanned, plan: Plan, verdicts: list[TraceVerdict]) -> Trials | None:

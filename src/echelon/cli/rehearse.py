@@ -49,7 +49,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script undisturbed and once for each fault; print the verdicts."""
     scanned = scan(arguments, OPTIONS, command="rehearse")
     values = scanned.last
     if HELP.is_printed(scanned):

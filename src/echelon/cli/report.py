@@ -40,7 +40,6 @@ MOST_RUNS = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Report on one run, or compare two."""
     scanned = scan_all(arguments, OPTIONS, command="report")
     if HELP.is_printed(scanned):
         return 0

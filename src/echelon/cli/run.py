@@ -43,7 +43,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Run a job."""
     scanned = scan(arguments)
     if HELP.is_printed(scanned):
         return 0
@@ -117,7 +116,6 @@ def _start(
 
 
 def read_job(scanned: Scanned) -> Job:
-    """Return the job that a command line describes."""
     values = scanned.last
     filled = fields(scanned.values, OPTIONS)
     of_scaling = {name: filled.pop(name) for name in ScaleOptions._fields if name in filled}

@@ -49,7 +49,6 @@ UNKNOWN = "?"
 
 
 def main(arguments: list[str]) -> int:
-    """Print the topology of this node, or of a copied sysfs tree."""
     scanned = scan_all(arguments, OPTIONS, command="topology")
     values = scanned.last
     if HELP.is_printed(scanned):
@@ -79,7 +78,6 @@ def main(arguments: list[str]) -> int:
 
 
 def table(node: Node) -> list[str]:
-    """Return the lines that a person reads."""
     lines = [*_summary(node), "", *_domains(node)]
     if node.devices:
         lines += ["", *_devices(node)]

@@ -56,7 +56,6 @@ LOG_LINES, LOG_BYTES = 12, 1 << 14
 
 
 def main(arguments: list[str]) -> int:
-    """Watch one run."""
     scanned = scan_all(arguments, OPTIONS, command="watch")
     if HELP.is_printed(scanned):
         return 0

@@ -29,7 +29,6 @@ class Ranks:
 
 
 def planned(plan: Plan) -> Ranks:
-    """Return the ranks of a run."""
     return Ranks(
         where=plan.where,
         num_nodes=plan.num_nodes,

@@ -286,7 +286,6 @@ class Alone(Surrounding):
         return True
 
     def started(self, _environ: Mapping[str, str]) -> Started:
-        """Return the only rank."""
         return Started(0, 1, 0, 1)
 
     def place(self, environ: Mapping[str, str]) -> RankPlace:

@@ -32,7 +32,6 @@ class Advice:
 
     @property
     def text(self) -> str:
-        """One sentence."""
         return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.predicate}"
 
 

@@ -35,7 +35,6 @@ class Choice:
 
     @property
     def why(self) -> str:
-        """One sentence."""
         if self.chosen is None:
             least = min(self.refused, key=lambda verdict: verdict.high_bytes)
             memory = size(least.device.memory_bytes)

@@ -138,7 +138,6 @@ class Layout:
         return f"Strategy({', '.join(words)})"
 
     def changed(self, **changes: Any) -> Layout:
-        """Return a copy with other values."""
         return dataclasses.replace(self, **changes)
 
     def has_rows(self, traced: int) -> bool:

@@ -74,7 +74,6 @@ class EventLog:
     events: Sequence[Event] = ()
 
     def changed(self, **changes: Any) -> EventLog:
-        """Return a copy with other values."""
         return dataclasses.replace(self, **changes)
 
 

@@ -31,7 +31,6 @@ class AllocationPlaces:
 
 @functools.lru_cache(maxsize=2)
 def places(log: EventLog) -> AllocationPlaces:
-    """Walk through the events once."""
     num_tensors = len(log.tensors)
     result = AllocationPlaces([BUILDING] * num_tensors, [BEFORE] * num_tensors, {}, {})
     walk = _Walk(len(log.blocks), log, result)

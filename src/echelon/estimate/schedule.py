@@ -79,7 +79,6 @@ class _MicroBatches:
         self._live: set[int] = set()
 
     def events(self) -> Iterator[Event]:
-        """Return the events of all turns."""
         is_first = {True: True, False: True}
         for turn, (is_forward, part) in enumerate(self._turns):
             if turn:

@@ -35,7 +35,6 @@ class RankMemory:
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes that a rank sends in a step."""
         return sum(message.sent_bytes for message in self.messages)
 
 

@@ -15,7 +15,6 @@ CODES = {"error": "31;1", "warning": "33;1", "hint": "36", "bold": "1"}
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Say whether a stream is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 

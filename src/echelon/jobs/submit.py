@@ -19,9 +19,9 @@ from echelon.jobs.settings import Chain
 from echelon.launch.prepare import decide, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.node import private
-from echelon.plan.batch import batch_variables
 from echelon.plan.book import book
 from echelon.plan.candidates import named_partitions
+from echelon.plan.shape import batch_variables
 from echelon.scheduler.slurm import batch, plain
 from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import cost, counted, slurm_time

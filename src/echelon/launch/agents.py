@@ -160,7 +160,6 @@ class AllAgents:
 
     @property
     def said(self) -> str:
-        """The output of all processes."""
         return "".join(agents.said for agents in self._all)
 
     def end(self, *, seconds: float, waits_first: bool) -> None:

@@ -53,7 +53,7 @@ def describe(plan: Plan, members: Sequence[AgentConnection]) -> Message:
     )  # a network resolves all of its nodes or none
     hosts = [_host_of(plan, member, has_names=has_names) for member in members]
     shares = [member.share for member in members if member.share is not None]
-    workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in _ports_of_ranks(m)]
+    workers = [f"{host}:{port}" for host, m in zip(hosts, members, strict=True) for port in m.ports[1:]]
     return {
         "name": plan.name,
         "run_id": plan.run_id,
@@ -64,11 +64,6 @@ def describe(plan: Plan, members: Sequence[AgentConnection]) -> Message:
         "ranks_per_node": layout.ranks_per_node(shares),
         "show": "all" if plan.show is None else sorted(plan.show),
     }
-
-
-def _ports_of_ranks(member: AgentConnection) -> list[int]:
-    """Return one port for each rank; the first is the master's."""
-    return member.ports[1:]
 
 
 def _master_host(plan: Plan, first_host: str) -> str:

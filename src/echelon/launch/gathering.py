@@ -40,7 +40,6 @@ class Gathering:
         return num_joined == self.num_agents
 
     def has_enough(self) -> bool:
-        """Say whether enough agents have joined for an attempt."""
         return len(self._crew.members) >= self._least
 
     def expect(self, num_agents: int, *, seconds: float) -> None:

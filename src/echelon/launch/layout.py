@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
-from echelon.plan.batch import refuse_uneven_shards
+from echelon.plan.shape import refuse_uneven_shards
 from echelon.spec import Plan
 
 

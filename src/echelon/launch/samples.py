@@ -101,7 +101,8 @@ class Samples:
         ranks = sorted(self._steps)
         sample: dict[str, Any] = {"time": round(now, 1), "attempt": self._attempt, "ranks": len(ranks)}
         sample["steps"] = _once([self._steps[rank] for rank in ranks])
-        measures = self._of_ranks(ranks)
+        names = sorted({name for values in self._measures.values() for name in values})
+        measures = {name: [self._measures.get(rank, {}).get(name) for rank in ranks] for name in names}
         sample.update(_of_all(measures))
         if measures and self._num_lines % math.ceil(len(ranks) / MOST_DETAILED) == 0:
             sample["measures"] = {name: _once(values) for name, values in measures.items()}
@@ -134,10 +135,6 @@ class Samples:
         self._lines.write()
         for seen in self.observer.rest():
             self._tell(seen)
-
-    def _of_ranks(self, ranks: list[int]) -> Measures:
-        names = sorted({name for values in self._measures.values() for name in values})
-        return {name: [self._measures.get(rank, {}).get(name) for rank in ranks] for name in names}
 
 
 def _once(values: list[Any]) -> Any:

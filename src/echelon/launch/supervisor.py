@@ -13,7 +13,7 @@ from echelon.errors import EchelonError, UsageError
 from echelon.launch import failure
 from echelon.launch.attempt import Attempt, describe
 from echelon.launch.binding_report import ReportedBindings
-from echelon.launch.console import Console
+from echelon.launch.console import Console, Screen
 from echelon.launch.crew import AgentConnection, AgentConnections, Heartbeat
 from echelon.launch.failure import NEVER, Facts, Failure
 from echelon.launch.gathering import Gathering
@@ -23,7 +23,6 @@ from echelon.launch.order import SaveAndExit
 from echelon.launch.restarts import Revival
 from echelon.launch.run_directory import RunDirectory
 from echelon.launch.samples import Samples
-from echelon.launch.screen import Screen
 from echelon.launch.signals import FAILURE_GRACE_SECONDS, Relay, Signals, StopRequests
 from echelon.node import private
 from echelon.node.channel import Message

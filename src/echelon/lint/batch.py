@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cache
 
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 
 WORD = re.compile(
     r"""(?:\{\{.*?\}\}|<[A-Za-z][^<>]*>|\[(?:your|my|the)\b[^\]]*\]|'[^']*'|"[^"]*"|[^\s'"])+""", re.IGNORECASE
@@ -63,7 +63,6 @@ def names_of_steps() -> frozenset[str]:
 
 
 def names() -> frozenset[str]:
-    """Return all long option names."""
     table = words()["slurm"]["options"]
     return frozenset([*table["value"], *table["flag"], *table["maybe"], *table["aliases"]])
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from echelon.lint.command import GIVEN, SHELLS, Document, ParsedScript, Redirection, SimpleCommand, Word, script_in
+from echelon.lint.pages import words
 from echelon.lint.shell import parse, parse_at, unescaped
-from echelon.lint.toml import words
 from echelon.lint.values import Cells, Values
 
 EXPORTS = frozenset({"export", "declare", "typeset", "local", "readonly"})
@@ -150,7 +150,9 @@ class _Runner:
             if cells:
                 cells.append(cells[-1]._replace(char=" "))
             cells += self.values.cells_of(word, command)
-        return _of_cells(cells)
+        places = [(cell.line, cell.column) for cell in cells] or [(1, 1)]
+        spent = frozenset(at for at, cell in enumerate(cells) if cell.is_spent)
+        return ("".join(cell.char for cell in cells), lambda at: places[min(at, len(places) - 1)], spent)
 
     def _document(self, filled: SimpleCommand, depth: int) -> None:
         """Follow a here-document that a shell reads; keep one that is written to a script for later calls."""
@@ -208,12 +210,6 @@ def _moved(commands: list[SimpleCommand], body: Word) -> list[SimpleCommand]:
         replace(command, words=tuple(replace(word, **at) for word in command.words))  # type: ignore[arg-type]
         for command in commands
     ]
-
-
-def _of_cells(cells: Cells) -> tuple[str, Places, frozenset[int]]:
-    places = [(cell.line, cell.column) for cell in cells] or [(1, 1)]
-    spent = frozenset(at for at, cell in enumerate(cells) if cell.is_spent)
-    return "".join(cell.char for cell in cells), lambda at: places[min(at, len(places) - 1)], spent
 
 
 NAME = re.compile(r"(?:\.{1,2}/)*[\w][\w./-]*\.(?:sh|bash|slurm|py)|\./[\w./-]+")

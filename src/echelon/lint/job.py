@@ -20,9 +20,9 @@ from echelon.lint.batch import read as read_header
 from echelon.lint.command import Document, ParsedScript, SimpleCommand
 from echelon.lint.executed_commands import running, within_job
 from echelon.lint.finding import lines_of
+from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.starts import StartedProgram, starts
-from echelon.lint.toml import words
 from echelon.lint.values import EXPORTS, VariableAssignment, assignments
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class JobScript:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the script."""
         return lines_of(self.text)
 
     @cached_property
@@ -111,7 +110,6 @@ class JobScript:
         return bool(self.header.options)
 
     def option(self, name: str) -> BatchOption | None:
-        """Return a Slurm option."""
         return self.header.last.get(name)
 
     def value(self, name: str) -> str:

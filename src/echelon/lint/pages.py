@@ -1,14 +1,17 @@
-"""The page of each rule: the mistake, its consequence with sources, a bad and a good example."""
+"""The page of each rule: the mistake, its consequence with sources, a bad and a good example; the data of this room."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import os
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from echelon.errors import UsageError
-from echelon.lint.toml import load
 
 FAMILIES = ("request", "launch", "shell", "environment", "program", "settings")
 """The files of pages: codes in the first begin with ECH1, in the second with ECH2, and so on."""
@@ -72,3 +75,21 @@ def files(example: str, default: str) -> dict[str, str]:
 def default_name(code: str) -> str:
     """Return the name of the only file of a rule's example."""
     return {"5": "train.py", "6": "ds_config.json"}.get(code[3], "job.sh")
+
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """Return the tables of a TOML file in this folder."""
+    # until Python 3.10 is no longer supported: tomllib is in the standard library from 3.11 on
+    reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    with open(os.path.join(FOLDER, name), "rb") as file:
+        tables: dict[str, Any] = reader.load(file)
+    return tables
+
+
+def words() -> dict[str, Any]:
+    """Return Slurm's words, and the names of variables that rules look for."""
+    return load("words.toml")

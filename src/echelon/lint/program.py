@@ -48,7 +48,6 @@ class Program:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """The parent of each node."""
         return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     @cached_property
@@ -347,12 +346,10 @@ class Program:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the source."""
         return lines_of(re.sub(r"\r\n?", "\n", self.text))
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword argument."""
     return next((each.value for each in call.keywords if each.arg == name), None)
 
 

@@ -75,7 +75,7 @@ def _decoded(source: bytes) -> str | None:
 def _edited(text: str, findings: list[Finding]) -> tuple[str, list[Finding]]:
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = text.removeprefix(mark)
-    starts = _starts(text)
+    starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
     taken: dict[tuple[int, int], str] = {}
     made = []
     for finding in findings:
@@ -88,10 +88,6 @@ def _edited(text: str, findings: list[Finding]) -> tuple[str, list[Finding]]:
     for (begin, end), new in sorted(taken.items(), reverse=True):
         text = text[:begin] + new + text[end:]
     return mark + text, made
-
-
-def _starts(text: str) -> list[int]:
-    return [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
 
 
 def _span(edit: Edit, starts: list[int]) -> tuple[int, int]:

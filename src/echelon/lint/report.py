@@ -25,7 +25,6 @@ CODES = {"error": "31;1", "warning": "33;1", "note": "36;1", "dim": "2", "bold":
 
 
 def text(linted: Linted, *, num_files: int, with_colour: bool) -> str:
-    """Return the report for a person."""
     lines: list[str] = []
     path = None
     for finding in linted.findings:
@@ -90,7 +89,6 @@ def _summary(linted: Linted, num_files: int) -> str:
 
 
 def as_json(linted: Linted) -> str:
-    """Return the report for a program."""
     counts = Counter(finding.severity for finding in linted.findings)
     return json.dumps(
         {
@@ -110,7 +108,6 @@ def listing(pages: dict[str, RulePage]) -> str:
 
 
 def explanation(page: RulePage) -> str:
-    """Return the page of one rule."""
     lines = [
         f"{page.code} ({page.severity}): {page.title}",
         "",

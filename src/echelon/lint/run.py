@@ -17,9 +17,9 @@ from echelon.lint.command import Document, SimpleCommand
 from echelon.lint.finding import Edit, Finding, Hit, lines_of
 from echelon.lint.job import JobScript
 from echelon.lint.look import finding, is_silenced, look, ordered
+from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.rules.settings import SettingsFile
-from echelon.lint.toml import words
 from echelon.lint.visibility import placed
 from echelon.script.source import parse
 

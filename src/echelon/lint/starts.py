@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from echelon.lint.command import SHELLS, SimpleCommand, Word
 from echelon.lint.executed_commands import INERT
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 
 PROGRAMS = frozenset(
     {

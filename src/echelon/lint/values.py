@@ -73,7 +73,7 @@ class Values:
         if sum(map(len, elements)) > LONGEST:
             self.forget(name)
             return
-        conditions = _conditions(command.blocks)
+        conditions = tuple(block for block in command.blocks if block.kind in ("if", "case", "loop"))
         self._known[name] = elements
         if not is_append:
             self._times[name] = self._times.get(name, 0) + 1 if conditions else 1
@@ -219,10 +219,6 @@ def _split(cells: Cells) -> list[Cells]:
         else:
             parts[-1].append(cell)
     return [part for part in parts if part]
-
-
-def _conditions(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    return tuple(block for block in blocks if block.kind in ("if", "case", "loop"))
 
 
 def _place(word: Word, at: int) -> tuple[int, int]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from echelon.environment import digits
 from echelon.hardware import vendors
 from echelon.lint.job import JobScript
+from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.starts import LAUNCHERS, StartedProgram
-from echelon.lint.toml import words
 from echelon.lint.values import VariableAssignment
 
 VISIBLE = tuple(dict.fromkeys(name for each in vendors.BY_NAME for layer in each.filters for name in layer))

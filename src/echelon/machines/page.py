@@ -18,7 +18,7 @@ from echelon.machines.machine import (
     Setting,
     SourcedFact,
 )
-from echelon.topology.cpu_lists import cpu_list
+from echelon.topology.cpus import cpu_list
 
 WIDTH = 110
 
@@ -72,7 +72,6 @@ def _retired(machine: Machine) -> str:
 
 
 def page(machine: Machine) -> str:
-    """Return all facts about a machine."""
     sources = _Sources()
     lines = [f"{machine.name}: {machine.title}" + (f", {machine.site}" if machine.site else "")]
     if machine.retired_on:

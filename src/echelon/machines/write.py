@@ -14,7 +14,7 @@ from echelon import units
 from echelon.errors import UsageError
 from echelon.machines import files, load, schema
 from echelon.machines.machine import Machine, Reference, SourcedFact
-from echelon.topology.cpu_lists import cpu_list
+from echelon.topology.cpus import cpu_list
 
 
 def as_toml(machine: Machine, *, comments: Sequence[str] = ()) -> str:

@@ -120,7 +120,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
     devices = _devices(recorded)
-    of_ranks = _lines(recorded, attempts)
+    made = [attempt.number for attempt in attempts if attempt.num_steps]
+    of_ranks = lines.of_attempt(recorded.lines, made[-1]) if made else {}
     energies = [device.energy_joules for device in devices if device.energy_joules is not None]
     return Account(
         seconds=seconds,
@@ -189,12 +190,6 @@ def _quantile(times: Counter[int], share: float) -> float:
         if left <= 0:
             return seconds_of(bucket)
     return 0.0
-
-
-def _lines(recorded: Recorded, attempts: list[Attempt]) -> dict[int, RankLines]:
-    """Return the lines of the ranks in the last attempt that made steps."""
-    made = [attempt.number for attempt in attempts if attempt.num_steps]
-    return lines.of_attempt(recorded.lines, made[-1]) if made else {}
 
 
 def _stragglers(attempts: list[Attempt], of_ranks: dict[int, RankLines]) -> list[Straggler]:

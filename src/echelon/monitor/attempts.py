@@ -58,7 +58,6 @@ class Attempt:
 
 
 def read(recorded: Recorded) -> list[Attempt]:
-    """Return the attempts in their order."""
     attempts: list[Attempt] = []
     for event in recorded.events:
         if event["event"] == "attempt":
@@ -175,7 +174,8 @@ def of_run(recorded: Recorded, attempts: list[Attempt], began: float, ended: flo
         return (Phase(name=START, seconds=ended - began),)
     seconds: defaultdict[str, float] = defaultdict(float)
     ready = min(attempts[0].ready or ended, ended)
-    seconds[IMPORT] = min(_import_seconds(recorded, ready), ready - began)
+    imports = [event for event in recorded.events if event["event"] == "imported" and float(event["time"]) <= ready]
+    seconds[IMPORT] = min(max((float(event.get("seconds") or 0) for event in imports), default=0.0), ready - began)
     seconds[START] = ready - began - seconds[IMPORT]
     spans = _spans(attempts, ended)
     moment = ready
@@ -192,12 +192,6 @@ def of_run(recorded: Recorded, attempts: list[Attempt], began: float, ended: flo
     is_last = bool(spans) and spans[-1][0] is attempts[-1]
     seconds[END if is_last else RESTARTS] += max(0.0, ended - moment)
     return tuple(Phase(name=name, seconds=seconds[name]) for name in ORDER if seconds[name])
-
-
-def _import_seconds(recorded: Recorded, ready: float) -> float:
-    """Return the longest import of a node before the ranks were ready; they import side by side."""
-    imports = [event for event in recorded.events if event["event"] == "imported" and float(event["time"]) <= ready]
-    return max((float(event.get("seconds") or 0) for event in imports), default=0.0)
 
 
 def _spans(attempts: list[Attempt], ended: float) -> list[tuple[Attempt, float, float]]:

@@ -43,7 +43,8 @@ class BadSteps:
         now, facts = float(line["time"]), []
         for note in line.get("notes", ()):
             if _KIND_OF_NOTE.get(note["kind"]) == SPIKE:
-                facts += self._spike(note)
+                self._num_spikes += 1
+                facts += [self._fact(SPIKE, note)] if self._num_spikes <= MOST_SPIKES else []
             elif self._said is None or _order(note) < self._said:
                 self._held_until = self._held_until if self._held else now + HELD_SECONDS
                 self._held = note if self._held is None or _order(note) < _order(self._held) else self._held
@@ -59,10 +60,6 @@ class BadSteps:
             return []
         self._said = _order(held)
         return [self._fact(NOT_FINITE, held)]
-
-    def _spike(self, note: dict[str, Any]) -> list[Fact]:
-        self._num_spikes += 1
-        return [self._fact(SPIKE, note)] if self._num_spikes <= MOST_SPIKES else []
 
     def _fact(self, kind: str, note: dict[str, Any]) -> Fact:
         evidence = {name: value for name, value in note.items() if name != "kind"}

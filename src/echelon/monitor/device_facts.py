@@ -127,7 +127,7 @@ def _were(rows: Rows) -> str:
 
 def _listed(rows: Rows) -> str:
     """List devices by node; nodes with equal devices share an entry."""
-    from echelon.topology.cpu_lists import cpu_list
+    from echelon.topology.cpus import cpu_list
 
     nodes: dict[str, list[str]] = {}
     for node, devices in rows.items():

@@ -42,7 +42,6 @@ class PredictedMemory:
 
     @property
     def line(self) -> str:
-        """One sentence."""
         prediction, ratio = self.prediction, self.ratio
         span = f"{size(prediction.low_bytes)} to {size(prediction.high_bytes)} on {prediction.chip}"
         if ratio is None:
@@ -58,7 +57,6 @@ class PredictedMemory:
             kept_rows.add(remembered_memory.RATIOS, [self.ratio], environ)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the comparison as JSON fields."""
         ratio = self.ratio or {}
         return {
             **self.prediction.as_row(),
@@ -101,17 +99,14 @@ class PredictedTime:
 
     @property
     def line(self) -> str:
-        """One sentence."""
         span, took = self.estimate.step_seconds, step_time(self.step_seconds)
         likely = f"{step_time(span.least)} to {step_time(span.most)} a step, most likely {step_time(span.value)}"
         return f"{likely}; the run took {took}, {self.ratio['step_seconds']:.2f} of that"
 
     def keep(self, environ: Mapping[str, str]) -> None:
-        """Keep the ratio of a run that is over, once."""
         kept_rows.add(remembered_time.RATIOS, [self.ratio], environ)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the comparison as JSON fields."""
         ratio = self.ratio
         return {
             **asdict(self.estimate.step_seconds),

@@ -279,7 +279,9 @@ def paragraph_of_run(recorded: Recorded, account: Account) -> str:
     sentences = [used(recorded, account)]
     training = account.training
     if training is not None and training.seconds:
-        sentences.append(_shares(training))
+        told = [f"{training.share(part):.0%} {what}" for part, what in _WAITS.items() if part in training.parts]
+        computing = f"{1 - training.share(*_WAITS):.0%} of the training steps' time was computing"
+        sentences.append(", ".join([computing, *told]) + ".")
         if training.samples_per_second is not None:
             sentences.append(f"All processes together computed {rate(training.samples_per_second)} samples a second.")
     if account.devices:
@@ -305,10 +307,3 @@ def used(recorded: Recorded, account: Account) -> str:
     if account.billed is not None:
         text += f", billed as {cost(account.billed, account.billed_unit)}"
     return text + "."
-
-
-def _shares(training: MeasuredTraining) -> str:
-    """Say what the steps' time was spent with; what was not measured is not told."""
-    told = [f"{training.share(part):.0%} {what}" for part, what in _WAITS.items() if part in training.parts]
-    computing = f"{1 - training.share(*_WAITS):.0%} of the training steps' time was computing"
-    return ", ".join([computing, *told]) + "."

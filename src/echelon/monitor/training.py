@@ -67,7 +67,7 @@ def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> MeasuredTraining 
     told = [list(attempt.measures.values()) for attempt in attempts if any(attempt.measures.values())]
     if not told:
         return None
-    losses = _losses(recorded)
+    losses = [float(sample["loss"]) for sample in recorded.samples if isinstance(sample.get("loss"), (int, float))]
     last = told[-1]
     return MeasuredTraining(
         parts=_parts(told),
@@ -128,10 +128,6 @@ def _core_wait(told: Told) -> float | None:
         for each in known
     ]
     return sum(waits) / whole if whole else None
-
-
-def _losses(recorded: Recorded) -> list[float]:
-    return [float(sample["loss"]) for sample in recorded.samples if isinstance(sample.get("loss"), (int, float))]
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -15,9 +15,8 @@ from .guard import Guard
 from .hang_watch import AT_END, HangWatch
 from .lookout import Lookout
 from .output import RankOutput
-from .output_multiplexer import OutputMultiplexer
 from .processes import STOPPED_SECONDS, WHY, HaltWatch, Parent
-from .ranks import Attempt, Rank
+from .ranks import Attempt, OutputMultiplexer, Rank
 from .starter import Starter, new_rank, num_threads, place_of, surroundings_of_ranks
 from .stores import Stores
 from .sweep import mark_of
@@ -348,7 +347,8 @@ class Agent:
     def _hear_signals(self, pipe: int) -> None:
         for number in os.read(pipe, 4096):
             if number == signal.SIGCHLD:
-                self._reap()
+                for pid, status in processes.ended():
+                    self._was_ended(pid, status)
             elif number != signal.SIGCONT:
                 self._tell("signalled", number=number)
                 is_warning = order.is_warning(self.spec.environ, number)  # then the supervisor decides
@@ -363,10 +363,6 @@ class Agent:
         self.guard.name(self.mark, self._secret, self.memory)
         self.guard.watch(rank for rank in (self.attempt.ranks if self.attempt is not None else ()) if rank.pid > 0)
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
-
-    def _reap(self) -> None:
-        for pid, status in processes.ended():
-            self._was_ended(pid, status)
 
     def _reap_warm(self, pid: int) -> None:
         """Wait for the warm process, so that `time echelon run` counts the ranks' seconds."""

@@ -106,7 +106,6 @@ class PulsePage:
         return os.pread(self.descriptor, min(size - begin, DUMP_BYTES), begin).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Give back the memory."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -38,7 +38,6 @@ class RankStore(Server):
         self._waits: Dict[bytes, List[_Wait]] = {}  # each under one of its missing keys
 
     def greet(self, caller: Caller) -> None:
-        """Send the challenge."""
         challenge = os.urandom(NONCE_BYTES)
         self._challenges[caller] = challenge
         self.say(caller, challenge)

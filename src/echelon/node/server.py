@@ -71,7 +71,6 @@ class Server:
                 self._selector.modify(caller.socket, both, partial(self._serve, caller))
 
     def drop(self, caller: Caller) -> None:
-        """Close a connection."""
         if caller.is_open:
             caller.is_open = False
             del self._callers[caller]

@@ -56,7 +56,6 @@ class Starter:
 
     @property
     def binds(self) -> bool:
-        """Say whether ranks are bound to cores."""
         return not self.binding.why_not
 
     @property
@@ -248,14 +247,9 @@ def num_threads(placement: Placement, num_cores: int, cpus_per_rank: int) -> int
 
 def _filled(value: str, placement: Placement, environ: Mapping[str, str]) -> str:
     if "{user}" in value:
-        value = value.replace("{user}", _user(environ))
+        value = value.replace("{user}", environ.get("USER") or str(os.getuid()))
     value = value.replace("{job_id}", job_id(environ) or str(os.getppid()))
     return os.path.expandvars(value.replace("{node_rank}", str(max(placement.node_rank, 0))))
-
-
-def _user(environ: Mapping[str, str]) -> str:
-    """Return the user's name, or the number: a container may lack the name."""
-    return environ.get("USER") or str(os.getuid())
 
 
 def _make(folder: str) -> bool:

@@ -121,7 +121,6 @@ class ScaleOptions(NamedTuple):
         return [_OPTIONS[name] if isinstance(value, bool) else f"{_OPTIONS[name]} {value}" for name, value in changed]
 
     def to_json(self) -> str:
-        """Return the JSON that `from_json` reads."""
         return codec.write(self)
 
     @classmethod

@@ -10,10 +10,9 @@ from echelon import units
 from echelon.errors import UsageError
 from echelon.machines.machine import Machine, Partition
 from echelon.plan import offers, site
-from echelon.plan.batch import share_of_batch
 from echelon.plan.candidates import PartitionCandidate, as_devices, candidates, choose, product
 from echelon.plan.misfit import Alternative, Misfit, way
-from echelon.plan.shape import fair_memory, has_whole_nodes, why_cores, why_memory
+from echelon.plan.shape import fair_memory, has_whole_nodes, share_of_batch, why_cores, why_memory
 from echelon.spec import Booking, Reason, Request
 from echelon.units import amount, cost, size, slurm_time
 

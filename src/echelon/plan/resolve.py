@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echelon.errors import UsageError
 from echelon.orders.checkpoint import variables as saved
-from echelon.plan import containers, spares
-from echelon.plan.batch import batch_variables, refuse_uneven_shards, share_of_batch
+from echelon.plan import containers
+from echelon.plan.shape import batch_variables, refuse_uneven_shards, share_of_batch
 from echelon.plan.site import KnownMachine, variables
 from echelon.scheduler import members
 from echelon.scheduler.protocol import Allocation, RunShape
@@ -55,10 +55,10 @@ class Surroundings:
 def resolve(job: Job, around: Surroundings) -> Plan:
     """Decide where and how a job runs; raise UsageError if it cannot run as asked."""
     _refuse_rank_variables(job.environ)
-    place = members.place(spares.with_spares(job, around.allocation), around.allocation, around.node)
+    place = members.place(_with_spares(job, around.allocation), around.allocation, around.node)
     where, nodes = place.where, place.nodes
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
-    num_nodes, container = spares.num_active(job, nodes), _container(job, around)
+    num_nodes, container = _num_active(job, nodes), _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     directory = _run_directory(job, around)
@@ -105,7 +105,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
         slurm_signals_ranks=around.signals_reach_ranks,
         launcher=job.launcher,
         reasons=(
-            Reason(what="nodes", value=str(num_nodes), why=spares.why(job, place.why)),
+            Reason(what="nodes", value=str(num_nodes), why=_why_nodes(job, place.why)),
             Reason(what="ranks per node", value=str(ranks_per_node or "one per device"), why=why_ranks),
             *_why_so(job, around),
             *why_settings,
@@ -308,3 +308,48 @@ def _refuse_rank_variables(environ: tuple[tuple[str, str], ...]) -> None:
                 f"--env {name}={value}: {name} differs from rank to rank, so echelon sets it in each rank",
                 hint=f"remove it, or choose another name than {', '.join(sorted(RANK_VARIABLES))}",
             )
+
+
+def _with_spares(job: Job, allocation: Allocation | None) -> Job:
+    """Return the job with all nodes that it takes; raise UsageError if there are not enough for the spares."""
+    if not job.num_spares:
+        return job
+    if job.launcher is not None and job.launcher.is_step:
+        raise UsageError(
+            f"--spares {job.num_spares}: {job.launcher.name} starts its ranks on all nodes at once, so none can wait",
+            hint="without --spares, or start the script without its launcher",
+        )
+    num_there = _num_there(job, allocation)
+    least = 1 if job.num_nodes == ALL_NODES else job.min_nodes
+    if num_there < least + job.num_spares:
+        raise _too_few(job, allocation, num_there, least)
+    if job.num_nodes == ALL_NODES:
+        return job
+    return replace(job, num_nodes=job.num_nodes + job.num_spares, min_nodes=job.min_nodes + job.num_spares)
+
+
+def _num_there(job: Job, allocation: Allocation | None) -> int:
+    """Return the number of nodes that this run can take; nodes that are started by hand are as many as asked for."""
+    if allocation is not None:
+        return len(allocation.step_nodes if allocation.is_task else allocation.nodes)
+    return job.num_nodes + job.num_spares if job.rendezvous and job.num_nodes != ALL_NODES else 1
+
+
+def _too_few(job: Job, allocation: Allocation | None, num_there: int, least: int) -> UsageError:
+    where = "this is a single machine" if allocation is None else f"job {allocation.job_id} has {num_there} node"
+    where += "s" if allocation is not None and num_there != 1 else ""
+    fewer = f"--spares {num_there - least} …   or " if num_there > least else ""
+    return UsageError(
+        f"--spares {job.num_spares}: {where}, and at least {least} must train, so {max(0, num_there - least)} can wait",
+        hint=f"{fewer}a larger allocation: salloc --no-kill --nodes={least + job.num_spares} …",
+    )
+
+
+def _num_active(job: Job, nodes: tuple[str, ...]) -> int:
+    """Return the number of nodes that train; `job` is as asked, without its spares."""
+    return len(nodes) - job.num_spares if nodes else job.num_nodes
+
+
+def _why_nodes(job: Job, text: str) -> str:
+    """Add the spares to the reason for the nodes."""
+    return f"{text}, {job.num_spares} of them spare" if job.num_spares else text

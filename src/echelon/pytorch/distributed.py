@@ -18,7 +18,6 @@ def default_store() -> Any:
 
 
 def groups() -> list[Any]:
-    """Return the process groups of this process."""
     return list(dist.distributed_c10d._world.pg_map)
 
 

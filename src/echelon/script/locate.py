@@ -99,15 +99,12 @@ class Searcher:
 
     def _locate(self, name: str) -> Located | None:
         top, *rest = name.split(".")
-        located = self._top(top)
+        located = self._among(top, self.path) or _editable(top)
         for part in rest:
             if located is None:
                 return None
             located = self._among(located.name + "." + part, located.folders)
         return located
-
-    def _top(self, top: str) -> Located | None:
-        return self._among(top, self.path) or _editable(top)
 
     def _among(self, name: str, folders: Sequence[str]) -> Located | None:
         portions: list[tuple[str, str]] = []

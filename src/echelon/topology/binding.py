@@ -3,7 +3,7 @@
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..hardware.answers import Device
-from .cpu_lists import cpu_list, mask, parse_cpu_list
+from .cpus import cpu_list, mask, parse_cpu_list
 from .devices import LOCAL, REMOTE, between, distance, nearest_nic
 from .node import Node
 

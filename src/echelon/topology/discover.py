@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..hardware import files, vendors
 from ..hardware.answers import Device, Listing
 from . import binding, cpus, nics, pci
-from .cpu_lists import cpu_list
+from .cpus import cpu_list
 from .node import Cpu, Nic, Node
 
 

@@ -5,7 +5,7 @@ from typing import Iterable, NamedTuple, Tuple
 
 from ..hardware import files
 from ..hardware.answers import Device
-from .cpu_lists import parse_cpu_list
+from .cpus import parse_cpu_list
 
 _DEVICES = "sys/bus/pci/devices"
 

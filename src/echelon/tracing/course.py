@@ -116,8 +116,9 @@ class StepTracer:
                 seen.add(number)
                 rows.append({
                     "name": name, "bytes": weight.numel() * weight.element_size(), "elements": weight.numel(),
-                    "block": self._block_of(model, name), "tensor": number, "is_trained": weight.requires_grad,
-                    "dtype": _name_of(weight.dtype), "length": int(weight.shape[0]) if weight.dim() else 0,
+                    "block": self._block_of(model, name), "tensor": number,
+                    "is_trained": weight.requires_grad, "dtype": str(weight.dtype).rpartition(".")[2],
+                    "length": int(weight.shape[0]) if weight.dim() else 0,
                 })  # fmt: skip
         return rows
 
@@ -324,10 +325,6 @@ class StepTracer:
         for storage in self._ledger.storages:
             if storage.phase == BACKWARD and _sorted(storage.shape) in self._shapes:
                 storage.is_of_rows = False
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).rpartition(".")[2]
 
 
 def _sorted(shape: Any) -> tuple[int, ...]:

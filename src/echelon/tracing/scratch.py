@@ -27,7 +27,6 @@ class Scratch:
         self._folder = folder
 
     def install(self) -> None:
-        """Redirect what writes."""
         original = builtins.open
 
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

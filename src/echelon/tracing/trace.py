@@ -74,7 +74,6 @@ class Tracer:
         self._compiling = Compiling()
 
     def run(self) -> dict[str, Any]:
-        """Return the log."""
         self._install()
         threading.Thread(target=self._tell, args=(self._order.out + ".progress",), daemon=True).start()
         with self._ledger:
@@ -204,7 +203,6 @@ class Compiling:
         self._is_asked = False
 
     def install(self) -> None:
-        """Replace torch.compile."""
         patches.replace(torch, "compile", self._compile, why=_WHY_COMPILING)
 
     def notes(self) -> list[str]:

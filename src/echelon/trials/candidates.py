@@ -90,7 +90,6 @@ class Trials:
         return "".join(f"{'' if place else 'tried':<{WIDTH}}{text}\n" for place, text in enumerate(sentences))
 
     def as_plain(self) -> list[dict[str, Any]]:
-        """Return the trials as JSON has them."""
         return [
             {
                 "candidate": trial.candidate.name,

@@ -275,15 +275,10 @@ def _parts(question: Question, good: Sequence[SizeRow]) -> tuple[str, str]:
         return "", ""
     name = max(grown, key=lambda part: grown[part])
     before = f"{first.parts.get(name, 0.0):.0%} on {first.num_ranks}"
-    what_may_help = PARTS[name].format(options=_less_exchange(question))
-    return name, f"{name} takes {grown[name]:.0%} of a step on {last.num_ranks} ranks ({before}): {what_may_help}"
-
-
-def _less_exchange(question: Question) -> str:
-    """Return the options that the measured runs would accept: "--compress bf16 or "."""
     words = " ".join(question.options).split(" --")
     options = [] if question.is_own else [more for more in LESS_EXCHANGE if exchange.accepts_with(words, more)]
-    return "".join(f"{more} or " for more in options)
+    what_may_help = PARTS[name].format(options="".join(f"{more} or " for more in options))
+    return name, f"{name} takes {grown[name]:.0%} of a step on {last.num_ranks} ranks ({before}): {what_may_help}"
 
 
 def _start(question: Question, row: SizeRow) -> tuple[str, str]:

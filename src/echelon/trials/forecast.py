@@ -43,7 +43,6 @@ class Forecast:
         return f"{self.measured.command or 'a training'}, {self.model.mode} scaling ({batch})"
 
     def as_data(self) -> dict[str, Any]:
-        """Return all numbers as JSON fields."""
         return {
             "mode": self.model.mode,
             "spread": self.model.spread,
@@ -77,7 +76,6 @@ class Forecast:
         plot.draw_points(self.title, measured, estimated, files)
 
     def text(self) -> str:
-        """Return the answer for a person."""
         lines = [self.title, *self._table(), ""]
         lines.append(
             f"relative to {counted(self.model.base.num_devices, 'rank')}; the measured times may be wrong by "

@@ -42,7 +42,6 @@ class RehearsalVerdict:
     """Whether they and the states of optimizers have the same bits."""
 
     def text(self) -> str:
-        """Return the verdict in words."""
         if not self.survives:
             return f"fails: {self.why_not}"
         steps = "1 step" if self.lost_steps == 1 else f"{self.lost_steps} steps"
@@ -52,7 +51,6 @@ class RehearsalVerdict:
         return f"survives: {again}; {after}; {weights}"
 
     def as_plain(self) -> dict[str, Any]:
-        """Return the verdict for JSON."""
         fault = self.fault
         return {
             "fault": fault.kind, "rank": fault.rank, "step": self.struck_at or fault.step, "delay": fault.delay,

@@ -105,7 +105,9 @@ class Rehearsing:
         steps = self._asked.num_steps
         self._contents = self._contents.kept_in(os.path.join(self._folder, "original"))
         records, done, seconds = self._run("undisturbed", Rehearsal(steps=steps), "--max-restarts", "0")
-        _refuse_outside(done.stdout)
+        refusal = _OUTSIDE.search(done.stdout)
+        if refusal:
+            raise UsageError(refusal[1], hint="give the script a relative path for what it writes")
         if done.exit_code:
             raise RunError("the run without a fault failed:", details=own_runs.without_logs(done.stdout))
         num_steps = len(records.steps)
@@ -226,12 +228,6 @@ def _training_options(question: RehearsalQuestion, num_steps: int) -> list[str]:
 
 def _script(question: RehearsalQuestion, target: str) -> list[str]:
     return [*(["-m"] if question.is_module else []), target, *question.arguments]
-
-
-def _refuse_outside(output: str) -> None:
-    refusal = _OUTSIDE.search(output)
-    if refusal:
-        raise UsageError(refusal[1], hint="give the script a relative path for what it writes")
 
 
 OF_ANY_SCRIPT = (KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE)

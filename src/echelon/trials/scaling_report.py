@@ -17,7 +17,6 @@ HEAD = ("ranks", "nodes", "a step", "steps/s", "samples/s", "speedup", "efficien
 
 
 def text(question: Question, sizes: Sequence[SizeRow]) -> str:
-    """Return the report for a person."""
     good = [row for row in sizes if row.efficiency is not None]
     lines = [question.title, *_aligned([HEAD, *(_cells(row) for row in sizes)], sizes)]
     if good:
@@ -57,7 +56,6 @@ def paragraph(question: Question, sizes: Sequence[SizeRow]) -> str:
 
 
 def as_plain(question: Question, sizes: Sequence[SizeRow]) -> dict[str, Any]:
-    """Return all numbers for JSON."""
     limit = find(question, sizes)
     kept = largest_enough(sizes)
     num_good = sum(row.efficiency is not None for row in sizes)

@@ -97,7 +97,7 @@ def _look_into(path: str, contents: Contents) -> None:
         if entry.is_dir(follow_symlinks=False):
             if os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
                 continue
-            if _has_many_files(entry.path):
+            if any(number >= MANY_FILES for number, _ in enumerate(_files(entry.path))):
                 contents.linked.append(name)
                 continue
             contents.folders.append(name)
@@ -115,11 +115,6 @@ def _look_into(path: str, contents: Contents) -> None:
 
 def _is_inside(path: str, folder: str) -> bool:
     return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
-
-
-def _has_many_files(folder: str) -> bool:
-    """Say so as soon as enough are seen."""
-    return any(number >= MANY_FILES for number, _ in enumerate(_files(folder)))
 
 
 def _files(folder: str) -> Iterator[str]:

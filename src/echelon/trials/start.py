@@ -116,7 +116,6 @@ def text(starts: Sequence[StartTimes]) -> str:
 
 
 def as_plain(starts: Sequence[StartTimes]) -> dict[str, Any]:
-    """Return all starts for JSON."""
     rows = [
         {
             "ranks": start.size.num_ranks,

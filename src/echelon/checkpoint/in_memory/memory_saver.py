@@ -248,20 +248,16 @@ class NodeMarks:
 
     @property
     def are_many(self) -> bool:
-        """Say whether there is more than one node."""
         return len(self._names) > 1
 
     @property
     def leaders(self) -> list[int]:
-        """Return the first rank of each node."""
         return [ranks[0] for ranks in self._ranks.values()]
 
     def ranks_beside(self, rank: int) -> list[int]:
-        """Return the ranks of a rank's node."""
         return self._ranks[self._node_of_ranks[rank]]
 
     def leader_of(self, rank: int) -> int:
-        """Return the first rank of a rank's node."""
         return self.ranks_beside(rank)[0]
 
     def keeper_of(self, rank: int) -> int:

@@ -27,7 +27,6 @@ class Estimate:
     """When it was estimated, in seconds since 1970."""
 
     def as_row(self) -> dict[str, Any]:
-        """Return the estimate as JSON fields."""
         return {
             **trainings.as_fields(self.training),
             "machine": self.machine,

@@ -164,7 +164,6 @@ class AmdReader:
         self._before: Residencies | None = None
 
     def read(self) -> Reading:
-        """Return the present state."""
         metrics = parse(self._metrics.read() or b"")
         energy, unit = self._energy(metrics)
         return Reading(

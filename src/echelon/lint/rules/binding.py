@@ -12,9 +12,9 @@ from echelon.lint.batch import BatchOption
 from echelon.lint.command import Word
 from echelon.lint.finding import Hit, Rule, counted, hit
 from echelon.lint.job import JobScript
+from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.starts import StartedProgram
-from echelon.lint.toml import words
 from echelon.lint.visibility import OWN, VISIBLE, narrowing, seen_by
 from echelon.script.branches import tail
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from echelon.environment import digits
 from echelon.lint.finding import Hit, Rule, counted, hit, judged
 from echelon.lint.job import DEVICE_OPTIONS, JobScript
+from echelon.lint.pages import words
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, StartedProgram
-from echelon.lint.toml import words
 
 OF_TORCHRUN = "PET_"
 """The beginning of the variables with which torchrun's options can be given."""
@@ -59,7 +59,8 @@ def started_by_each_task(job: JobScript) -> Iterator[Hit]:
 def on_first_node_alone(job: JobScript) -> Iterator[Hit]:
     if not job.is_batch:
         return
-    if _reaches_others(job):
+    reaching = ("ssh", "pdsh", "clush", "parallel-ssh", "ray", "ibrun", "jsrun", "aprun", "mpiexec.hydra", "flux")
+    if any(command.program in reaching for command in job.commands):
         return
     for start in job.started("torchrun", "accelerate", "python", "python3"):
         if job.num_nodes < 2 or start.step is not None or start.outer or job.is_chosen(start.command):
@@ -89,11 +90,6 @@ def _is_beside_steps(job: JobScript, start: StartedProgram) -> bool:
     return any(starts_others & program.uses for program in programs) or any(
         each.name in ("srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "echelon") for each in job.starts
     )
-
-
-def _reaches_others(job: JobScript) -> bool:
-    reaching = ("ssh", "pdsh", "clush", "parallel-ssh", "ray", "ibrun", "jsrun", "aprun", "mpiexec.hydra", "flux")
-    return any(command.program in reaching for command in job.commands)
 
 
 def alone_on_several(job: JobScript) -> Iterator[Hit]:

@@ -10,9 +10,9 @@ from itertools import takewhile
 from echelon.lint.command import SHELLS, SimpleCommand, Word
 from echelon.lint.finding import Edit, Hit, Rule, hit, judged
 from echelon.lint.job import JobScript
+from echelon.lint.pages import words
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.starts import StartedProgram
-from echelon.lint.toml import words
 from echelon.lint.values import VariableAssignment
 
 HOST = re.compile(r"\$\(hostname(?: -[sfi])?\)|`hostname(?: -[sfi])?`|\$\{?HOSTNAME\}?")

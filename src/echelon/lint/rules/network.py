@@ -9,8 +9,8 @@ from echelon.hardware import vendors
 from echelon.lint.command import SHELLS
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged, line_before
 from echelon.lint.job import JobScript
+from echelon.lint.pages import words
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, StartedProgram
-from echelon.lint.toml import words
 from echelon.lint.values import VariableAssignment
 from echelon.script.nearest import meant
 

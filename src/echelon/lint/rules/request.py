@@ -13,7 +13,7 @@ from echelon.errors import UsageError
 from echelon.lint.batch import BatchOption, names, read
 from echelon.lint.finding import Edit, Hit, Rule, hit, judged
 from echelon.lint.job import JobScript
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 
 PLACEHOLDER = re.compile(
     r"\b__[A-Z][A-Z0-9_]*__\b|<[A-Za-z][^<>]*>|\[(?:[Yy]our|YOUR|my|the)\b[^\]]*\]|\{\{.*?\}\}|\b(?:YOUR|your)[_-]\w+"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from echelon.lint.command import SimpleCommand, Word
 from echelon.lint.finding import Hit, Rule, counted, hit
 from echelon.lint.job import DEVICE_OPTIONS, JobScript
+from echelon.lint.pages import words
 from echelon.lint.starts import LAUNCHERS
-from echelon.lint.toml import words
 
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 HAS_DEVICES = re.compile(

@@ -12,7 +12,7 @@ from typing import Any
 
 from echelon.lint.finding import Edit, Hit, Rule, counted, judged, lines_of
 from echelon.lint.job import JobScript
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,6 @@ class SettingsFile:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines of the file."""
         return lines_of(self.text)
 
     @cached_property

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from echelon.lint.finding import Hit, Rule, hit
 from echelon.lint.job import JobScript
+from echelon.lint.pages import words
 from echelon.lint.program import constant, keyword
 from echelon.lint.starts import LAUNCHERS, StartedProgram
-from echelon.lint.toml import words
 
 
 def no_machine_rank(job: JobScript) -> Iterator[Hit]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from echelon.lint.command import ASSIGNMENT, SimpleCommand, Word
 from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged
 from echelon.lint.job import JobScript
-from echelon.lint.toml import words
+from echelon.lint.pages import words
 from echelon.lint.values import EXPORTS
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")

@@ -62,7 +62,6 @@ def text(verdicts: Sequence[TraceVerdict], where: Sequence[str] = ()) -> str:
 
 
 def as_plain(verdicts: Sequence[TraceVerdict]) -> dict[str, Any]:
-    """Return verdicts as JSON has them."""
     waiting = who_is_waited_for(verdicts)
     waited = None
     if waiting is not None:

@@ -178,7 +178,7 @@ def _fleet(state: RunState, view: View, width: int, height: int) -> list[Line]:
     column = min(width, longest + 1 + cells + 2)
     per_line = max(1, width // column)
     rows = max(1, height - 1 - len(_wrapped(LEGEND, width)))
-    first = _first_row(view.chosen // per_line, rows) * per_line
+    first = max(0, (view.chosen // per_line) - rows + 1) * per_line
     shown = nodes[first : first + rows * per_line]
     lines: list[Line] = []
     for start in range(0, len(shown), per_line):
@@ -189,11 +189,6 @@ def _fleet(state: RunState, view: View, width: int, height: int) -> list[Line]:
     rest = len(nodes) - first - len(shown)
     more = plain(f"and {rest} more nodes below" if rest else "")
     return [*lines, more, *[plain(text, "dim") for text in _wrapped(LEGEND, width)]]
-
-
-def _first_row(row: int, rows: int) -> int:
-    """Return the first row that is shown, so that the chosen one is among them."""
-    return max(0, row - rows + 1)
 
 
 def _cell(node: NodeState, column: int, *, is_chosen: bool) -> Line:

@@ -176,7 +176,9 @@ def plain(value: Any) -> Any:
 
 def rebuild(kind: Any, value: Any) -> Any:
     """Rebuild a value of this type from what `plain` returned; raise ValueError for other data."""
-    makers = _makers(kind)
+    if kind not in _known:
+        _known[kind] = {name: _maker(hint) for name, hint in get_type_hints(kind).items()}
+    makers = _known[kind]
     if not isinstance(value, dict) or not value.keys() <= makers.keys():
         raise ValueError("not a %s: %.80r" % (kind.__name__, value))
     fields = {name: each if makers[name] is None else makers[name](each) for name, each in value.items()}
@@ -187,13 +189,6 @@ def rebuild(kind: Any, value: Any) -> Any:
 
 
 _known: Dict[Any, Dict[str, Any]] = {}
-
-
-def _makers(kind: Any) -> Dict[str, Any]:
-    """Return for each field the function that builds its value from JSON; None: the JSON value is used."""
-    if kind not in _known:
-        _known[kind] = {name: _maker(hint) for name, hint in get_type_hints(kind).items()}
-    return _known[kind]
 
 
 def _maker(hint: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import List, Mapping
 
 from ...environment import threads
 from ...hardware import files
-from ...topology.cpu_lists import cpu_list, parse_cpu_list
+from ...topology.cpus import cpu_list, parse_cpu_list
 from ...topology.node import Node
 from .nouns import Cores, EnvironmentSettings, KernelLimits
 

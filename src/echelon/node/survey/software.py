@@ -44,11 +44,7 @@ def installed(search_path: Sequence[str]) -> Tuple[Dict[str, str], Dict[str, str
     for folder in search_path:
         for name in files.names(folder):
             record = _RECORD.match(name)
-            package = _normal(record.group(1)) if record else ""
+            package = re.sub(r"[-_.]+", "-", record.group(1)).lower() if record else ""
             if record and package in PACKAGES and package not in versions:
                 versions[package], places[package] = record.group(2), folder
     return versions, places
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -171,7 +171,6 @@ def main(directory: str, environ: Mapping[str, str]) -> int:
 
 
 def facts(index: int, node: str) -> Dict[str, Any]:
-    """Return the facts of an agent's hello."""
     return {
         "agent_index": index,
         "node_rank": index,

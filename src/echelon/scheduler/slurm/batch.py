@@ -136,7 +136,6 @@ def _why_cores(booking: Booking, tasks_per_node: int, why: dict[str, str]) -> st
 
 
 def render(booking: Booking, heading: Heading, body: Sequence[str], *, tasks_per_node: int = 1) -> str:
-    """Return the whole script."""
     devices = booking.num_nodes * booking.ranks_per_node
     title = f"{counted(devices, 'rank')} on {counted(booking.num_nodes, 'node')} of {booking.title}"
     lines = [

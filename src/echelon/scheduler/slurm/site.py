@@ -9,7 +9,7 @@ from echelon import units
 from echelon.environment import digits, hostlist
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
-from echelon.topology.cpu_lists import parse_cpu_list
+from echelon.topology.cpus import parse_cpu_list
 
 CLUSTER_SECONDS = 3.0
 CONFIG_SECONDS = 10.0
@@ -64,7 +64,6 @@ def ask_cluster(host: Host) -> str:
 
 
 def ask_config(host: Host) -> SiteConfig:
-    """Ask for the configuration."""
     return read_config(_ask(host, ("scontrol", "show", "config"), CONFIG_SECONDS))
 
 

@@ -110,7 +110,8 @@ class WebRequest(BaseHTTPRequestHandler):
         head = self._head()
         self.rfile = io.BytesIO(head)
         if len(head) > MOST_HEAD_BYTES:
-            self._refuse_early(431)
+            self.requestline, self.request_version, self.command = "", self.protocol_version, ""
+            self.send_error(431)
         elif head:
             self.handle_one_request()
 
@@ -142,10 +143,6 @@ class WebRequest(BaseHTTPRequestHandler):
             return bytes(self.request.recv(1 << 14))
         except OSError:
             return b""
-
-    def _refuse_early(self, code: int) -> None:
-        self.requestline, self.request_version, self.command = "", self.protocol_version, ""
-        self.send_error(code)
 
     def do_GET(self) -> None:
         """Answer a request for the page, the state or the metrics, if it comes from here and proves the token."""

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ....hardware import vendors
 from ....hardware.reading import NOTHING, Reading, risen
-from ....topology.cpu_lists import parse_cpu_list
+from ....topology.cpus import parse_cpu_list
 from ..nouns import Survey, SurveyedDevice
 from .host import HostReader
 
