@@ -10,7 +10,7 @@ import pytest
 from tests.topology import trees
 
 import echelon
-from echelon.cli import topology
+from echelon.cli import main, topology
 from echelon.errors import UsageError
 from echelon.topology import discover
 
@@ -130,7 +130,7 @@ def test_bad_command_line(
 
 def test_help_ends_in_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     """Help is shown on standard output."""
-    assert topology.main(["-h"]) == 0
+    assert main(["topology", "-h"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["example:", "  echelon topology --json"]
 
 

@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # after --help, or at a signal
+        return int(end.code or 0)
     except streams.FOREIGN as error:
         return _tell(streams.translated(error), is_silent=streams.is_unread(error))
     except EchelonError as error:

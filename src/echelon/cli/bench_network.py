@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.readers import whole
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_table, say
@@ -34,10 +34,8 @@ _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def main(arguments: list[str], of_bench: Help) -> int:
     """Measure all operations on the nodes at hand, and compare all-reduce with the machine's reference."""
-    scanned = scan_all(arguments, (*OPTIONS, *SHARED), command=COMMAND)
+    scanned = of_bench.scan_all(arguments, (*OPTIONS, *SHARED), command=COMMAND)
     values = scanned.last
-    if of_bench.is_printed(scanned):
-        return 0
     if scanned.rest:
         raise UsageError(f"echelon bench network takes no {scanned.rest[0]}", hint="echelon bench network -n 4")
     names, sizes = _names(values), _sizes(values)

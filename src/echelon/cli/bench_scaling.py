@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import whole
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import print_table, say
@@ -51,10 +51,8 @@ OPTIONS = (*OWN, *OF_SUBMIT, *OF_RUN)
 
 
 def main(arguments: list[str], of_bench: Help) -> int:
-    scanned = scan(arguments, OPTIONS, command=COMMAND)
+    scanned = of_bench.scan(arguments, OPTIONS, command=COMMAND)
     values = scanned.last
-    if of_bench.is_printed(scanned):
-        return 0
     _refuse_contradictions(scanned, values)
     from echelon.host import Host
 

@@ -6,7 +6,7 @@ import json
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.readers import whole
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
@@ -22,10 +22,8 @@ OPTIONS = (*OWN, *(option for option in RUN_OPTIONS if option.key in ("launch", 
 
 
 def main(arguments: list[str], of_bench: Help) -> int:
-    scanned = scan_all(arguments, OPTIONS, command=COMMAND)
+    scanned = of_bench.scan_all(arguments, OPTIONS, command=COMMAND)
     values = scanned.last
-    if of_bench.is_printed(scanned):
-        return 0
     if scanned.rest:
         raise UsageError(
             f"echelon bench start takes no {scanned.rest[0]}: it starts a small program of its own",

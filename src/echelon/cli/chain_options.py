@@ -27,7 +27,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(names=("--max-hours",), value="H", help="with --chain: the most hours of all jobs together"),
     Option(names=("--resume-anyway",), help="with --chain: go on also if the script was edited"),
-)
+)  # fmt: skip
 _NOT_IN_CHAIN = {
     "plain": "a plain script runs without echelon, which hands the training over",
     "wait": "it waits for one job",

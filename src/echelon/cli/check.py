@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import say
 from echelon.errors import UsageError
@@ -45,10 +45,8 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="check")
+    scanned = HELP.scan_all(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if scanned.rest:
         word = scanned.rest[0]
         raise UsageError(f"echelon check takes no {word}: it checks nodes", hint=f"echelon lint {word}")

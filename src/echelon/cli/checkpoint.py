@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_table, say
+from echelon.cli.options import Option
+from echelon.cli.talk import print_json, print_table, say
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.orders.checkpoint import SUBFOLDER
-from echelon.units import size
+from echelon.units import aligned, size
 
 if TYPE_CHECKING:
     from echelon.checkpoint.store import Checkpoint, CheckpointFolder, CheckpointStore
@@ -22,12 +21,11 @@ VERBS = ("ls", "verify", "export")
 NUM_NAMED = 5
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        names=("--out",), value="DIR", takes="folder", help="the folder for exported files (default: the current one)"
-    ),
+    Option(names=("--out",), value="DIR", takes="folder",
+           help="the folder for exported files (default: the current one)"),
     Option(names=("--json",), help="print what ls or verify found as JSON"),
     Option(names=("-h", "--help"), help="show this"),
-)
+)  # fmt: skip
 HELP = Help(
     command="checkpoint",
     usage=("ls [RUN] [--json]", "verify [STEP] [RUN] [--json]", "export [STEP] [RUN] [--out DIR]"),
@@ -44,10 +42,8 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="checkpoint")
+    scanned = HELP.scan_all(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     verb, *words = scanned.rest or ("",)
     if verb not in VERBS:
         asked = f"echelon checkpoint has no command {verb!r}" if verb else "echelon checkpoint needs a command"
@@ -204,9 +200,7 @@ def table(entries: list[CheckpointFolder]) -> str:
         ranks = str(manifest.num_ranks) if manifest else "–"
         whole = f"no: {reason}" if reason else "yes"
         lines.append((str(entry.step), written, size(_num_bytes(entry)) if manifest else "–", ranks, whole))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(text.rstrip() for text in texts)
+    return "\n".join(aligned(lines))
 
 
 def _num_bytes(entry: CheckpointFolder) -> int:
@@ -215,7 +209,7 @@ def _num_bytes(entry: CheckpointFolder) -> int:
 
 def _print_json(folder: str, entries: list[CheckpointFolder]) -> None:
     rows = [_as_plain(entry) for entry in entries]
-    print(json.dumps({"format": 1, "folder": folder, "checkpoints": rows}, indent=1))
+    print_json(folder=folder, checkpoints=rows)
 
 
 def _as_plain(entry: CheckpointFolder) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.talk import say
 from echelon.environment import digits
 from echelon.errors import UsageError
@@ -36,10 +36,8 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="clean")
+    scanned = HELP.scan_all(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if not scanned.rest and "older_than" not in values and "keep" not in values:
         raise UsageError(
             "echelon clean needs the names or the age of runs to remove", hint="echelon clean --older-than 7d"

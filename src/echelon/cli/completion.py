@@ -6,7 +6,7 @@ from importlib import import_module
 
 from echelon.cli import help as helps
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -25,9 +25,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="completion")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan_all(arguments)
     if len(scanned.rest) != 1 or scanned.rest[0] not in SHELLS:
         asked = " ".join(scanned.rest) or "no shell"
         raise UsageError(f"{asked}: the choices are {', '.join(SHELLS)}", hint="source <(echelon completion bash)")

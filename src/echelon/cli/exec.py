@@ -26,7 +26,4 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     """Replace this process by the program; return only when that fails."""
-    try:
-        become.become(arguments, os.environ)
-    except SystemExit as end:  # after --help
-        return int(end.code or 0)
+    become.become(arguments, os.environ)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from echelon.cli import fit_devices, fit_scaling
 from echelon.cli.fits import OPTIONS as OF_MODEL
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import one_of, whole
-from echelon.cli.talk import say
+from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
 from echelon.estimate import remembered_memory, trainings
 from echelon.machines import kept_rows
 from echelon.orders.trace import CONFIG, FUNCTION, MODULE, SCRIPT, TraceOrder
+from echelon.plan.memory import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from echelon.estimate.verdict import FitVerdict
@@ -73,10 +73,8 @@ _LINE = re.compile(r"([^=]+:[0-9]+)=(.+)")
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan(arguments, OPTIONS, command="fit")
+    scanned = HELP.scan(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if "scaling" in values or "from" in values:
         return _scaling(scanned, values)
     asked = question(scanned, values)
@@ -100,7 +98,7 @@ def main(arguments: list[str]) -> int:
 
         plot.draw_memory(timeline.without(traced.log), chosen[0].device.memory_bytes if len(chosen) == 1 else 0, files)
     if "json" in values:
-        print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
+        print_json(**answer.as_data())
     else:
         answer.print()
         for line in trust([target.device.chip for target in chosen], traced.log.torch, host):
@@ -119,7 +117,7 @@ def _scaling(scanned: Scanned, values: Mapping[str, str]) -> int:
         )
     answer = fit_scaling.answer(values, runs)
     if "json" in values:
-        print(json.dumps({"format": 1, **answer.as_data()}, indent=1))
+        print_json(**answer.as_data())
     else:
         answer.print()
     return answer.exit_code
@@ -165,8 +163,6 @@ def _of_config(scanned: Scanned, values: Mapping[str, str], common: Mapping[str,
         )
     if not os.path.isfile(path):
         raise UsageError(f"--config {path or repr('')}: there is no such file", hint="--config config.json")
-    from echelon.plan.memory import TORCH_DTYPES
-
     return TraceOrder(
         target=path,
         kind=CONFIG,

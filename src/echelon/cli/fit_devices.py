@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--machine",), value="NAME", help="judge the devices of this machine (default: this machine's)"),
     Option(names=("--node-type",), value="NAME", help="the kind of the machine's nodes, if it has several"),
-    Option(
-        names=("--device",), value="NAME", help="judge one device: v100, a100-40, mi250x; any name with --device-memory"
-    ),
-    Option(
-        names=("--device-memory",), value="SIZE", help="memory of one device, such as 80G, if echelon does not know it"
-    ),
-)
+    Option(names=("--device",), value="NAME",
+           help="judge one device: v100, a100-40, mi250x; any name with --device-memory"),
+    Option(names=("--device-memory",), value="SIZE",
+           help="memory of one device, such as 80G, if echelon does not know it"),
+)  # fmt: skip
 USUAL_PER_NODE = 8
 
 

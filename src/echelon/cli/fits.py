@@ -12,43 +12,23 @@ from echelon.cli.options import Option
 from echelon.cli.readers import one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
+from echelon.plan import memory
+from echelon.plan.memory import DTYPES, OPTIMIZERS, DeviceGroup, Fit, TrainedModel
+from echelon.spec import Booking
 from echelon.units import aligned, counted, size, size_bytes, slurm_time
 
 if TYPE_CHECKING:
     from echelon.plan.candidates import PartitionCandidate
-    from echelon.plan.memory import DeviceGroup, Fit, TrainedModel
-    from echelon.spec import Booking
-
-
-def _dtypes() -> tuple[str, ...]:
-    from echelon.plan.memory import DTYPES
-
-    return tuple(DTYPES)
-
-
-def _optimizers() -> tuple[str, ...]:
-    from echelon.plan.memory import OPTIMIZERS
-
-    return tuple(OPTIMIZERS)
-
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--parameters",), value="N", help="tell whether a model with so many weights fits: 124M, 7B, 7e9"),
-    Option(
-        names=("--dtype",),
-        value="TYPE",
-        choices=_dtypes,
-        help="the data type of its weights: fp32 (default), bf16, fp16",
-    ),
-    Option(
-        names=("--optimizer",), value="NAME", choices=_optimizers, help="adamw (default), adam, lion, momentum, sgd"
-    ),
-    Option(
-        names=("--device-memory",),
-        value="SIZE",
-        help="memory of one device, such as 80G, if the machine's is not known",
-    ),
-)
+    Option(names=("--dtype",), value="TYPE", choices=tuple(DTYPES),
+           help="the data type of its weights: fp32 (default), bf16, fp16"),
+    Option(names=("--optimizer",), value="NAME", choices=tuple(OPTIMIZERS),
+           help="adamw (default), adam, lion, momentum, sgd"),
+    Option(names=("--device-memory",), value="SIZE",
+           help="memory of one device, such as 80G, if the machine's is not known"),
+)  # fmt: skip
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST = 10**15
 _ROWS = ("weights", "gradients", "states", "passing", "left")
@@ -56,8 +36,6 @@ _ROWS = ("weights", "gradients", "states", "passing", "left")
 
 def read_model(values: Mapping[str, str]) -> TrainedModel | None:
     """Return the model that the options describe, None without one; raise UsageError for invalid values."""
-    from echelon.plan.memory import TrainedModel
-
     if "parameters" not in values:
         for key in ("dtype", "optimizer", "device_memory"):
             if key in values:
@@ -68,8 +46,8 @@ def read_model(values: Mapping[str, str]) -> TrainedModel | None:
         return None
     return TrainedModel(
         num_parameters=_count(values["parameters"]),
-        dtype=one_of(values.get("dtype", "fp32"), "--dtype", _dtypes()),
-        optimizer=one_of(values.get("optimizer", "adamw"), "--optimizer", _optimizers()),
+        dtype=one_of(values.get("dtype", "fp32"), "--dtype", tuple(DTYPES)),
+        optimizer=one_of(values.get("optimizer", "adamw"), "--optimizer", tuple(OPTIMIZERS)),
     )
 
 
@@ -88,8 +66,6 @@ def _count(text: str) -> int:
 
 def devices_of(booking: Booking, chosen: PartitionCandidate, values: Mapping[str, str]) -> DeviceGroup:
     """Return the devices that the job would have; raise UsageError if a device's memory is not known."""
-    from echelon.plan.memory import DeviceGroup
-
     asked_bytes = size_bytes(values["device_memory"], option="--device-memory") if "device_memory" in values else 0
     device_bytes = asked_bytes or chosen.kind.device_memory_bytes or 0
     if not device_bytes:
@@ -134,8 +110,6 @@ class StrategiesAnswer:
         node_devices: int,
         minutes: int,
     ) -> None:
-        from echelon.plan import memory
-
         self._model = model
         self._devices = devices
         self._values = values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -10,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
+from echelon.cli.talk import print_json
 from echelon.dialects import installed
 from echelon.dialects.installed import FRAMEWORKS, Build, PackageProblem
 from echelon.errors import EchelonError, UsageError
 from echelon.hardware import vendors
 from echelon.host import Host
+from echelon.units import aligned
 
 IMPORT_SECONDS = 300.0  # importing tensorflow from a cold shared disk can take so long
 OPTIONS = (
@@ -52,9 +53,7 @@ class Installation:
 
 def main(arguments: list[str]) -> int:
     """Print the table; return 1 if something cannot work."""
-    scanned = scan_all(arguments, OPTIONS, command="frameworks")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan_all(arguments)
     names = _names(scanned.rest)
     from echelon.environment import devices
 
@@ -67,9 +66,8 @@ def main(arguments: list[str]) -> int:
     tries = "import" in scanned.values
     seen = [_look(name, versions.get(name, ""), build, host if tries else None) for name in names]
     if "json" in scanned.values:
-        facts = {"python": sys.executable, "devices": num_devices, "vendor": vendor}
         told = {"frameworks": [asdict(each) for each in seen], "problems": [asdict(each) for each in wrong]}
-        print(json.dumps({"format": 1, **facts, **told}, indent=1))
+        print_json(python=sys.executable, devices=num_devices, vendor=vendor, **told)
     else:
         _print(seen, wrong, num_devices, vendor)
     is_missing = bool(scanned.rest) and any(not each.version for each in seen)
@@ -120,10 +118,7 @@ def _print(seen: Sequence[Installation], wrong: Sequence[PackageProblem], num_de
     there = f"{num_devices} {vendors.named(vendor).title}" if vendor else "none"
     print(f"python     {sys.executable}\ndevices    {there}\n")
     table = [("framework", "version", "tested", ""), *((_row(each)) for each in seen)]
-    widths = [max(len(line[column]) for line in table) for column in range(3)]
-    for line in table:
-        cells = [text.ljust(width) for text, width in zip(line, [*widths, 0], strict=True)]
-        print("  ".join(cells).rstrip())
+    print("\n".join(aligned(table)))
     for problem in wrong:
         print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
+from echelon.cli import options as options_of
 from echelon.cli.options import Option, Scanned, rows
 from echelon.cli.talk import print_help
 from echelon.host import terminal
@@ -47,11 +49,20 @@ class Help:
         """Say whether words after the first operand belong to a script or a program."""
         return any(operand.takes in ("script", "program") for operand in self.operands)
 
-    def is_printed(self, scanned: Scanned) -> bool:
-        """Print the text if the command line asks for it."""
+    def scan(self, arguments: Sequence[str], options: Sequence[Option] = (), *, command: str = "") -> Scanned:
+        """Read options up to the first operand; end after the text if --help is among them."""
+        return self._unless_help(options_of.scan(arguments, options or self.options, command=command or self.command))
+
+    def scan_all(self, arguments: Sequence[str], options: Sequence[Option] = (), *, command: str = "") -> Scanned:
+        """Read options before, between and after the operands; end after the text if --help is among them."""
+        scanned = options_of.scan_all(arguments, options or self.options, command=command or self.command)
+        return self._unless_help(scanned)
+
+    def _unless_help(self, scanned: Scanned) -> Scanned:
         if "help" in scanned.values:
             print_help(self.text())
-        return "help" in scanned.values
+            raise SystemExit(0)
+        return scanned
 
     def text(self) -> str:
         lines = [

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import say
 from echelon.environment import regular_files
@@ -36,31 +36,19 @@ def _rules() -> tuple[str, ...]:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        names=("--machine",),
-        value="NAME",
-        choices=machine_names,
-        help="the machine that the jobs are for (default: the machine you are on)",
-    ),
+    Option(names=("--machine",), value="NAME", choices=machine_names,
+           help="the machine that the jobs are for (default: the machine you are on)"),
     Option(names=("--strict",), help="exit with code 1 for warnings too"),
-    Option(
-        names=("--format",),
-        value="HOW",
-        choices=FORMATS,
-        help="text, json, sarif (code hosts, editors) or github (annotations)",
-    ),
+    Option(names=("--format",), value="HOW", choices=FORMATS,
+           help="text, json, sarif (code hosts, editors) or github (annotations)"),
     Option(names=("--json",), help="the same as --format json"),
     Option(names=("--fix",), help="repair what is certain: show the difference, and write the files"),
     Option(names=("--diff",), help="show the difference that --fix would write, and write nothing"),
     Option(names=("--list",), help="list every rule, one a line"),
-    Option(
-        names=("--explain",),
-        value="ID",
-        choices=_rules,
-        help="show the page of one rule: reason, source, a bad and a good example",
-    ),
+    Option(names=("--explain",), value="ID", choices=_rules,
+           help="show the page of one rule: reason, source, a bad and a good example"),
     Option(names=("-h", "--help"), help="show this"),
-)
+)  # fmt: skip
 STANDARD_INPUT = "standard input"
 HELP = Help(
     command="lint",
@@ -75,11 +63,9 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="lint")
+    scanned = HELP.scan_all(arguments)
     values = scanned.last
     files = list(dict.fromkeys(scanned.rest))
-    if HELP.is_printed(scanned):
-        return 0
     from echelon.lint import pages, report
 
     if "explain" in values:

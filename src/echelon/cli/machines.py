@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -12,9 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.cli.resources import machine_names
-from echelon.cli.talk import print_table
+from echelon.cli.talk import print_json, print_table
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
@@ -24,19 +23,14 @@ if TYPE_CHECKING:
 
 OF_LEARN: tuple[Option, ...] = (
     Option(names=("--name",), value="NAME", help="the machine's name; without it Slurm's cluster name"),
-    Option(
-        names=("--out",),
-        value="FILE",
-        takes="file",
-        help="where to write; - is standard output; without it ~/.config/echelon/machines/NAME.toml",
-    ),
+    Option(names=("--out",), value="FILE", takes="file",
+           help="where to write; - is standard output; without it ~/.config/echelon/machines/NAME.toml"),
     Option(names=("--force",), help="write over a file that is there"),
     Option(names=("--probe",), help="run one short step on a node, to see which cores are near to which device"),
-    Option(
-        names=("--partition",), value="P", help="the partition for the probe; without it the first that has devices"
-    ),
+    Option(names=("--partition",), value="P",
+           help="the partition for the probe; without it the first that has devices"),
     Option(names=("--account",), value="A", help="the account for the probe"),
-)
+)  # fmt: skip
 SHOWING: tuple[Option, ...] = (
     Option(names=("--json",), help="print the same facts as JSON"),
     Option(names=("-h", "--help"), help="show this"),
@@ -58,10 +52,8 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     command = "machines learn" if "learn" in arguments else "machines"
-    scanned = scan_all(arguments, OPTIONS, command=command)
+    scanned = HELP.scan_all(arguments, command=command)
     names, values = list(scanned.rest), scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     for option in OF_LEARN:
         if option.value and values.get(option.key) == "":
             name = option.names[-1]
@@ -86,7 +78,7 @@ def _show_all(values: dict[str, str]) -> int:
     if "json" in values:
         from echelon.machines.write import as_plain
 
-        print(json.dumps({"format": 1, "machines": [as_plain(machine) for machine in machines]}, indent=1))
+        print_json(machines=[as_plain(machine) for machine in machines])
         return 0
     from echelon.machines.page import table
 
@@ -110,7 +102,7 @@ def _show_one(name: str, values: dict[str, str]) -> int:
 def _print_json(machine: Machine) -> None:
     from echelon.machines.write import as_plain
 
-    print(json.dumps({"format": 1, "machine": as_plain(machine)}, indent=1))
+    print_json(machine=as_plain(machine))
 
 
 def _learn(values: dict[str, str]) -> int:

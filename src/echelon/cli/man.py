@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import echelon
 from echelon.cli import help as helps
 from echelon.cli.help import IGNORED, Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.errors import UsageError
 from echelon.scheduler.slurm.allocation import PROGRAMS
 
@@ -52,9 +52,7 @@ SEE_ALSO = (("python3", 1), *((program, 1) for program in PROGRAMS))
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="man")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan_all(arguments)
     if scanned.rest:
         raise UsageError(
             f"there is one page, of all commands, and none of {scanned.rest[0]!r}", hint="echelon man | man -l -"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from echelon.cli import fits, plan_fit
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, scan, scan_all
+from echelon.cli.options import Option, Scanned
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
-from echelon.cli.talk import print_table, say, say_remarks
+from echelon.cli.talk import print_json, print_table, say, say_remarks
 from echelon.errors import UsageError
 from echelon.spec import Booking
 
@@ -44,8 +43,6 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     scanned = _scan(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     question = plan_fit.read_question(scanned)
     from echelon.host import Host
     from echelon.plan.book import book
@@ -62,9 +59,12 @@ def main(arguments: list[str]) -> int:
     chosen = choose(request, machine, judged)
     if "why_not" in values:
         name = values["why_not"]
-        answer = {"format": 1, "partition": name, "why_not": why_not(name, chosen, judged, machine)}
+        reason = why_not(name, chosen, judged, machine)
         _note_time(values)
-        print(json.dumps(answer, indent=1) if "json" in values else f"{name}: {answer['why_not']}")
+        if "json" in values:
+            print_json(partition=name, why_not=reason)
+        else:
+            print(f"{name}: {reason}")
         return 0
     is_taken = partial(_is_taken, host=host, machine=machine, day=day)
     fit: fits.StrategiesAnswer | plan_fit.PlanAnswer | None
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     }
     if "json" in values:
         memory = {"memory": fit.as_data()} if fit is not None else {}
-        print(json.dumps({"format": 1, **asdict(booking), "against": against, **memory}, indent=1))
+        print_json(**asdict(booking), against=against, **memory)
         return 0
     say_remarks(booking)
     print_booking(booking, how, with_reasons="why" in values)
@@ -95,16 +95,16 @@ def main(arguments: list[str]) -> int:
 
 def _scan(arguments: list[str]) -> Scanned:
     """Read the options; with --fit, those before the script."""
-    scanned = scan(arguments, OPTIONS, command="plan")
+    scanned = HELP.scan(arguments)
     if "fit" in scanned.values:
         return scanned
-    scanned = scan_all(arguments, OPTIONS, command="plan")
+    scanned = HELP.scan_all(arguments)
     if scanned.rest and "fit" in scanned.values:
         raise UsageError(
             f"--fit stands before the script, but after {scanned.rest[0]} it is an option of the script",
             hint=f"echelon plan --fit {scanned.rest[0]}",
         )
-    if scanned.rest and "help" not in scanned.values:
+    if scanned.rest:
         raise UsageError(
             f"echelon plan takes only options, and {scanned.rest[0]!r} is not an option",
             hint="echelon plan --gpus 8   or with a script: echelon submit --gpus 8 --time 1:00:00 train.py",

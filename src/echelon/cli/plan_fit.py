@@ -15,17 +15,20 @@ from echelon.cli.options import Option, Scanned
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import say
 from echelon.errors import EchelonError, UsageError
+from echelon.estimate import choice
+from echelon.estimate.choice import Choice
+from echelon.estimate.devices import Device
+from echelon.estimate.layout import Layout
+from echelon.estimate.verdict import fewest
+from echelon.plan.memory import DeviceGroup
+from echelon.spec import Booking
 from echelon.units import counted, size, slurm_time
 
 if TYPE_CHECKING:
-    from echelon.estimate.choice import Choice
-    from echelon.estimate.layout import Layout
     from echelon.host import Host
     from echelon.launch.fit import TracedTraining
     from echelon.orders.trace import TraceOrder
     from echelon.plan.candidates import PartitionCandidate
-    from echelon.plan.memory import DeviceGroup
-    from echelon.spec import Booking
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--fit",), help="trace the script that follows the options, and tell which strategy fits"),
@@ -103,9 +106,6 @@ class PlanAnswer:
         refusal: Callable[[Sequence[str]], str],
         is_taken: Callable[[Mapping[str, str]], bool],
     ) -> None:
-        from echelon.estimate import choice
-        from echelon.estimate.devices import Device
-
         self._question = question
         self._traced = traced
         self._booking = booking
@@ -156,8 +156,6 @@ class PlanAnswer:
     @property
     def _submitted(self) -> Layout | None:
         """The layout of the command for the unchanged script; None without one."""
-        from echelon.estimate import choice
-
         chosen = self._choice.chosen
         if chosen is None:
             return None
@@ -173,8 +171,6 @@ class PlanAnswer:
 
     def _take(self) -> list[str]:
         """Return the lines to type for the strategy that fits, and for the first that an unchanged script can use."""
-        from echelon.estimate import choice
-
         chosen = self._choice.chosen
         if chosen is None:
             return [self._on_more()]
@@ -188,8 +184,6 @@ class PlanAnswer:
 
     def _submit(self, layout: Layout) -> str:
         """Return the command that submits the script scaled so, or why `echelon submit` or its run would refuse it."""
-        from echelon.estimate import choice
-
         how = choice.how(layout)
         values = {**self._values, "time": slurm_time(self._booking.minutes)}
         words = typed(RESOURCES, values, *(["--scale", how] if how else []), *self._script)
@@ -203,22 +197,16 @@ class PlanAnswer:
 
     def _on_more(self) -> str:
         """Return the command with the fewest ranks on which FSDP fits, without checkpointing or with it."""
-        from echelon.estimate import layout
-
         log = self._traced.log
-        for base in [layout.Layout(), *([layout.Layout(checkpointing=True)] if log.blocks else [])]:
-            few = self._fewest(base)
+        for base in [Layout(), *([Layout(checkpointing=True)] if log.blocks else [])]:
+            sharded = partial(_sharded, base)
+            few = fewest(log, self._device, sharded, margin=self._choice.margin).surely
             values = with_ranks(few, self._values, self._is_taken) if few > self._devices.num_ranks else None
             if values is not None:
                 rows = f" with a batch of at least {few} rows" if 0 < log.rows < few else ""
                 more = typed((*RESOURCES, *OF_MODEL), values, "--fit", *self._script)
                 return f"on {few} ranks {base.changed(shard=few).name} would fit{rows}: echelon plan {more}"
         return f"what to change first: echelon fit {shlex.join(self._script)}"
-
-    def _fewest(self, base: Layout) -> int:
-        from echelon.estimate.verdict import fewest
-
-        return fewest(self._traced.log, self._device, partial(_sharded, base), margin=self._choice.margin).surely
 
 
 def _sharded(base: Layout, num_ranks: int) -> Layout:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan, scan_all
+from echelon.cli.options import Option, Scanned, scan_all
 from echelon.cli.talk import print_table, say
 from echelon.errors import EchelonError, UsageError
 from echelon.launch.profilers import NAMES, TORCH
@@ -59,9 +59,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan(arguments, OPTIONS, command="profile")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan(arguments)
     if "read" in scanned.values:
         read = scan_all(arguments, (_READ, _JSON, _HELP), command="profile")
         if not read.rest:

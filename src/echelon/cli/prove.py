@@ -10,7 +10,7 @@ from typing import Any
 from echelon.cli import run_options
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, scan
+from echelon.cli.options import Option
 from echelon.cli.readers import whole
 from echelon.cli.talk import say
 from echelon.errors import UsageError
@@ -48,10 +48,8 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     """Run the script on one rank, on one rank with reordered batches, and on several ranks; print the verdict."""
-    scanned = scan(arguments, OPTIONS, command="prove")
+    scanned = HELP.scan(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")
     from echelon.host import Host

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
-from echelon.cli.options import Option, Scanned, scan
+from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import whole
-from echelon.cli.talk import say
+from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
 from echelon.orders import rehearsal
 from echelon.units import counted
@@ -49,10 +48,8 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan(arguments, OPTIONS, command="rehearse")
+    scanned = HELP.scan(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if "step" in values:
         return _one_step(scanned, values)
     if "debug" in values:
@@ -76,8 +73,7 @@ def main(arguments: list[str]) -> int:
                 print(_row(verdict), flush=True)
     if "json" in values:
         rows = [verdict.as_plain() for verdict in verdicts]
-        told: dict[str, Any] = {"format": 1, "ranks": known.num_ranks, "steps": known.num_steps, "faults": rows}
-        print(json.dumps(told, indent=1))
+        print_json(ranks=known.num_ranks, steps=known.num_steps, faults=rows)
     return 0 if all(verdict.survives for verdict in verdicts) else 1
 
 
@@ -104,9 +100,7 @@ def _one_step(scanned: Scanned, values: dict[str, str]) -> int:
     place = f"continued after step {rehearsed.begin}" if rehearsed.begin else "from the begin of the script"
     say(f"step {question.step} of {question.name}, {place}, on {counted(question.num_ranks, 'rank')}")
     if "json" in values:
-        print(
-            json.dumps({"format": 1, "step": question.step, "ranks": [seen[rank] for rank in sorted(seen)]}, indent=1)
-        )
+        print_json(step=question.step, ranks=[seen[rank] for rank in sorted(seen)])
     else:
         print("\n".join(one_step.lines(seen)))
     if is_bad and not any(map(one_step.is_bad, seen.values())):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_table
+from echelon.cli.options import Option
+from echelon.cli.talk import print_json, print_table
 from echelon.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ MOST_RUNS = 2
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="report")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan_all(arguments)
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING
     from echelon.monitor import account, advice, recorded, report
@@ -76,12 +73,7 @@ def main(arguments: list[str]) -> int:
 
         print("\n\n".join(report.paragraph_of_run(run.recorded, run.account) for run in told))
     elif "json" in scanned.values:
-        print(
-            json.dumps(
-                {"format": 1, "runs": [_as_json(run, found) for run, found in zip(told, compared, strict=True)]},
-                indent=1,
-            )
-        )
+        print_json(runs=[_as_json(run, found) for run, found in zip(told, compared, strict=True)])
     elif len(paths) == MOST_RUNS:
         print_table(report.comparison((names[0], names[1]), (accounts[0], accounts[1])))
     else:

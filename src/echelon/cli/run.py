@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -12,9 +11,9 @@ from echelon.cli import readers, run_options
 from echelon.cli.help import Help
 from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.mistakes import refuse_unread, say_worst
-from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups, scan
+from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups
 from echelon.cli.preflight import checked, look, observer
-from echelon.cli.talk import say
+from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError, seen
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
@@ -43,9 +42,7 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan(arguments)
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan(arguments, OPTIONS)
     if "json" in scanned.values and not {"dry_run", "explain_hooks"} & scanned.values.keys():
         raise UsageError("--json prints the plan of a --dry-run; add --dry-run", hint="echelon run --dry-run --json …")
     return carry_out(scanned)
@@ -225,11 +222,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
 
     archive = f"{plan.run_directory}/node.pyz"
     if as_json:
-        print(
-            json.dumps(
-                {"format": 1, **plan_fields(plan), "agents": list(starts(plan, archive, os.environ)[0].words)}, indent=1
-            )
-        )
+        print_json(**plan_fields(plan), agents=list(starts(plan, archive, os.environ)[0].words))
         return
     import shlex
 

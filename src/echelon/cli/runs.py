@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
-from echelon.cli.talk import print_table
-from echelon.units import duration, size
+from echelon.cli.options import Option
+from echelon.cli.talk import print_json, print_table
+from echelon.units import aligned, duration, size
 
 if TYPE_CHECKING:
     from echelon.launch.runs import RunSummary
@@ -32,14 +31,12 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="runs")
-    if HELP.is_printed(scanned):
-        return 0
+    scanned = HELP.scan_all(arguments)
     from echelon.launch import runs
 
     listed = [runs.read(path) for path in map(runs.find, scanned.rest)] or [runs.read(path) for path in runs.all_runs()]
     if "json" in scanned.values:
-        print(json.dumps({"format": 1, "runs": [{"name": run.name, **asdict(run)} for run in listed]}, indent=1))
+        print_json(runs=[{"name": run.name, **asdict(run)} for run in listed])
     elif listed:
         print_table(table(listed))
         for run in listed if scanned.rest else ():
@@ -56,6 +53,4 @@ def table(runs: list[RunSummary]) -> str:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
         took = duration(run.seconds) if run.seconds is not None else "–"
         lines.append((run.name, run.state, began, took, str(run.num_ranks or "–"), size(run.num_bytes)))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(text.rstrip() for text in texts)
+    return "\n".join(aligned(lines))

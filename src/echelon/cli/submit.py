@@ -42,16 +42,12 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--learn",), help="if echelon does not know this cluster, learn it from its Slurm first"),
     Option(names=("--test",), help="ask Slurm when the job would start, and submit nothing"),
     Option(names=("--plain",), help="write a script that runs without echelon, as the guides show"),
-    Option(
-        names=("--layout",),
-        value="HOW",
-        choices=LAYOUTS,
-        help="for a plain script: torchrun (one a node) or tasks (one a rank)",
-    ),
+    Option(names=("--layout",), value="HOW", choices=LAYOUTS,
+           help="for a plain script: torchrun (one a node) or tasks (one a rank)"),
     Option(names=("--dry-run",), help="print the script, and do nothing else"),
     Option(names=("--json",), help="print the job's number and run directory as JSON"),
     Option(names=("-h", "--help"), help="show this"),
-)
+)  # fmt: skip
 # Options that would contradict the resources, or that belong to the start inside of the job.
 _NOT_FROM_RUN = frozenset(
     {"nnodes", "nproc_per_node", "share_devices", "dry_run", "explain_hooks", "json", "help", "global_batch",
@@ -75,10 +71,8 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     """Submit a job; with --dry-run, print what would be submitted."""
-    scanned = scan(arguments, OPTIONS, command="submit")
+    scanned = HELP.scan(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if not scanned.rest:
         raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
     if "time" not in values:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from echelon.errors import EchelonError
 from echelon.host import terminal
@@ -70,6 +71,11 @@ def _shown_details(details: str) -> str:
 def print_help(text: str) -> None:
     """Print a help text, no wider than the terminal."""
     print(terminal.wrapped(text, width=terminal.columns() - 1), end="")
+
+
+def print_json(**fields: Any) -> None:
+    """Print a command's data for programs; the format has a number."""
+    print(json.dumps({"format": 1, **fields}, indent=1))
 
 
 def print_table(text: str) -> None:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, scan_all
+from echelon.cli.options import Option
 from echelon.errors import UsageError
 from echelon.hardware import vendors
 from echelon.topology import binding, discover
@@ -49,10 +49,8 @@ UNKNOWN = "?"
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="topology")
+    scanned = HELP.scan_all(arguments)
     values = scanned.last
-    if HELP.is_printed(scanned):
-        return 0
     if scanned.rest:
         raise UsageError(
             f"echelon topology takes options alone, and {scanned.rest[0]!r} is none", hint="echelon topology --help"

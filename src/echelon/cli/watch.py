@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, scan_all
+from echelon.cli.options import Option, Scanned
 from echelon.environment import digits
 from echelon.errors import UsageError
 from echelon.host import terminal
@@ -56,10 +56,7 @@ LOG_LINES, LOG_BYTES = 12, 1 << 14
 
 
 def main(arguments: list[str]) -> int:
-    scanned = scan_all(arguments, OPTIONS, command="watch")
-    if HELP.is_printed(scanned):
-        return 0
-
+    scanned = HELP.scan_all(arguments)
     from echelon.launch import runs
     from echelon.monitor import recorded
     from echelon.monitor.watch.live import Live

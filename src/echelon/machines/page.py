@@ -43,11 +43,7 @@ def table(machines: Iterable[Machine]) -> str:
     for machine in machines:
         partitions = ", ".join(row.name for row in machine.partitions if row.retired_on is None)
         rows.append((machine.name, machine.title, _devices(machine), partitions, _retired(machine)))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]) for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(units.aligned(rows)) + "\n"
 
 
 def _devices(machine: Machine) -> str:

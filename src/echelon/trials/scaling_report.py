@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from echelon import __version__
-from echelon.trials.efficiency import ENOUGH, Range, SizeRow, find, largest_enough, sentence
+from echelon.trials.efficiency import ENOUGH, SizeRow, find, largest_enough, sentence
 from echelon.trials.measured import parts_of
 from echelon.trials.question import STRONG, Question
-from echelon.units import amount, counted, duration, rate, step_time
+from echelon.units import aligned, amount, counted, duration, rate, step_time
 
 NUM_ASKED = 3
 """Computing centres ask for so many sizes."""
@@ -86,19 +87,15 @@ def _plain(row: SizeRow) -> dict[str, Any]:
         "runs": len(row.runs),
         "failure": row.failure,
         "steps": sum(len(run.seconds) for run in row.runs),
-        "steps_per_second": _plain_range(row.steps_per_second),
+        "steps_per_second": row.steps_per_second and asdict(row.steps_per_second),
         "samples_per_second": row.samples_per_second,
-        "speedup": _plain_range(row.speedup),
-        "efficiency": _plain_range(row.efficiency),
+        "speedup": row.speedup and asdict(row.speedup),
+        "efficiency": row.efficiency and asdict(row.efficiency),
         "doubt": row.doubt,
         "utilisation_percent": row.utilisation,
         "phases": {phase.name: phase.seconds for phase in account.phases} if account is not None else {},
         "parts": parts_of(account),
     }
-
-
-def _plain_range(value: Range | None) -> dict[str, float] | None:
-    return {"value": value.value, "least": value.least, "most": value.most} if value is not None else None
 
 
 def _cells(row: SizeRow) -> tuple[str, ...]:
@@ -120,12 +117,11 @@ def _cells(row: SizeRow) -> tuple[str, ...]:
 
 def _aligned(table: Sequence[Sequence[str]], sizes: Sequence[SizeRow]) -> list[str]:
     """Return the lines of the table; a size without numbers has its reason in place of them."""
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
+    lines, sides = aligned(table, to_right=True), aligned([cells[:2] for cells in table], to_right=True)
     for place, row in enumerate(sizes, start=1):
         if row.failure:
-            lines[place] = f"{lines[place][: widths[0] + widths[1] + 2]}  {row.failure}"
-    return [line.rstrip() for line in lines]
+            lines[place] = f"{sides[place]}  {row.failure}"
+    return lines
 
 
 def _what_range(question: Question, sizes: Sequence[SizeRow]) -> str:

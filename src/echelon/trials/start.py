@@ -13,7 +13,7 @@ from echelon.host import Host
 from echelon.monitor import account, attempts, recorded
 from echelon.trials import own_runs
 from echelon.trials.question import Size
-from echelon.units import counted, step_time
+from echelon.units import aligned, counted, step_time
 
 PROGRAM = "echelon.trials.first_all_reduce"
 COMMAND = "bench start"
@@ -110,9 +110,7 @@ def _words(options: Sequence[str]) -> list[str]:
 def text(starts: Sequence[StartTimes]) -> str:
     """Return a table with the middle start of each size; the range is that of the time to the first all-reduce."""
     table = [HEAD, *(_cells(of_size) for of_size in _by_size(starts))]
-    widths = [max(len(cells[column]) for cells in table) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(aligned(table, to_right=True)) + "\n"
 
 
 def as_plain(starts: Sequence[StartTimes]) -> dict[str, Any]:
