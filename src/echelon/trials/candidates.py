@@ -139,7 +139,7 @@ def question(script: Sequence[str], options: Sequence[str], *, is_module: bool, 
     )  # fmt: skip
 
 
-def measure(asked: Question, chosen: Sequence[TriedChange], host: Host, say: scaling.Say) -> Trials:
+def measure(asked: Question, chosen: Sequence[TriedChange], host: Host, say: own_runs.Say) -> Trials:
     """Run the script with each candidate, in a copy of the current folder, and twice without.
 
     A candidate without an effect is left out. Raises EchelonError if the script fails without any.
@@ -162,7 +162,7 @@ def _run(asked: Question, candidate: TriedChange, contents: scratch.Contents, fo
     copy, run = scaling.copied(contents, parent, start), os.path.join(parent, start.run)
     words = ["--show", "none", "--run-dir", run, "--check", "off", *candidate.options]
     words += scaling.options(asked, folder, loader_workers=candidate.loader_workers)
-    done = own_runs.finish(host, [*words, *scaling.command_in(asked, copy)], folder=copy)
+    done = own_runs.finish(host, [*words, *scratch.command_in(asked, os.getcwd(), copy)], folder=copy)
     shutil.rmtree(copy, ignore_errors=True)
     if done.exit_code and not os.path.exists(os.path.join(run, "report.json")):
         start = replace(start, failure=scaling.first_line(done.stdout))

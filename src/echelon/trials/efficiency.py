@@ -214,11 +214,8 @@ def amdahl(question: Question, good: Sequence[SizeRow]) -> tuple[float, float]:
         more = max(0.0, seconds[-1] - seconds[0])
         return more, seconds[0]
     inverse = [base / row.num_ranks for row in good]
-    mean_x, mean_y = sum(inverse) / len(good), sum(seconds) / len(good)
-    above = sum((x - mean_x) * (y - mean_y) for x, y in zip(inverse, seconds, strict=True))
-    below = sum((x - mean_x) ** 2 for x in inverse)
-    shared = max(0.0, above / below)
-    return max(0.0, mean_y - shared * mean_x), shared
+    shared = max(0.0, statistics.linear_regression(inverse, seconds).slope)
+    return max(0.0, statistics.fmean(seconds) - shared * statistics.fmean(inverse)), shared
 
 
 def _expected(question: Question, base: int, ranks: int, fixed: float, shared: float) -> float | None:

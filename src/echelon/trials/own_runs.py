@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
@@ -18,6 +19,27 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 60.0
 DRY_RUN_SECONDS = 3600.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedScript:
+    """A script that is run several times."""
+
+    script: str
+    arguments: tuple[str, ...]
+    is_module: bool
+    options: tuple[str, ...]
+    """Of `echelon run`, for every run."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return the script and its arguments as words."""
+        return self.command_of(self.script)
+
+    def command_of(self, target: str) -> tuple[str, ...]:
+        """Return the same with a copy of the script."""
+        return (*(["-m"] if self.is_module else []), target, *self.arguments)
 
 
 def imports_of(script: str, *, is_module: bool, command: str) -> Imports:

@@ -20,6 +20,7 @@ from echelon.monitor.page import plots
 from echelon.orders import codec, records
 from echelon.orders.scale import DTENSOR
 from echelon.trials import own_runs
+from echelon.trials.own_runs import Say, TriedScript
 from echelon.units import counted
 
 OFF, DATA = "off", "data"
@@ -30,22 +31,16 @@ FAILED = "FAILED"
 SYNC_BATCH_NORM = "--sync-bn"
 REORDERED = "reordered"
 """The folder of the record of one rank with its samples in another order."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProofQuestion:
+class ProofQuestion(TriedScript):
     """What is to be proved."""
 
-    options: tuple[str, ...]
-    """Of `echelon run`, for every run."""
     options_of_several: tuple[str, ...]
     """Of `echelon run`, for the runs on several ranks: how they train."""
     options_of_one: tuple[str, ...]
     """Of these, what makes the global batch larger: one device has that of all ranks."""
-    script: str
-    arguments: tuple[str, ...]
-    is_module: bool
     num_ranks: int
     num_steps: int
     scales: tuple[str, ...]
@@ -126,7 +121,7 @@ class _Prover:
         if not verdict.get("is_of_batch_norm"):
             return verdict
         start = _Start(name="synced", num_ranks=self._asked.num_ranks, scale=scale, title="", order={})
-        words = [*self._options(start), SYNC_BATCH_NORM, *self._script()]
+        words = [*self._options(start), SYNC_BATCH_NORM, *self._asked.command]
         try:
             own_runs.refuse_what_cannot_run(self._host, words, command="prove")
         except UsageError:
@@ -154,7 +149,7 @@ class _Prover:
     def refuse_what_cannot_run(self, scale: str) -> None:
         """Raise UsageError, before anything is started, for what `echelon run` will not accept."""
         start = _Start(name="dry", num_ranks=self._asked.num_ranks, scale=scale, title="", order={})
-        own_runs.refuse_what_cannot_run(self._host, [*self._options(start), *self._script()], command="prove")
+        own_runs.refuse_what_cannot_run(self._host, [*self._options(start), *self._asked.command], command="prove")
 
     def _several(self, scale: str, is_named: bool) -> str:
         title = f"{self._asked.num_ranks} ranks" + (f", --scale {scale}" if is_named else "")
@@ -190,7 +185,7 @@ class _Prover:
         record = os.path.join(self._folder, start.name)
         os.mkdir(record)
         self._say(f"{start.title}{', in float64' if self._is_double else ''} …")
-        done = own_runs.finish(self._host, [*self._options(start), *self._script()])
+        done = own_runs.finish(self._host, [*self._options(start), *self._asked.command])
         ranks = counted(start.num_ranks, "rank")
         if done.exit_code != 0:
             raise RunError(f"the run on {ranks} failed:", details=own_runs.without_logs(done.stdout))
@@ -216,9 +211,6 @@ class _Prover:
             *options, *self._asked.options,
             *(self._asked.options_of_several if start.num_ranks > 1 else self._asked.options_of_one),
         ]  # fmt: skip
-
-    def _script(self) -> list[str]:
-        return [*(["-m"] if self._asked.is_module else []), self._asked.script, *self._asked.arguments]
 
     def _alone(self, name: str) -> dict[str, Any]:
         """Return what the record of a run that failed shows by itself; empty where it shows nothing."""

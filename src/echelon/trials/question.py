@@ -8,6 +8,7 @@ from typing import Any
 
 from echelon.environment import digits, threads
 from echelon.errors import UsageError
+from echelon.trials.own_runs import TriedScript
 from echelon.units import counted
 
 STRONG, WEAK = "strong", "weak"
@@ -28,12 +29,9 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(TriedScript):
     """What is measured."""
 
-    script: str
-    arguments: tuple[str, ...]
-    is_module: bool
     is_own: bool
     """Whether the script distributes itself."""
     sizes: tuple[Size, ...]
@@ -45,15 +43,8 @@ class Question:
     warm_up: int
     """The first steps, which do not count."""
     num_repeats: int
-    options: tuple[str, ...]
-    """Of `echelon run`, for every run."""
     timeout: str
     """The time limit of each run as the option gives it; empty: none."""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Return the script and its arguments as words."""
-        return (*(["-m"] if self.is_module else []), self.script, *self.arguments)
 
     @property
     def title(self) -> str:

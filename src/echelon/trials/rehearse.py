@@ -6,7 +6,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,7 @@ from echelon.orders.rehearsal import (
     Rehearsal,
 )
 from echelon.trials import own_runs, rehearsal_verdict, scratch
+from echelon.trials.own_runs import Say, TriedScript
 from echelon.trials.rehearsal_verdict import Records, RehearsalVerdict
 from echelon.units import counted, size
 
@@ -48,18 +49,12 @@ PACE_SECONDS = 0.1
 MARGIN = 10.0
 """How much more than the run with other last bits a disturbed one may differ: that run is only one sample."""
 _OUTSIDE = re.compile(r"OutsideError: (the script would write .+)$", re.MULTILINE)
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalQuestion:
+class RehearsalQuestion(TriedScript):
     """What is rehearsed."""
 
-    options: tuple[str, ...]
-    """Of `echelon run`, for every run."""
-    script: str
-    arguments: tuple[str, ...]
-    is_module: bool
     is_own: bool
     """Whether the script distributes itself: it runs to its end."""
     is_saved: bool
@@ -176,7 +171,7 @@ class Rehearsing:
             self._contents.copy_to(copy)
         order = order._replace(folder=folder, scratch=self._folder, original=self._original)
         began = self._host.now()
-        words = [*self._options(folder, name, order), *options, *_script(self._asked, self._target(copy))]
+        words = [*self._options(folder, name, order), *options, *scratch.command_in(self._asked, self._original, copy)]
         done = own_runs.finish(self._host, words, folder=copy)
         self._refuse_changed()
         return rehearsal_verdict.read(folder), done, self._host.now() - began
@@ -194,12 +189,6 @@ class Rehearsing:
             *training, *own_runs.variables(variables, observes=self._asked.is_own), *self._asked.options,
         ]  # fmt: skip
 
-    def _target(self, copy: str) -> str:
-        """Return the script to start: that of the copy, also where it was given by its whole path."""
-        if self._asked.is_module:
-            return self._asked.script
-        return scratch.in_copy(self._asked.script, self._original, copy)
-
     def _refuse_changed(self) -> None:
         """Stop if the script has changed a linked file of the user: C code may write through a link."""
         now = self._contents.state_of_linked()
@@ -214,7 +203,7 @@ class Rehearsing:
 
 def refuse_what_cannot_run(question: RehearsalQuestion, host: Host) -> None:
     """Raise UsageError, before anything is copied, for what `echelon run` will not accept."""
-    words = [*_training_options(question, question.num_steps), *question.options, *_script(question, question.script)]
+    words = [*_training_options(question, question.num_steps), *question.options, *question.command]
     own_runs.refuse_what_cannot_run(host, words, command="rehearse")
 
 
@@ -224,10 +213,6 @@ def _training_options(question: RehearsalQuestion, num_steps: int) -> list[str]:
         return ["--scale", "off", "--max-restarts", "3"]
     scale = [] if question.is_own or "--scale" in question.options else ["--scale", "data"]
     return [*scale, "--checkpoint-every", f"{interval(num_steps)}steps"]
-
-
-def _script(question: RehearsalQuestion, target: str) -> list[str]:
-    return [*(["-m"] if question.is_module else []), target, *question.arguments]
 
 
 OF_ANY_SCRIPT = (KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE)

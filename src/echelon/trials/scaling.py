@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from echelon.host import Host
 from echelon.orders import bench, codec
 from echelon.trials import measured, own_runs, records, scratch
 from echelon.trials.measured import MeasuredRun
+from echelon.trials.own_runs import Say
 from echelon.trials.question import WEAK, Question
 from echelon.trials.records import BenchmarkStart
 from echelon.trials.rehearse import TRACKERS
@@ -22,7 +23,6 @@ from echelon.units import counted
 THREADS = "OMP_NUM_THREADS"
 COMMAND = "bench scaling"
 COPY, RUN = "copy", "run"
-Say = Callable[[str], None]
 
 
 def plan_of(question: Question, host: Host) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def measure(question: Question, host: Host, say: Say, folder: str) -> Iterator[M
         words = [
             "--show", "none", "--run-dir", os.path.join(folder, start.run),
             *sizes[start.num_ranks].words, *options(question, os.path.join(folder, start.folder)),
-            *command_in(question, copy),
+            *scratch.command_in(question, os.getcwd(), copy),
         ]  # fmt: skip
         done = own_runs.finish(host, words, folder=copy)
         shutil.rmtree(copy, ignore_errors=True)
@@ -108,13 +108,6 @@ def copied(contents: scratch.Contents, folder: str, start: BenchmarkStart) -> st
     copy = os.path.join(folder, start.folder, COPY)
     contents.copy_to(copy)
     return copy
-
-
-def command_in(question: Question, copy: str) -> tuple[str, ...]:
-    """Return the script in a copy of the current folder, and its arguments, as words."""
-    if question.is_module:
-        return question.command
-    return (scratch.in_copy(question.script, os.getcwd(), copy), *question.arguments)
 
 
 def options(question: Question, folder: str, *, loader_workers: int = 0) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from echelon.errors import EchelonError, RunError
@@ -12,12 +12,11 @@ from echelon.host import Host
 from echelon.scheduler.slurm import queue
 from echelon.trials import measured, own_runs, records, scratch
 from echelon.trials.measured import MeasuredRun
+from echelon.trials.own_runs import Say
 from echelon.trials.question import Question
 from echelon.trials.records import BenchmarkStart
-from echelon.trials.scaling import COMMAND, command_in, copied, options, starts_of
+from echelon.trials.scaling import COMMAND, copied, options, starts_of
 from echelon.units import counted
-
-Say = Callable[[str], None]
 
 
 def refuse_what_cannot_run(question: Question, resources: Sequence[str], host: Host) -> None:
@@ -41,7 +40,9 @@ def submit(question: Question, resources: Sequence[str], host: Host, say: Say, f
             *options(question, os.path.join(folder, start.folder)),
         ]  # fmt: skip
         copy = copied(contents, folder, start)
-        done = own_runs.finish(host, [*words, *command_in(question, copy)], folder=copy, verb="submit")
+        done = own_runs.finish(
+            host, [*words, *scratch.command_in(question, os.getcwd(), copy)], folder=copy, verb="submit"
+        )
         told = next((line for line in done.stdout.splitlines() if line.startswith("{")), "")
         if done.exit_code or not told:
             waiting = f"; {counted(len(starts), 'job')} before it: {', '.join(each.job for each in starts)}"
@@ -57,12 +58,8 @@ def submit(question: Question, resources: Sequence[str], host: Host, say: Say, f
     return starts
 
 
-def settled(runs: Sequence[MeasuredRun], starts: Sequence[BenchmarkStart], host: Host) -> list[MeasuredRun]:
-    """Return the runs; of one without a report, Slurm says whether its job waits, runs, or ended before."""
-    return [_settled(run, start, host) for run, start in zip(runs, starts, strict=True)]
-
-
 def _settled(run: MeasuredRun, start: BenchmarkStart, host: Host) -> MeasuredRun:
+    """Return the run; of one without a report, Slurm says whether its job waits, runs, or ended before."""
     if not run.is_unfinished or not start.job:
         return run
     try:
@@ -81,5 +78,4 @@ def _settled(run: MeasuredRun, start: BenchmarkStart, host: Host) -> MeasuredRun
 def read(folder: str, host: Host) -> tuple[Question, list[MeasuredRun]]:
     """Return the question and the runs of a benchmark from its folder; raise UsageError where there is none."""
     question, starts = records.read(folder)
-    runs = [measured.read(folder, start, question) for start in starts]
-    return question, settled(runs, starts, host)
+    return question, [_settled(measured.read(folder, start, question), start, host) for start in starts]

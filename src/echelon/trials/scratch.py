@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from echelon.errors import UsageError
+from echelon.trials.own_runs import TriedScript
 
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", "echelon-runs", "wandb", "mlruns"})
 OURS = ".echelon-"
@@ -71,6 +72,11 @@ def look(folder: str) -> Contents:
     except OSError as error:
         raise _unreadable(error) from None
     return contents
+
+
+def command_in(asked: TriedScript, original: str, copy: str) -> tuple[str, ...]:
+    """Return the words of a script in a copy of the folder `original`; a module is looked for where it runs."""
+    return asked.command if asked.is_module else asked.command_of(in_copy(asked.script, original, copy))
 
 
 def in_copy(script: str, original: str, copy: str) -> str:

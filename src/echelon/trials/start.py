@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from echelon.errors import RunError
 from echelon.host import Host
 from echelon.monitor import account, attempts, recorded
 from echelon.trials import own_runs
+from echelon.trials.own_runs import Say
 from echelon.trials.question import Size
 from echelon.units import aligned, counted, step_time
 
@@ -20,7 +21,6 @@ COMMAND = "bench start"
 PARTS = ("before", "import", "ranks", "first line", "meeting")
 """The parts of a start, in their order."""
 HEAD = ("ranks", "nodes", *PARTS, "to first line", "to all-reduce", "range")
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
