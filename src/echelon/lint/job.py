@@ -153,15 +153,13 @@ class JobScript:
         """Whether any sign shows that the job uses devices."""
         return any(map(self.option, DEVICE_OPTIONS)) or "gpu" in self.value("partition").lower()
 
-    @property
-    def is_heterogeneous(self) -> bool:
-        """Whether the job has components with different nodes."""
-        return self.header.is_heterogeneous
-
     def runs(self, start: StartedProgram, program: Program) -> bool:
         """Say whether a program is the one that is started, by its file name."""
         script = start.script
         return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
+
+    def program(self, start: StartedProgram) -> Program | None:
+        return next((program for program in self.programs if self.runs(start, program)), None)
 
     @cached_property
     def num_nodes(self) -> int:
@@ -298,7 +296,7 @@ class JobScript:
     @cached_property
     def starts(self) -> tuple[StartedProgram, ...]:
         """Every relevant program that is started, in the order of the script; empty for a heterogeneous job."""
-        if self.is_heterogeneous:
+        if self.header.is_heterogeneous:
             return ()
         return tuple(start for command in self.commands for start in starts(command))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 
@@ -168,8 +167,7 @@ def one_process(job: JobScript) -> Iterator[Hit]:
     if devices < 2 or any(job.started(*LAUNCHERS, "echelon")):
         return
     for start in job.started("python", "python3"):
-        script = start.script
-        program = _program(job, script.text) if script else None
+        script, program = start.script, job.program(start)
         tasks = job.step_tasks_per_node(start) * (job.num_nodes if start.step else 1)
         if script is None or tasks != 1 or program is None or not program.is_distributed or _spawns(program):
             continue
@@ -266,17 +264,11 @@ def trainer(job: JobScript) -> Iterator[Hit]:
 
 
 def _numbers_of_trainer(job: JobScript, program: Program, call: ast.Call) -> Iterator[Hit]:
-    place = next((start.word for start in job.starts if _runs(start, program)), None)
+    place = next((start.word for start in job.starts if job.runs(start, program)), None)
     for name, there in (("num_nodes", job.num_nodes), ("devices", job.devices_per_node)):
         value = constant(keyword(call, name))
         value = 1 if value is None and name == "num_nodes" and keyword(call, name) is None else value
-        if (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and value > 0
-            and value != there
-            and place is not None
-        ):
+        if place is not None and type(value) is int and 0 < value != there:
             message = f"Trainer({name}={value}) in {program.path}, line {call.lineno}, but the job has {there}"
             mistake = hit(place, message, f"Trainer({name}={there}, …)")
             yield judged(mistake, is_certain=job.has_known_nodes and (name != "devices" or value > there))
@@ -288,16 +280,6 @@ def horovod(job: JobScript) -> Iterator[Hit]:
         yield hit(
             start.word, "Horovod's last version is 0.28.1 of June 2023", "torchrun …   and DistributedDataParallel"
         )
-
-
-def _program(job: JobScript, name: str) -> Program | None:
-    base = os.path.basename(name)
-    return next((program for program in job.programs if os.path.basename(program.path) == base), None)
-
-
-def _runs(start: StartedProgram, program: Program) -> bool:
-    script = start.script
-    return script is not None and os.path.basename(script.text) == os.path.basename(program.path)
 
 
 def _spawns(program: Program) -> bool:

@@ -91,7 +91,7 @@ def _is_of_one_node(job: JobScript, variable: VariableAssignment) -> bool:
 def host_in_script(job: JobScript) -> Iterator[Hit]:
     """Find localhost as the address in a script whose ranks are on several nodes."""
     for start in job.starts:
-        program = next((each for each in job.programs if job.runs(start, each)), None)
+        program = job.program(start)
         nodes = job.step_nodes(start) if start.step else 1
         if program is None or nodes < 2 or job.is_chosen(start.command) or start.step is None or start.step.has_unknown:
             continue

@@ -53,7 +53,7 @@ def one_core_each(job: JobScript) -> Iterator[Hit]:
     """Find several ranks on a node with one core each."""
     names = ("cpus-per-task", "cpus-per-gpu", "mincpus", "exclusive", "cores-per-socket", "ntasks-per-core", "hint")
     option = job.option("ntasks-per-node") or job.option("ntasks")
-    if option is None or any(job.option(name) for name in names) or job.is_heterogeneous:
+    if option is None or any(job.option(name) for name in names) or job.header.is_heterogeneous:
         return
     if job.kind is not None and (job.kind.cores_per_device or job.has_whole_nodes):
         return  # their share of the node's cores says it better
@@ -165,10 +165,10 @@ def no_device_asked(job: JobScript) -> Iterator[Hit]:
         return
     if any(HAS_DEVICES.search(job.value(name)) for name in places) or any(map(job.option, ("exclusive", "nodelist"))):
         return
-    if any(step.option(*DEVICE_OPTIONS, "G") for step in job.started("srun")) or job.is_heterogeneous:
+    if any(step.option(*DEVICE_OPTIONS, "G") for step in job.started("srun")) or job.header.is_heterogeneous:
         return
     for start in job.started("python", "python3", *LAUNCHERS):
-        program = next((each for each in job.programs if job.runs(start, each)), None)
+        program = job.program(start)
         line = program.needs_device if program else 0
         wanted = next((word for word in start.words if _wants(start.words, word)), None)
         wanted = wanted or next((word for word in _signs(job)), None)

@@ -28,10 +28,10 @@ def no_machine_rank(job: JobScript) -> Iterator[Hit]:
 
 def lightning_tasks(job: JobScript) -> Iterator[Hit]:
     """Find Lightning with several devices and one task on each node."""
-    if not job.is_batch or job.is_heterogeneous or any(job.started(*LAUNCHERS, "echelon")):
+    if not job.is_batch or job.header.is_heterogeneous or any(job.started(*LAUNCHERS, "echelon")):
         return
     for start in job.started("python", "python3"):
-        program = next((each for each in job.programs if job.runs(start, each)), None)
+        program = job.program(start)
         if program is None or not {"lightning", "pytorch_lightning"} & program.uses:
             continue
         tasks = job.step_tasks_per_node(start) if start.step else job.tasks_per_node
