@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests import warm
 
-from echelon.estimate import remembered_memory, trainings
+from echelon.estimate import remembered
 from echelon.estimate.layout import Layout
+from echelon.estimate.remembered import MemoryPrediction
 from echelon.machines import kept_rows
 
 MIB = 1 << 20
@@ -40,9 +41,9 @@ def echelon(folder: Path, *words: str) -> str:
 
 def row(script: Path, **changes: object) -> dict[str, Any]:
     """Return the row of a prediction for a script on two A100."""
-    training = trainings.of_script(str(script), ("--epochs", "3"), "data", 2, has_own_batches=False)
+    training = remembered.training_of(str(script), ("--epochs", "3"), "data", 2, has_own_batches=False)
     assert training is not None
-    prediction = remembered_memory.RememberedMemory(
+    prediction = MemoryPrediction(
         training=training, rows=16, torch="2.13.0", chip="A100", low_bytes=900 * MIB, high_bytes=4000 * MIB,
         allocated_bytes=100 * MIB, reserved_bytes=200 * MIB, time=1.0,
     )  # fmt: skip
@@ -89,7 +90,7 @@ def test_measured_over_predicted_is_kept_once(tmp_path: Path) -> None:
     """The fullest rank counts; a second report of the same run adds nothing."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    assert kept_rows.add(remembered_memory.PREDICTIONS, [row(script)], environ(tmp_path))
+    assert kept_rows.add(MemoryPrediction.FILE, [row(script)], environ(tmp_path))
     path = run_directory(tmp_path, script, MEASURED)
     result = predicted(tmp_path, path)
     assert result is not None
@@ -97,7 +98,7 @@ def test_measured_over_predicted_is_kept_once(tmp_path: Path) -> None:
     text = echelon(tmp_path, "report", str(path))
     assert "predicted 900 MiB to 3.9 GiB on A100, 200 MiB of it reserved by PyTorch" in text
     assert "reserved 1.05 of that" in text
-    kept = kept_rows.read(remembered_memory.RATIOS, environ(tmp_path))
+    kept = kept_rows.read(MemoryPrediction.RATIOS, environ(tmp_path))
     assert kept == [{"run": "run", "chip": "A100", "torch": "2.13.0", "allocated": 1.01, "reserved": 1.05}]
 
 
@@ -110,18 +111,16 @@ def test_prediction_of_another_training_is_not_compared(tmp_path: Path, change: 
     """Another strategy, number of ranks, arguments or text, a prediction after the run's begin, a broken row."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    kept_rows.add(remembered_memory.PREDICTIONS, [row(script, **change)], environ(tmp_path))
+    kept_rows.add(MemoryPrediction.FILE, [row(script, **change)], environ(tmp_path))
     assert predicted(tmp_path, run_directory(tmp_path, script, MEASURED)) is None
-    assert kept_rows.read(remembered_memory.RATIOS, environ(tmp_path)) == []
+    assert kept_rows.read(MemoryPrediction.RATIOS, environ(tmp_path)) == []
 
 
 def test_newest_prediction_counts(tmp_path: Path) -> None:
     """Of two predictions for a training, the later one is compared."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    kept_rows.add(
-        remembered_memory.PREDICTIONS, [row(script), row(script, reserved_bytes=210 * MIB)], environ(tmp_path)
-    )
+    kept_rows.add(MemoryPrediction.FILE, [row(script), row(script, reserved_bytes=210 * MIB)], environ(tmp_path))
     result = predicted(tmp_path, run_directory(tmp_path, script, MEASURED))
     assert result is not None
     assert result["reserved_ratio"] == 1.0
@@ -130,7 +129,7 @@ def test_newest_prediction_counts(tmp_path: Path) -> None:
 def test_edited_script_is_not_compared(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    kept_rows.add(remembered_memory.PREDICTIONS, [row(script)], environ(tmp_path))
+    kept_rows.add(MemoryPrediction.FILE, [row(script)], environ(tmp_path))
     script.write_text(SCRIPT.replace("64", "65"))
     assert predicted(tmp_path, run_directory(tmp_path, script, MEASURED)) is None
 
@@ -165,9 +164,9 @@ def test_trust_is_of_one_chip_and_version() -> None:
         {"chip": "A100", "torch": "2.12.0", "reserved": 2.0},
         {"chip": "A100", "torch": "2.13.0", "reserved": "many"},
     ]
-    words = remembered_memory.trust(rows, chip="A100", torch="2.13.0+cpu")
+    words = remembered.trust_memory(rows, chip="A100", torch="2.13.0+cpu")
     assert words == "on this kind of device (A100, PyTorch 2.13.0) 2 runs took 0.97 to 1.04 of what was predicted"
-    assert remembered_memory.trust(rows, chip="MI250X", torch="2.13.0") == ""
+    assert remembered.trust_memory(rows, chip="MI250X", torch="2.13.0") == ""
 
 
 def test_only_ways_that_a_plan_tells_are_predicted() -> None:
@@ -178,8 +177,8 @@ def test_only_ways_that_a_plan_tells_are_predicted() -> None:
         Layout(checkpointing=True),
         Layout(shard=2, reshard="never"),
     ]
-    assert [trainings.how(layout) for layout in ways] == ["one", "data", "fsdp", "", ""]
-    assert trainings.how(Layout(precision="bf16")) == ""
+    assert [remembered.how(layout) for layout in ways] == ["one", "data", "fsdp", "", ""]
+    assert remembered.how(Layout(precision="bf16")) == ""
 
 
 @pytest.mark.tier("all")
@@ -204,4 +203,4 @@ def test_real_run_on_a_cpu(tmp_path: Path) -> None:
     echelon(tmp_path, "run", "-n", "2", "--run-dir", "first", "--scale", "auto-fit", "train.py")
     text = echelon(tmp_path, "report", "first")
     assert "on CPU; nothing is compared, because the allocator of a CPU is not measured" in text
-    assert kept_rows.read(remembered_memory.RATIOS, environ(tmp_path)) == []
+    assert kept_rows.read(MemoryPrediction.RATIOS, environ(tmp_path)) == []

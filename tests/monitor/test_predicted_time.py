@@ -8,7 +8,7 @@ import pytest
 from tests.bench.test_forecast import generated, law
 from tests.monitor.test_predicted_memory import echelon, environ
 
-from echelon.estimate.speed import remembered_time
+from echelon.estimate.remembered import TimePrediction
 from echelon.machines import kept_rows
 
 
@@ -26,11 +26,11 @@ def estimated(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("# trains\n")
     runs = [run(tmp_path, ranks, law(ranks)) for ranks in (16, 32)]
     assert "estimated before" not in echelon(tmp_path, "fit", "--scaling", "--from", *runs)
-    rows = kept_rows.read(remembered_time.FORECASTS, environ(tmp_path))
+    rows = kept_rows.read(TimePrediction.FILE, environ(tmp_path))
     assert [row["num_ranks"] for row in rows] == [64, 128, 256, 512]
     for row in rows:  # a generated run began in 1970
         row["time"] = 0.0
-    path = kept_rows.path(remembered_time.FORECASTS, environ(tmp_path))
+    path = kept_rows.path(TimePrediction.FILE, environ(tmp_path))
     Path(path).write_text(json.dumps({"format": kept_rows.FORMAT, "rows": rows}))
     return tmp_path
 
@@ -52,7 +52,7 @@ def test_measured_time_is_compared_and_kept_once(estimated: Path) -> None:
         assert result["value"] == pytest.approx(law(64), rel=0.001)
         assert result["is_inside"] == (result["least"] <= result["measured"] <= result["most"])
     assert "most likely 75 ms; the run took 82.5 ms, 1.10 of that" in echelon(estimated, "report", path)
-    (row,) = kept_rows.read(remembered_time.RATIOS, environ(estimated))
+    (row,) = kept_rows.read(TimePrediction.RATIOS, environ(estimated))
     assert (row["run"], row["machine"], row["step_seconds"]) == ("of 64", "lumi", 1.1)
     again = echelon(estimated, "fit", "--scaling", "--from", *(str(estimated / f"{ranks}-ranks") for ranks in (16, 32)))
     assert "1 run on lumi that was estimated before took 1.10 of the estimated time" in again
@@ -82,11 +82,11 @@ def test_edited_script_and_other_sizes_are_not_compared(estimated: Path) -> None
 def test_broken_rows_are_ignored(estimated: Path) -> None:
     """A file that another program has changed loses what it has changed, and nothing else."""
     path = run(estimated, 64, law(64))
-    rows = kept_rows.read(remembered_time.FORECASTS, environ(estimated))
+    rows = kept_rows.read(TimePrediction.FILE, environ(estimated))
     broken = [
         {**rows[0], "step_seconds": value} for value in (None, 3, {"value": "x"}, {"value": 1, "least": 2, "most": 0})
     ]
-    assert kept_rows.add(remembered_time.FORECASTS, [*broken, {**rows[0], "time": "late"}], environ(estimated))
+    assert kept_rows.add(TimePrediction.FILE, [*broken, {**rows[0], "time": "late"}], environ(estimated))
     result = compared(estimated, path)
     assert result is not None
     assert result["value"] == pytest.approx(law(64), rel=0.001)

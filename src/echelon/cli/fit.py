@@ -14,7 +14,8 @@ from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import one_of, whole
 from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
-from echelon.estimate import remembered_memory, trainings
+from echelon.estimate import remembered
+from echelon.estimate.remembered import MemoryPrediction
 from echelon.machines import kept_rows
 from echelon.orders.trace import CONFIG, FUNCTION, MODULE, SCRIPT, TraceOrder
 from echelon.plan.memory import TORCH_DTYPES
@@ -188,21 +189,21 @@ def keep(question: TraceOrder, traced: TracedTraining, verdicts: Iterable[FitVer
     rows = []
     for verdict in verdicts:
         layout = verdict.layout
-        how = trainings.how(layout)
-        training = trainings.of_script(
+        how = remembered.how(layout)
+        training = remembered.training_of(
             question.target, question.arguments, how, layout.num_ranks, has_own_batches=False
         )
         if not how or training is None or layout.rows not in (0, traced.log.rows):
             continue
-        prediction = remembered_memory.predict(
+        prediction = remembered.predict(
             training, verdict, torch=traced.log.torch, rows=traced.log.rows, time=host.now()
         )
         rows.append(prediction.as_row())
     if rows:
-        kept_rows.add(remembered_memory.PREDICTIONS, rows, host.environ)
+        kept_rows.add(MemoryPrediction.FILE, rows, host.environ)
 
 
 def trust(chips: Iterable[str], torch: str, host: Host) -> list[str]:
     """Say of each chip how far runs were from what was predicted; nothing of a chip on which none was compared."""
-    rows = kept_rows.read(remembered_memory.RATIOS, host.environ)
-    return [line for chip in dict.fromkeys(chips) if (line := remembered_memory.trust(rows, chip=chip, torch=torch))]
+    rows = kept_rows.read(MemoryPrediction.RATIOS, host.environ)
+    return [line for chip in dict.fromkeys(chips) if (line := remembered.trust_memory(rows, chip=chip, torch=torch))]

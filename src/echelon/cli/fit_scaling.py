@@ -62,16 +62,17 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> ScalingAnswer:
 
 
 def _remember(forecast: Forecast) -> str:
-    from echelon.estimate.speed import remembered_time
+    from echelon.estimate import remembered
+    from echelon.estimate.remembered import TimePrediction
     from echelon.machines import kept_rows
 
     measured = forecast.measured
     trainings = sorted(measured.trainings, key=lambda training: training.num_ranks)
     num_scripts = len({(training.digest, training.script, training.arguments) for training in trainings})
     if num_scripts == 1 and trainings[-1].num_ranks > 1:
-        rows = remembered_time.estimates(trainings[-1], forecast.sizes, machine=measured.machine, time=time.time())
-        kept_rows.add(remembered_time.FORECASTS, [row.as_row() for row in rows], os.environ)
-    return remembered_time.trust(kept_rows.read(remembered_time.RATIOS, os.environ), machine=measured.machine)
+        rows = remembered.estimates(trainings[-1], forecast.sizes, machine=measured.machine, time=time.time())
+        kept_rows.add(TimePrediction.FILE, [row.as_row() for row in rows], os.environ)
+    return remembered.trust_time(kept_rows.read(TimePrediction.RATIOS, os.environ), machine=measured.machine)
 
 
 def _machine(values: Mapping[str, str], used: str) -> Machine | None:

@@ -94,7 +94,7 @@ def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
     }
     known = {name: comparison for name, comparison in comparisons.items() if comparison is not None}
     for comparison in known.values() if is_over else ():
-        comparison.keep(os.environ)
+        predicted.keep(comparison, os.environ)
     return known
 
 

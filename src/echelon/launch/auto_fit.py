@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from echelon.errors import RunError, UsageError
-from echelon.estimate import choice, remembered_memory, trainings
+from echelon.estimate import choice, remembered
 from echelon.estimate.devices import Device
 from echelon.launch import fit
 from echelon.machines import kept_rows
@@ -80,13 +80,13 @@ def _remember(job: Job, plan: Plan, traced: TracedTraining, fitted: Fitted, room
         return
     path, arguments = os.path.join(plan.folder, os.path.basename(plan.argv[1])), plan.argv[2:]
     own = job.scale_options.keeps_batch
-    training = trainings.of_script(path, arguments, fitted.how, room.num_ranks, has_own_batches=own)
+    training = remembered.training_of(path, arguments, fitted.how, room.num_ranks, has_own_batches=own)
     if training is None:
         return
     log = traced.log
     rows = fitted.verdict.layout.rows or log.rows
-    prediction = remembered_memory.predict(training, fitted.verdict, torch=log.torch, rows=rows, time=host.now())
-    kept_rows.add(remembered_memory.PREDICTIONS, [prediction.as_row()], host.environ)
+    prediction = remembered.predict(training, fitted.verdict, torch=log.torch, rows=rows, time=host.now())
+    kept_rows.add(remembered.MemoryPrediction.FILE, [prediction.as_row()], host.environ)
 
 
 def memory(plan: Plan, around: Surroundings, node: Node, host: Host) -> AvailableMemory:

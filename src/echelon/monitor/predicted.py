@@ -6,25 +6,24 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
-from echelon.estimate import remembered_memory, trainings
+from echelon.estimate import remembered
 from echelon.estimate.devices import CPU, Device
-from echelon.estimate.remembered_memory import RememberedMemory
-from echelon.estimate.speed import remembered_time
-from echelon.estimate.speed.remembered_time import Estimate
-from echelon.estimate.trainings import Training
+from echelon.estimate.remembered import MemoryPrediction, Prediction, TimePrediction, Training
 from echelon.machines import kept_rows
 from echelon.monitor.account import Account
 from echelon.monitor.recorded import Recorded
 from echelon.units import size, step_time
+
+_Prediction = TypeVar("_Prediction", bound=Prediction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedMemory:
     """A prediction, and what the run measured of it."""
 
-    prediction: RememberedMemory
+    prediction: MemoryPrediction
     run: str
     allocated_bytes: int | None
     """None: a CPU's allocator is not measured."""
@@ -32,13 +31,18 @@ class PredictedMemory:
 
     @property
     def ratio(self) -> dict[str, Any] | None:
-        """The row that is kept of the run; None where nothing was measured."""
-        is_cpu = Device(chip=self.prediction.chip, memory_bytes=1).family == CPU
+        """The row that is kept of the run: what it took as a multiple; None where nothing was measured."""
+        prediction = self.prediction
+        is_cpu = Device(chip=prediction.chip, memory_bytes=1).family == CPU
         if is_cpu or self.allocated_bytes is None or self.reserved_bytes is None:
             return None
-        return remembered_memory.ratio(
-            self.prediction, run=self.run, allocated_bytes=self.allocated_bytes, reserved_bytes=self.reserved_bytes
-        )
+        return {
+            "run": self.run,
+            "chip": prediction.chip,
+            "torch": prediction.torch,
+            "allocated": round(self.allocated_bytes / prediction.allocated_bytes, 4),
+            "reserved": round(self.reserved_bytes / prediction.reserved_bytes, 4),
+        }
 
     @property
     def line(self) -> str:
@@ -51,11 +55,6 @@ class PredictedMemory:
             f"{ratio['reserved']:.2f} of that, and its tensors took {ratio['allocated']:.2f} of their part"
         )
 
-    def keep(self, environ: Mapping[str, str]) -> None:
-        """Keep the ratio of a run that is over, once."""
-        if self.ratio is not None:
-            kept_rows.add(remembered_memory.RATIOS, [self.ratio], environ)
-
     def as_data(self) -> dict[str, Any]:
         ratio = self.ratio or {}
         return {
@@ -67,14 +66,45 @@ class PredictedMemory:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """An estimate, and what the run measured."""
+
+    prediction: TimePrediction
+    run: str
+    step_seconds: float
+
+    @property
+    def ratio(self) -> dict[str, Any]:
+        """The row that is kept of the run: its time of a step as a multiple of the estimate."""
+        span = self.prediction.step_seconds
+        return {
+            "run": self.run,
+            "machine": self.prediction.machine,
+            "step_seconds": round(self.step_seconds / span.value, 4),
+            "is_inside": span.least <= self.step_seconds <= span.most,
+        }
+
+    @property
+    def line(self) -> str:
+        span, took = self.prediction.step_seconds, step_time(self.step_seconds)
+        likely = f"{step_time(span.least)} to {step_time(span.most)} a step, most likely {step_time(span.value)}"
+        return f"{likely}; the run took {took}, {self.ratio['step_seconds']:.2f} of that"
+
+    def as_data(self) -> dict[str, Any]:
+        ratio = self.ratio
+        return {
+            **asdict(self.prediction.step_seconds),
+            "measured": self.step_seconds,
+            "ratio": ratio["step_seconds"],
+            "is_inside": ratio["is_inside"],
+        }
+
+
 def memory_of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> PredictedMemory | None:
     """Return what was predicted for a run before it began; None if nothing was, or the script was edited since."""
-    training = training_of_run(recorded, account.num_ranks)
-    if training is None or account.training is None or not recorded.events:
-        return None
-    rows = kept_rows.read(remembered_memory.PREDICTIONS, environ)
-    prediction = remembered_memory.find(rows, training, before=float(recorded.events[0]["time"]))
-    if prediction is None:
+    prediction = _newest(MemoryPrediction, recorded, account, environ)
+    if prediction is None or account.training is None:
         return None
     return PredictedMemory(
         prediction=prediction,
@@ -84,50 +114,29 @@ def memory_of_run(recorded: Recorded, account: Account, environ: Mapping[str, st
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedTime:
-    """An estimate, and what the run measured."""
-
-    estimate: Estimate
-    run: str
-    step_seconds: float
-
-    @property
-    def ratio(self) -> dict[str, Any]:
-        """The row that is kept of the run."""
-        return remembered_time.ratio(self.estimate, run=self.run, step_seconds=self.step_seconds)
-
-    @property
-    def line(self) -> str:
-        span, took = self.estimate.step_seconds, step_time(self.step_seconds)
-        likely = f"{step_time(span.least)} to {step_time(span.most)} a step, most likely {step_time(span.value)}"
-        return f"{likely}; the run took {took}, {self.ratio['step_seconds']:.2f} of that"
-
-    def keep(self, environ: Mapping[str, str]) -> None:
-        kept_rows.add(remembered_time.RATIOS, [self.ratio], environ)
-
-    def as_data(self) -> dict[str, Any]:
-        ratio = self.ratio
-        return {
-            **asdict(self.estimate.step_seconds),
-            "measured": self.step_seconds,
-            "ratio": ratio["step_seconds"],
-            "is_inside": ratio["is_inside"],
-        }
-
-
 def time_of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> PredictedTime | None:
     """Return what was estimated for a run before it began; None without an estimate, or with too few steps."""
-    training = training_of_run(recorded, account.num_ranks)
+    prediction = _newest(TimePrediction, recorded, account, environ)
     measured = steady_steps_of_run(recorded, account)
-    if training is None or measured is None or not recorded.events:
-        return None
-    rows = kept_rows.read(remembered_time.FORECASTS, environ)
-    estimate = remembered_time.find(rows, training, before=float(recorded.events[0]["time"]))
-    if estimate is None:
+    if prediction is None or measured is None:
         return None
     run = str(recorded.plan.get("run_id", recorded.path))
-    return PredictedTime(estimate=estimate, run=run, step_seconds=1 / measured[0])
+    return PredictedTime(prediction=prediction, run=run, step_seconds=1 / measured[0])
+
+
+def _newest(
+    kind: type[_Prediction], recorded: Recorded, account: Account, environ: Mapping[str, str]
+) -> _Prediction | None:
+    training = training_of_run(recorded, account.num_ranks)
+    if training is None or not recorded.events:
+        return None
+    return kind.newest(kept_rows.read(kind.FILE, environ), training, before=float(recorded.events[0]["time"]))
+
+
+def keep(comparison: PredictedMemory | PredictedTime, environ: Mapping[str, str]) -> None:
+    """Keep the ratio of a run that is over, once."""
+    if comparison.ratio is not None:
+        kept_rows.add(comparison.prediction.RATIOS, [comparison.ratio], environ)
 
 
 def training_of_run(recorded: Recorded, num_ranks: int) -> Training | None:
@@ -138,7 +147,7 @@ def training_of_run(recorded: Recorded, num_ranks: int) -> Training | None:
     if len(words) < 2 or not words[1].endswith(".py"):
         return None
     path = os.path.join(str(recorded.plan.get("folder", "")), os.path.basename(words[1]))
-    return trainings.of_script(
+    return remembered.training_of(
         path,
         tuple(words[2:]),
         str(scale.get("how")),

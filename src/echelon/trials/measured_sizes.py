@@ -12,8 +12,8 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.estimate.remembered import Training
 from echelon.estimate.speed.runs import SizeRun
-from echelon.estimate.trainings import Training
 from echelon.host import Host
 from echelon.launch import runs as run_directories
 from echelon.monitor import account as accounts
