@@ -163,7 +163,9 @@ class Saver:
         try:
             mine.update(self._words(step))
             if not mine["busy"] and not mine["mistake"]:
-                _check_names(documents)
+                for name in documents:
+                    if name != name.strip("./") or "/" in name or name.endswith(".safetensors") or name in _OWN_NAMES:
+                        raise CheckpointError(f"{name!r} cannot be the name of a document of a checkpoint")
                 mine["digest"] = self._plans.prepare(tensors)
                 mine["draft"] = self._folder.begin(step).name if self._rank == 0 else ""
         except _LOCAL_ERRORS as error:
@@ -281,12 +283,6 @@ def _refusal(told: list[dict[str, Any]], step_in_writing: int) -> str:
         return ""
     rank, text = mistakes[0]
     return text if len(told) == 1 else f"rank {rank}: {text}"
-
-
-def _check_names(documents: Mapping[str, bytes]) -> None:
-    for name in documents:
-        if name != name.strip("./") or "/" in name or name.endswith(".safetensors") or name in _OWN_NAMES:
-            raise CheckpointError(f"{name!r} cannot be the name of a document of a checkpoint")
 
 
 _OWN_NAMES = ("manifest.json", tensors_file.NAME)

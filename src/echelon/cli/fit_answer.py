@@ -80,7 +80,13 @@ class FitAnswer:
         }
 
     def print(self) -> None:
-        print_table(self._head())
+        traced, log = self._traced, self._log
+        words = [f"{self._question.target}: {traced.num_parameters:,} parameters ({', '.join(traced.dtypes)})"]
+        words += [
+            ", ".join(traced.optimizers),
+            f"a batch of {counted(self._rows or log.rows, 'row')}" if log.rows else "",
+        ]
+        print_table(f"{', '.join(filter(None, words))}; traced in {duration(traced.seconds)}\n")
         for note in self._notes():
             print_table(f"note: {note}")
         if len(self._judged) > 1:
@@ -100,15 +106,6 @@ class FitAnswer:
 
     def _ranks(self, target: Target) -> int:
         return self._num_ranks or target.per_node
-
-    def _head(self) -> str:
-        traced, log = self._traced, self._log
-        words = [f"{self._question.target}: {traced.num_parameters:,} parameters ({', '.join(traced.dtypes)})"]
-        words += [
-            ", ".join(traced.optimizers),
-            f"a batch of {counted(self._rows or log.rows, 'row')}" if log.rows else "",
-        ]
-        return f"{', '.join(filter(None, words))}; traced in {duration(traced.seconds)}\n"
 
     def _notes(self) -> list[str]:
         traced = self._traced

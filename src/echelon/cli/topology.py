@@ -82,7 +82,11 @@ def table(node: Node) -> list[str]:
     if node.nics:
         lines += ["", *_nics(node)]
     if len(node.devices) > 1:
-        lines += ["", *_matrix(node)]
+        letters = [[relation(node, one, other) for other in node.devices] for one in node.devices]
+        rows = [[str(device.number), *letters[index]] for index, device in enumerate(node.devices)]
+        used = {letter.rstrip("0123456789") for row in letters for letter in row} - {"X"}
+        legend = [f"{sign}: {meaning}" for sign, meaning in LEGEND if sign.rstrip("#") in used]
+        lines += ["", *aligned([["", *(str(device.number) for device in node.devices)], *rows]), *legend]
     return lines
 
 
@@ -159,14 +163,6 @@ def _nics(node: Node) -> list[str]:
         for nic in node.nics
     ]
     return aligned([["NIC", "KIND", "SPEED", "NUMA", "PCI", "INTERFACE", "STATE"], *rows])
-
-
-def _matrix(node: Node) -> list[str]:
-    letters = [[relation(node, one, other) for other in node.devices] for one in node.devices]
-    rows = [[str(device.number), *letters[index]] for index, device in enumerate(node.devices)]
-    used = {letter.rstrip("0123456789") for row in letters for letter in row} - {"X"}
-    legend = [f"{sign}: {meaning}" for sign, meaning in LEGEND if sign.rstrip("#") in used]
-    return [*aligned([["", *(str(device.number) for device in node.devices)], *rows]), *legend]
 
 
 def relation(node: Node, device: Device, other: Device) -> str:

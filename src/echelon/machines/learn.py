@@ -163,7 +163,9 @@ def _kinds(seen: _Site) -> dict[str, NodeType]:
     taken: set[str] = set()
     for nodes in sorted(groups.values(), key=len, reverse=True):
         kind = _kind(seen, nodes)
-        name = _free_name(kind, taken)
+        names = [kind.name, f"{kind.name}-{(kind.memory_bytes or 0) // units.GIB}g"]
+        names += [f"{kind.name}-{number}" for number in range(2, len(taken) + 3)]
+        name = next(name for name in names if name not in taken)
         taken.add(name)
         kinds.update(dict.fromkeys((node.name for node in nodes), replace(kind, name=name)))
     return kinds
@@ -183,12 +185,6 @@ def _adopt_unregistered(groups: dict[tuple[object, ...], list[SiteNode]]) -> Non
         same = [other for other in groups if other[0] != "" and other[1:] == key[1:]]
         if len(same) == 1:
             groups[same[0]] += groups.pop(key)
-
-
-def _free_name(kind: NodeType, taken: set[str]) -> str:
-    names = [kind.name, f"{kind.name}-{(kind.memory_bytes or 0) // units.GIB}g"]
-    names += [f"{kind.name}-{number}" for number in range(2, len(taken) + 3)]
-    return next(name for name in names if name not in taken)
 
 
 def _kind(seen: _Site, nodes: Sequence[SiteNode]) -> NodeType:

@@ -42,19 +42,15 @@ def table(machines: Iterable[Machine]) -> str:
     rows = [("machine", "title", "of a node", "partitions", "")]
     for machine in machines:
         partitions = ", ".join(row.name for row in machine.partitions if row.retired_on is None)
-        rows.append((machine.name, machine.title, _devices(machine), partitions, _retired(machine)))
+        used = {row.node_type for row in machine.partitions}
+        words = [
+            f"{kind.num_chips or kind.num_devices or '?'} × {kind.chip or kind.gres}"
+            + (f" = {kind.num_devices}" if _is_split(kind) else "")
+            for kind in machine.node_types
+            if kind.name in used and kind.vendor != "none" and "mig" not in kind.name
+        ]
+        rows.append((machine.name, machine.title, ", ".join(words), partitions, _retired(machine)))
     return "\n".join(units.aligned(rows)) + "\n"
-
-
-def _devices(machine: Machine) -> str:
-    used = {row.node_type for row in machine.partitions}
-    words = [
-        f"{kind.num_chips or kind.num_devices or '?'} × {kind.chip or kind.gres}"
-        + (f" = {kind.num_devices}" if _is_split(kind) else "")
-        for kind in machine.node_types
-        if kind.name in used and kind.vendor != "none" and "mig" not in kind.name
-    ]
-    return ", ".join(words)
 
 
 def _is_split(kind: NodeType) -> bool:
@@ -138,7 +134,10 @@ def _words(row: SourcedFact) -> list[str]:
     if isinstance(row, Network):
         return [_network(row)]
     if isinstance(row, Reference):
-        return [_reference(row)]
+        ranks = units.counted(row.ranks_per_node, "rank")
+        nodes = f"{units.counted(row.num_nodes, 'node')} of {row.node_type}, {ranks} each"
+        action = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
+        return [f"{nodes}: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"]
     if isinstance(row, Setting):
         return [f"{row.name}={row.value}{_when(row)}", row.why]
     if isinstance(row, Container):
@@ -235,14 +234,6 @@ def _network(row: Network) -> str:
         links = f"{row.links_per_node} × " if row.links_per_node else ""
         words.append(f"{links}{row.link_bits_per_second // 10**9} Gb/s")
     return "; ".join([*words, *([f"plugin {row.plugin}"] if row.plugin else [])])
-
-
-def _reference(row: Reference) -> str:
-    nodes = (
-        f"{units.counted(row.num_nodes, 'node')} of {row.node_type}, {units.counted(row.ranks_per_node, 'rank')} each"
-    )
-    action = f"all-reduce of {units.size(row.num_bytes)} by {row.backend}"
-    return f"{nodes}: {action}, bus bandwidth {row.bus_bytes_per_second / 1e9:g} GB/s"
 
 
 def _when(row: Setting) -> str:

@@ -62,18 +62,14 @@ _FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
 def fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
     """Return the TOML name and the type of each field of a row."""
     if cls not in _FIELDS:
-        _FIELDS[cls] = _read_fields(cls)
+        hints = get_type_hints(cls)
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in ("path", *_LAST)]
+        names += _LAST
+        _FIELDS[cls] = {
+            name: (TABLES[name] if row_class(hints[name]) else "date" if name == "seen" else name, hints[name])
+            for name in names
+        }
     return _FIELDS[cls]
-
-
-def _read_fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
-    hints = get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls) if field.name not in ("path", *_LAST)]
-    names += _LAST
-    return {
-        name: (TABLES[name] if row_class(hints[name]) else "date" if name == "seen" else name, hints[name])
-        for name in names
-    }
 
 
 def keys(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:

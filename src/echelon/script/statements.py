@@ -154,20 +154,16 @@ def mentions(tree: ast.Module) -> set[str]:
 
 def _sign(node: ast.AST, aliases: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
-        chain = _chain(node, aliases)
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        chain = dotted(node, aliases) if isinstance(root, ast.Name) and root.id in aliases else ""
         return _SIGNS.get(node.attr, "") if chain in ("", "echelon.checkpoints") else chain
     if isinstance(node, ast.Call):
         return CALLS_STEP if isinstance(node.func, ast.Attribute) and node.func.attr == "step" else ""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RANK_NAMES:
         return "$" + node.value
     return ""
-
-
-def _chain(node: ast.Attribute, aliases: dict[str, str]) -> str:
-    root: ast.expr = node
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    return dotted(node, aliases) if isinstance(root, ast.Name) and root.id in aliases else ""
 
 
 def _live(tree: ast.Module) -> Iterator[ast.AST]:

@@ -50,18 +50,15 @@ class Contents:
     def copy_to(self, target: str) -> None:
         """Make the copy in a new folder; raise UsageError for a file that cannot be read."""
         try:
-            self._copy_to(target)
+            os.mkdir(target)
+            for path in self.folders:
+                os.mkdir(os.path.join(target, path))
+            for path in self.copied:
+                shutil.copy2(os.path.join(self.folder, path), os.path.join(target, path), follow_symlinks=True)
+            for path in self.linked:
+                os.symlink(os.path.realpath(os.path.join(self.folder, path)), os.path.join(target, path))
         except OSError as error:
             raise _unreadable(error) from None
-
-    def _copy_to(self, target: str) -> None:
-        os.mkdir(target)
-        for path in self.folders:
-            os.mkdir(os.path.join(target, path))
-        for path in self.copied:
-            shutil.copy2(os.path.join(self.folder, path), os.path.join(target, path), follow_symlinks=True)
-        for path in self.linked:
-            os.symlink(os.path.realpath(os.path.join(self.folder, path)), os.path.join(target, path))
 
 
 def look(folder: str) -> Contents:

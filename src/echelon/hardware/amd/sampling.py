@@ -93,9 +93,10 @@ def parse(table: bytes) -> Metrics:
     layout = LAYOUTS.get(version)
     if layout is None or size != layout.size or len(table) < size:
         return EMPTY
+    (value,) = _WORD.unpack_from(table, layout.percent)
     return Metrics(
         version=version,
-        percent=_metric_percent(table, layout.percent),
+        percent=value if value <= 100 else None,
         power_watts=_positive(table, layout.power),
         energy_count=_long(table, layout.energy) or None,  # 0: the second die of a package
         clock_mhz=_clock(table, layout),
@@ -103,11 +104,6 @@ def parse(table: bytes) -> Metrics:
         status=_long(table, layout.status),
         residencies=_residencies(table, layout.residencies),
     )
-
-
-def _metric_percent(table: bytes, offset: int) -> int | None:
-    (value,) = _WORD.unpack_from(table, offset)
-    return value if value <= 100 else None
 
 
 def _positive(table: bytes, offset: int) -> int | None:

@@ -52,7 +52,9 @@ def text(verdicts: Sequence[TraceVerdict], where: Sequence[str] = ()) -> str:
         helps = f"{_name(waiting.verdict)} first: see the last line" if waiting and waits else HELPS[verdict.bound]
         lines += [*_of_one(verdict), _line("helps", helps), ""]
     if waiting is not None:
-        lines.append(_line("waits", _waiting(waiting)))
+        shares = f"communication takes {waiting.share:.0%} of their time and {waiting.own_share:.0%} of its own"
+        longer = f"{waiting.kind} takes it {step_time(waiting.more_seconds)} a step longer than them"
+        lines.append(_line("waits", f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"))
     elif len(verdicts) > 1:
         lines.append(_line("waits", "no rank makes the others wait: all spend about the same time in communication"))
     elif not where:
@@ -129,12 +131,6 @@ def _about(verdict: TraceVerdict) -> str:
         by = " of an optimizer" if verdict.counted_by == BY_OPTIMIZER else ""
         words.append(f"{steps}{by} of {step_time(median(verdict.step_seconds))}")
     return " · ".join(words)
-
-
-def _waiting(waiting: AwaitedRank) -> str:
-    shares = f"communication takes {waiting.share:.0%} of their time and {waiting.own_share:.0%} of its own"
-    longer = f"{waiting.kind} takes it {step_time(waiting.more_seconds)} a step longer than them"
-    return f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"
 
 
 def _name(verdict: TraceVerdict) -> str:

@@ -53,7 +53,8 @@ def _places(environ: Mapping[str, str]) -> "dict[str, str]":
 def where(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str, str]:
     """Return the nearest existing parent, its mount point and its file system."""
     there = os.path.realpath(path)
-    mount, filesystem = _mount_of(there, mounted)
+    around = [pair for pair in mounted if pair[0] == "/" or there == pair[0] or there.startswith(pair[0] + "/")]
+    mount, filesystem = max(around, key=lambda pair: len(pair[0]), default=("", ""))
     while not os.path.exists(there) and there != "/":
         there = os.path.dirname(there)  # missing folders will be created in it
     return there, mount, filesystem
@@ -94,11 +95,6 @@ def mounts(root: str) -> List[Tuple[str, str]]:
         if len(left.split()) > 4 and right:
             mounted.append((left.split()[4].replace("\\040", " "), right.split()[0]))
     return mounted[::-1]
-
-
-def _mount_of(path: str, mounted: "Sequence[Tuple[str, str]]") -> Tuple[str, str]:
-    around = [pair for pair in mounted if pair[0] == "/" or path == pair[0] or path.startswith(pair[0] + "/")]
-    return max(around, key=lambda pair: len(pair[0]), default=("", ""))
 
 
 TOOL_SECONDS = 4.0
