@@ -74,7 +74,7 @@ def test_range_has_the_extremes_of_both_sizes(ones: list[list[float]], twos: lis
     runs = [run(1, seconds) for seconds in ones] + [run(2, seconds) for seconds in twos]
     rows = efficiency.rows(question, runs)
     assert rows[1].efficiency is not None and rows[0].efficiency is not None
-    assert rows[0].efficiency == efficiency.Range(value=1.0, least=1.0, most=1.0)
+    assert rows[0].efficiency == efficiency.Interval(value=1.0, least=1.0, most=1.0)
     if len(ones) > 1 and len(twos) > 1:
         slowest, fastest = min(9 / sum(each) for each in twos), max(9 / sum(each) for each in ones)
         assert rows[1].efficiency.least == pytest.approx(slowest / fastest / 2)
@@ -91,7 +91,7 @@ def run(num_ranks: int, seconds: list[float], account: Any = None) -> measured.M
 def test_single_run_has_the_spread_of_its_parts() -> None:
     """Four parts of the steps of one run show how steady it was."""
     rows = efficiency.rows(replace(QUESTION, warm_up=0), [run(1, [1.0] * 8), run(2, [1.0, 1.0, 0.5, 0.5] * 2)])
-    assert rows[1].efficiency == efficiency.Range(value=pytest.approx(8 / 6 / 2), least=0.5, most=1.0)
+    assert rows[1].efficiency == efficiency.Interval(value=pytest.approx(8 / 6 / 2), least=0.5, most=1.0)
 
 
 def test_failed_size_has_its_reason_and_the_others_their_numbers(tmp_path: Path) -> None:

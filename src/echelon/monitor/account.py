@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from echelon.errors import UsageError
-from echelon.monitor import attempts as monitor_attempts
+from echelon.monitor import attempts as attempts_of
 from echelon.monitor import growth, lines, stragglers, training
 from echelon.monitor.attempts import STEPS, Attempt, Phase
 from echelon.monitor.growth import Growth
@@ -115,7 +115,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     moments = [float(line["time"]) for line in (*recorded.events, *recorded.samples)]
     began = moments[0] if recorded.events else now or 0.0
     ended = now if now is not None else max(moments, default=began)
-    attempts = monitor_attempts.read(recorded)
+    attempts = attempts_of.read(recorded)
     num_devices = _num_devices(recorded)
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
@@ -131,7 +131,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         device_hours=num_devices * seconds / 3600,
         billed=billed,
         billed_unit=unit,
-        phases=monitor_attempts.of_run(recorded, attempts, began, ended),
+        phases=attempts_of.of_run(recorded, attempts, began, ended),
         steps=_steps(attempts),
         training=training.of_run(recorded, attempts),
         lines=tuple(lines.shares(of_ranks)),
@@ -205,11 +205,7 @@ def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:
     number = attempts[-1].number if attempts else -1
     samples = [sample for sample in recorded.samples if sample.get("attempt") == number and "measures" in sample]
     return stragglers.alternating(
-        (
-            min(sample["steps"]) if isinstance(sample["steps"], list) else sample["steps"],
-            monitor_attempts.of_ranks(sample),
-        )
-        for sample in samples
+        (min(attempts_of.steps_of(sample)), attempts_of.of_ranks(sample)) for sample in samples
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,8 +118,7 @@ def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
     for sample in recorded.samples:
         if sample.get("attempt") != attempt.number or "steps" not in sample:
             continue
-        steps = sample["steps"] if isinstance(sample["steps"], list) else [sample["steps"]]
-        most = max(map(int, steps), default=0)
+        most = max(steps_of(sample), default=0)
         if most <= attempt.num_steps:
             continue
         if attempt.first_step is None:
@@ -147,6 +147,12 @@ def of_ranks(sample: dict[str, Any]) -> list[dict[str, float]]:
             if value is not None:
                 ranks[rank][name] = float(value)
     return ranks
+
+
+def steps_of(sample: Mapping[str, Any]) -> list[int]:
+    """Return the steps of the ranks in a line of samples.jsonl; one number stands for equal ones."""
+    steps = sample["steps"]
+    return [int(number) for number in (steps if isinstance(steps, list) else [steps])]
 
 
 IMPORT = "import"

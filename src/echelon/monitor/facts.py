@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from echelon.monitor import device_facts, growth, lines, stragglers
-from echelon.monitor.attempts import of_ranks
+from echelon.monitor.attempts import of_ranks, steps_of
 from echelon.monitor.bad_steps import BadSteps
 from echelon.monitor.device_facts import Fact
 from echelon.monitor.lines import RankLines
@@ -152,7 +152,7 @@ class SampleFacts:
 
     def _compare(self, line: dict[str, Any]) -> None:
         """Compare the ranks with a sample of this attempt that is old enough, the base of a window."""
-        steps = line["steps"] if isinstance(line["steps"], list) else [line["steps"]]
+        steps = steps_of(line)
         now = _Sample(float(line["time"]), int(line["attempt"]), min(steps), of_ranks(line))
         self._note(list(self._of_ranks_alone(now)))
         base = self._base

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from echelon.monitor.attempts import of_ranks
+from echelon.monitor.attempts import of_ranks, steps_of
 from echelon.units import counted, duration, rate, size
 
 NUM_PARTS = 6
@@ -145,7 +145,7 @@ def find(samples: Iterable[Mapping[str, Any]]) -> list[Growth]:
 
 
 def _steps(line: Mapping[str, Any]) -> int:
-    return min(line["steps"], default=0) if isinstance(line["steps"], list) else int(line["steps"])
+    return min(steps_of(line), default=0)
 
 
 def _of_ranks(lines: Sequence[Mapping[str, Any]], pace: float) -> Iterable[Growth]:

@@ -13,6 +13,7 @@ from echelon.estimate.devices import CPU, Device
 from echelon.estimate.remembered import MemoryPrediction, Prediction, TimePrediction, Training
 from echelon.machines import kept_rows
 from echelon.monitor.account import Account
+from echelon.monitor.attempts import steps_of
 from echelon.monitor.recorded import Recorded
 from echelon.units import size, step_time
 
@@ -175,7 +176,7 @@ def _of_samples(files: Recorded) -> tuple[float, float] | None:
     """Return the steps a second after the warm-up, and their spread, from the samples of the last attempt; or None."""
     last = max((int(sample.get("attempt") or 0) for sample in files.samples), default=0)
     seen = [
-        (float(sample["time"]), _steps(sample["steps"]))
+        (float(sample["time"]), max(steps_of(sample), default=0))
         for sample in files.samples
         if sample.get("attempt") == last and "steps" in sample
     ]
@@ -192,9 +193,3 @@ def _of_samples(files: Recorded) -> tuple[float, float] | None:
     rates = [(steps - before) / (moment - earlier) for (earlier, before), (moment, steps) in pairwise(edges)]
     mean = (edges[-1][1] - edges[0][1]) / (edges[-1][0] - edges[0][0])
     return mean, min(0.99, max(abs(rate / mean - 1) for rate in rates))
-
-
-def _steps(value: Any) -> float:
-    """Return the steps of a sample: one number, or a list with one for each rank."""
-    numbers = [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, (int, float))]
-    return float(max(numbers, default=0))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from echelon.estimate.speed.runs import Interval
 from echelon.monitor.attempts import BEFORE, IMPORT, START
 from echelon.plan import exchange
 from echelon.trials.measured import MeasuredRun, parts_of, samples_per_second
@@ -22,15 +23,6 @@ CHANCE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """A value with the least and the greatest that were seen."""
-
-    value: float
-    least: float
-    most: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRow:
     """One size."""
 
@@ -39,11 +31,11 @@ class SizeRow:
     runs: tuple[MeasuredRun, ...]
     failure: str
     """Why the size has no numbers; empty: it has."""
-    steps_per_second: Range | None
+    steps_per_second: Interval | None
     samples_per_second: float | None
-    speedup: Range | None
+    speedup: Interval | None
     """How many times the work of the smallest size is done in the same time."""
-    efficiency: Range | None
+    efficiency: Interval | None
     """The speedup by the ranks, as a multiple of those of the smallest size."""
     doubt: str
     """Why the efficiency may be wrong; empty: no reason is known."""
@@ -98,9 +90,8 @@ def _row(question: Question, runs: list[MeasuredRun], base_runs: list[MeasuredRu
     if not failures:
         rate = _range(runs)
         work = question.work(number, base)
-        speedup = Range(value=work, least=work, most=work) if number == base else _ratio(rate, _range(base_runs), work)
-        factor = base / number
-        efficiency = Range(value=speedup.value * factor, least=speedup.least * factor, most=speedup.most * factor)
+        speedup = Interval.exact(work) if number == base else _ratio(rate, _range(base_runs), work)
+        efficiency = speedup.times(base / number)
     rates = [found for run in runs if run.seconds and (found := samples_per_second(run)) is not None]
     return SizeRow(
         num_ranks=number,
@@ -115,12 +106,12 @@ def _row(question: Question, runs: list[MeasuredRun], base_runs: list[MeasuredRu
     )
 
 
-def _range(runs: Sequence[MeasuredRun]) -> Range:
+def _range(runs: Sequence[MeasuredRun]) -> Interval:
     """Return the middle rate of the runs, and their least and most; of a single run those of its blocks."""
     rates = [run.rate for run in runs]
     seen = rates if len(rates) > 1 else _blocks(runs[0].seconds)
     value = statistics.median(rates)
-    return Range(value=value, least=min(value, *seen), most=max(value, *seen))
+    return Interval(value=value, least=min(value, *seen), most=max(value, *seen))
 
 
 def _blocks(seconds: Sequence[float]) -> list[float]:
@@ -130,14 +121,14 @@ def _blocks(seconds: Sequence[float]) -> list[float]:
     return [(edges[at + 1] - edges[at]) / sum(seconds[edges[at] : edges[at + 1]]) for at in range(num_blocks)]
 
 
-def _ratio(rate: Range, base: Range, work: float) -> Range:
+def _ratio(rate: Interval, base: Interval, work: float) -> Interval:
     """Return the speedup; its range has the extremes of both rates."""
-    return Range(
+    return Interval(
         value=work * rate.value / base.value, least=work * rate.least / base.most, most=work * rate.most / base.least
     )
 
 
-def _doubt(efficiency: Range | None, number: int, base: int) -> str:
+def _doubt(efficiency: Interval | None, number: int, base: int) -> str:
     if efficiency is None or efficiency.least <= CHANCE:
         return ""
     if efficiency.least > MOST_GAIN:

@@ -9,7 +9,6 @@ from echelon import __version__
 from echelon.estimate.speed.runs import STRONG, Interval, PredictedSize, Refusal, SizeRun, Worth
 from echelon.estimate.speed.throughput import StepTimeLaw
 from echelon.trials import plot, scaling_report
-from echelon.trials.efficiency import Range
 from echelon.trials.measured_sizes import MeasuredSizes
 from echelon.units import aligned, counted, rate, step_time
 
@@ -66,11 +65,11 @@ class Forecast:
     def draw(self, files: tuple[str, ...]) -> None:
         """Draw measured and estimated sizes as SVG and PNG."""
         measured = [
-            plot.Point(num_ranks=run.num_devices, speedup=_exact(speedup), efficiency=_exact(share))
+            plot.Point(num_ranks=run.num_devices, speedup=Interval.exact(speedup), efficiency=Interval.exact(share))
             for run, speedup, share in self._measured()
         ]
         estimated = [
-            plot.Point(num_ranks=size.num_devices, speedup=_range(size.speedup), efficiency=_range(size.efficiency))
+            plot.Point(num_ranks=size.num_devices, speedup=size.speedup, efficiency=size.efficiency)
             for size in self.sizes
         ]
         plot.draw_points(self.title, measured, estimated, files)
@@ -159,11 +158,3 @@ class Forecast:
 
 def _samples(run: SizeRun) -> float | None:
     return run.global_batch / run.step_seconds if run.global_batch is not None else None
-
-
-def _exact(value: float) -> Range:
-    return Range(value=value, least=value, most=value)
-
-
-def _range(interval: Interval) -> Range:
-    return Range(value=interval.value, least=interval.least, most=interval.most)

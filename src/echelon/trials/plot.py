@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from echelon.estimate import timeline
 from echelon.estimate.log import EventLog
+from echelon.estimate.speed.runs import Interval
 from echelon.estimate.verdict import NAMES
 from echelon.monitor.page.plots import FILLS, INK, LINES, Line, Panel, save
-from echelon.trials.efficiency import ENOUGH, Range, SizeRow
+from echelon.trials.efficiency import ENOUGH, SizeRow
 from echelon.trials.question import Question
 from echelon.units import GIB
 
@@ -19,8 +20,8 @@ class Point:
     """A size in the picture."""
 
     num_ranks: int
-    speedup: Range
-    efficiency: Range
+    speedup: Interval
+    efficiency: Interval
 
 
 def draw(question: Question, sizes: Sequence[SizeRow], files: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ def _ideal(ranks: Sequence[float], values: Sequence[float]) -> Line:
     return Line(name="ideal", points=points, style="--", colour=INK, alpha=0.5)
 
 
-def _line(ranks: Sequence[float], values: Sequence[Range], label: str, colour: str, factor: float = 1.0) -> Line:
+def _line(ranks: Sequence[float], values: Sequence[Interval], label: str, colour: str, factor: float = 1.0) -> Line:
     points = [(number, factor * value.value) for number, value in zip(ranks, values, strict=True)]
     below = [factor * (value.value - value.least) for value in values]
     above = [factor * (value.most - value.value) for value in values]

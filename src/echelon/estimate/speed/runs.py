@@ -59,11 +59,18 @@ class SizeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A value, and the bounds in which the truth is expected."""
+    """A value, and the bounds in which the truth is expected, or the least and the greatest that were seen."""
 
     value: float
     least: float
     most: float
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        return cls(value=value, least=value, most=value)
+
+    def times(self, factor: float) -> Interval:
+        return Interval(value=factor * self.value, least=factor * self.least, most=factor * self.most)
 
     def inverse(self, factor: float = 1.0) -> Interval:
         """Return factor / value, with the bounds in their order."""

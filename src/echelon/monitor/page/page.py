@@ -127,8 +127,7 @@ def _losses(run: RunStory) -> list[plots.Point]:
 
 
 def _step(line: dict[str, Any]) -> float:
-    steps = line["steps"]
-    return float(max(steps) if isinstance(steps, list) else steps)
+    return float(max(attempts.steps_of(line)))
 
 
 def _pace(run: RunStory) -> list[plots.Point]:
