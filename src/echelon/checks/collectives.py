@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.finding import Finding, Wanted, error, leave_out, note, warning
 from echelon.environment.hostlist import compress
 from echelon.machines.machine import Reference
 from echelon.node.survey.nouns import Survey
@@ -87,8 +87,7 @@ def used(debug: Iterable[str]) -> list[str]:
 def _wrong(result: Mapping[str, Any]) -> Iterator[Finding]:
     sizes = [_size(row["bytes"]) for row in result["sweep"] if not row["is_right"]]
     if sizes:
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"the sum of all ranks is wrong for {', '.join(sizes)}",
             evidence=f"{result['backend']} on {result['device']}",
             remedy="do not use these nodes for results: echelon check --collectives   on half of the nodes finds the "
@@ -111,15 +110,14 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
             remedy=leave_out(name_of[number]),
         )  # fmt: skip
     for group in slow["between"]:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"slow between {' and '.join(name_of[number] for number in group)}; each node is fast with others",
             evidence=rounds, remedy="report a link or a switch between them to the support",
         )  # fmt: skip
     if slow["undecided"]:
         listed = compress(name_of[number] for number in slow["undecided"])
-        yield Finding(
-            severity="warning", message=f"slow with every partner, but no partner is known to be good: {listed}",
+        yield warning(
+            message=f"slow with every partner, but no partner is known to be good: {listed}",
             evidence=rounds,
             remedy="check them together with good nodes: use a larger allocation",
         )  # fmt: skip
@@ -138,8 +136,7 @@ def _slow(result: Mapping[str, Any], usual: Usual | None) -> Iterator[Finding]:
     best = max((row["bus_bytes_per_second"] for row in result["sweep"]), default=0.0)
     if usual is not None and best < usual.least_share * usual.bytes_per_second:
         share, reached = best / usual.bytes_per_second, _rate(usual.bytes_per_second)
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"bus bandwidth {_rate(best)}, {share:.0%} of {usual.name}, {reached}",
             evidence=f"all-reduce of {_size(result['sweep'][-1]['bytes'])} on {result['num_ranks']} ranks",
             remedy="the findings on network and plugin give the reason; otherwise tell the support",
@@ -157,8 +154,7 @@ def _network(
     sockets = [word for word in by if word.startswith(("Socket", "network Socket", "OFI tcp", "OFI sockets"))]
     if sockets and not any(word.startswith(("OFI cxi", "OFI verbs", "IB", "network IB", "network AWS")) for word in by):
         paths = sorted({path for paths in result["libraries"].values() for path in paths})
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"the collectives use {sockets[0]}, not the fast network ({', '.join(sorted(fast))})",
             evidence=f"mapped: {', '.join(paths) or 'no plugin'}",
             remedy=f"module load {(wanted.network.plugin if wanted.network else '') or 'aws-ofi-nccl'}   or use the "
@@ -166,8 +162,7 @@ def _network(
             source="published by CSCS: 5.4 GB/s without the plugin, 123 with it",
         )
     elif by and "GDRDMA" not in by:
-        yield Finding(
-            severity="note",
+        yield note(
             message="the bytes pass through the host's memory: the collectives do not use RDMA into device memory",
             evidence=", ".join(by), remedy="export NCCL_NET_GDR_LEVEL=PHB", source="the LUMI slides on extreme scale",
         )  # fmt: skip
@@ -175,8 +170,8 @@ def _network(
     slow = {name: count for name, count in moved.items() if name not in fast and name != "lo" and count > MUCH_BYTES}
     if slow and not any(moved.get(name, 0) > MUCH_BYTES for name in fast):
         name = max(slow, key=lambda each: slow[each])
-        yield Finding(
-            severity="warning", message=f"{_size(slow[name])} went over {name}, and no bytes over the fast network",
+        yield warning(
+            message=f"{_size(slow[name])} went over {name}, and no bytes over the fast network",
             evidence="counters of /sys/class/net and /sys/class/infiniband",
             remedy=f"export NCCL_SOCKET_IFNAME={','.join(sorted(fast))}",
         )  # fmt: skip

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Generic, TypeVar
 
-from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.finding import Finding, Wanted, leave_out, warning
 from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
@@ -227,8 +227,7 @@ def check_clocks(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]
                 survey, severity, f"its clock is {abs(apart):.0f} s {direction}", f"median of {len(answered)} nodes"
             )
     if wanted.now and len(answered) > 1 and abs(middle) >= WRONG_SECONDS:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the nodes' clocks are {abs(middle):.0f} s {'ahead of' if middle > 0 else 'behind'} this one",
             evidence="where echelon check was started",
             remedy="chronyc tracking   shows which clock is wrong",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from echelon.checks.finding import Finding, Wanted
+from echelon.checks.finding import Finding, Wanted, error, note, warning
 from echelon.environment import digits
 from echelon.node.survey.nouns import Cores, Survey
 from echelon.topology.cpus import cpu_list, parse_cpu_list
@@ -22,24 +22,21 @@ def check_cores(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if cores.num_usable < ranks:
         yield _too_few(cores, ranks, share, wanted, has_devices=has_devices)
     elif has_devices and share and cores.num_usable < ranks * share:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"{cores.num_usable} cores for {ranks} ranks, but the share of each device is {share}",
             evidence=f"allowed: {cores.allowed}",
             remedy=f"--cpus-per-gpu={share}",
             source=kind.source if kind is not None else "",
         )
     elif has_devices and not share and cores.num_usable < 2 * ranks and cores.num_cores >= 4 * ranks:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"{cores.num_usable} of the node's {cores.num_cores} cores for {ranks} ranks: data loaders share "
             "them with the ranks",
             evidence=f"allowed: {cores.allowed}",
             remedy=f"--cpus-per-gpu={cores.num_cores // ranks}",
         )
     if cores.num_usable < cores.num_allowed_cores:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the cgroup gives the time of {cores.num_usable} cores, but allows {cores.num_allowed_cores}: a "
             "program that counts the cores starts too many threads",
             evidence=f"allowed: {cores.allowed}",
@@ -48,8 +45,7 @@ def check_cores(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     yield from _reserved(cores, wanted)
     is_whole = cores.num_usable == cores.num_cores >= LEAST_CORES
     if is_whole and cores.load > BUSY * cores.num_cores:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="other programs keep the node busy",
             evidence=f"{cores.load:g} processes want to run on {cores.num_cores} cores",
             remedy="pgrep -au $USER   shows which processes are yours",
@@ -63,8 +59,7 @@ def _too_few(cores: Cores, ranks: int, share: int, wanted: Wanted, *, has_device
         remedy = f"echelon run -n {cores.num_usable} …"
     elif not wanted.in_allocation:
         remedy = f"taskset --cpu-list 0-{cores.num_threads - 1} echelon run …"
-    return Finding(
-        severity="error",
+    return error(
         message=f"{ranks} ranks on {counted(cores.num_usable, 'core')}",
         evidence=f"allowed: {cores.allowed}; the node has {cores.num_cores} cores",
         remedy=remedy,
@@ -76,8 +71,7 @@ def _reserved(cores: Cores, wanted: Wanted) -> Iterator[Finding]:
     kind = wanted.kind
     taken = sorted(set(kind.reserved_cores) & set(parse_cpu_list(cores.allowed))) if kind is not None else []
     if kind is not None and taken and len(taken) < len(kind.reserved_cores):
-        yield Finding(
-            severity="note",
+        yield note(
             message=f"the ranks may use cores {cpu_list(taken)}, but {wanted.machine} reserves them for the system",
             evidence=f"allowed: {cores.allowed}",
             remedy="echelon run --bind auto   leaves them out",
@@ -96,8 +90,7 @@ def check_distance(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     if far:
         numbers = ",".join(str(device.number) for device in far)
         domains = ",".join(str(number) for number in sorted({device.numa for device in far if device.numa >= 0}))
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the ranks may use no core near device{'s' if len(far) > 1 else ''} {numbers}",
             evidence=f"allowed: {survey.cores.allowed} (NUMA domains "
             f"{','.join(map(str, survey.cores.numa_of_allowed))}); the devices are in {domains or 'others'}",
@@ -119,13 +112,12 @@ def check_threads(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             continue
         first = text.split(",")[0].strip()
         if not digits.whole(first):
-            yield Finding(
-                severity="warning", message=f"{name} is not a number of threads", evidence=f"{name}={text!r}",
+            yield warning(
+                message=f"{name} is not a number of threads", evidence=f"{name}={text!r}",
                 remedy=f"export {name}={fair}",
             )  # fmt: skip
         elif int(first) * ranks > cores.num_usable and int(first) > 1:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"{name} × ranks: {int(first)} × {ranks} = {int(first) * ranks} threads on "
                 f"{cores.num_usable} cores",
                 evidence=f"allowed: {cores.allowed}",
@@ -133,8 +125,7 @@ def check_threads(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
                 source="OpenMP specification: OMP_NUM_THREADS; csc-user-guide commit 042c79849",
             )
         elif name == COUNTS[0] and int(first) == 1 and fair >= 4:
-            yield Finding(
-                severity="note",
+            yield note(
                 message=f"{name}=1, but there are {fair} cores for each rank",
                 evidence=f"{cores.num_usable} cores, {ranks} ranks",
                 remedy=f"unset {name}   echelon sets it to the share of each rank",
@@ -147,8 +138,7 @@ def _places(survey: Survey, ranks: int) -> Iterator[Finding]:
         text = survey.settings.variables.get(name, "")
         has_numbers = name == "GOMP_CPU_AFFINITY" or "{" in text or "proclist" in text
         if text and ranks > 1 and has_numbers:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"{name} names the same cores for all {ranks} ranks: their threads share these cores",
                 evidence=f"{name}={text}",
                 remedy=f"unset {name}   and let echelon run --bind auto place the ranks",
@@ -164,8 +154,7 @@ def check_memory(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     cores, ranks = survey.cores, wanted.ranks_on(survey)
     missing = sorted(set(cores.numa_of_allowed) - set(cores.numa_of_memory)) if cores.numa_of_memory else []
     if missing:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the cores are in NUMA domains {_listed(cores.numa_of_allowed)}, but memory may come only from "
             f"{_listed(cores.numa_of_memory)}",
             evidence="Mems_allowed_list of /proc/self/status",
@@ -173,8 +162,7 @@ def check_memory(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         )
     how, _, where = cores.memory_policy.partition(":")
     if how.startswith("bind") and len(cores.numa_of_allowed) > 1:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"memory is bound to NUMA domain {where}, but the ranks run in {_listed(cores.numa_of_allowed)}",
             evidence=f"policy {cores.memory_policy}: numactl or --mem-bind",
             remedy="numactl --localalloc …   in place of --membind",
@@ -184,16 +172,14 @@ def check_memory(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     wants = max(int(LEAST_SHARE * of_devices), LEAST_BYTES * ranks)
     if 0 < limit < wants:
         share = wanted.kind.memory_bytes_per_device if wanted.kind is not None else None
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"{size(limit)} of memory for {ranks} ranks"
             + (f", but their devices have {size(of_devices)}" if of_devices else ""),
             evidence="the cgroup's limit" if cores.memory_limit_bytes else "the node's memory",
             remedy=f"--mem-per-gpu={-(-(share or of_devices // max(1, ranks) or LEAST_BYTES) // GIB)}G",
         )
     elif 0 < cores.available_bytes < LEAST_BYTES * ranks and not cores.memory_limit_bytes:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="other programs use the memory",
             evidence=f"{size(cores.available_bytes)} of {size(cores.memory_bytes)} are free",
             remedy="ls -l /dev/shm /tmp   shows files that use memory on nodes without a disk",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.finding import Finding, Wanted, error, leave_out, note, warning
 from echelon.environment import digits
 from echelon.hardware import vendors
 from echelon.hardware.answers import Health
@@ -24,22 +24,19 @@ def check_devices(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     kind = wanted.kind
     documented = kind.num_devices if kind is not None and wanted.whole_nodes and kind.num_devices else 0
     if num_given and not devices:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the job has {num_given} devices, but this node sees none of them",
             evidence="no device in /sys/class/kfd, /proc/driver/nvidia or /dev",
             remedy="rocm-smi or nvidia-smi   shows whether the driver works; a container needs --rocm or --nv",
         )
     elif num_given and len(allowed) < num_given:
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"the job has {num_given} devices, but only {len(allowed)} of them are there",
             evidence=", ".join(device.pci for device in allowed) or "no process can open a device",
             remedy=leave_out(survey.node),
         )
     elif documented and len(devices) < documented:
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{len(devices)} of {documented} devices",
             evidence=", ".join(device.pci for device in devices),
             remedy=leave_out(survey.node),
@@ -47,16 +44,14 @@ def check_devices(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         )
     hidden = len(allowed) - len(survey.devices.visible)
     if survey.devices.visible and hidden > 0 and wanted.ranks_per_node > len(survey.devices.visible):
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{wanted.ranks_per_node} ranks, but only {len(survey.devices.visible)} of "
             f"{len(allowed)} devices are visible",
             evidence="visible: " + ",".join(map(str, survey.devices.visible)),
             remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES",
         )
     elif 0 < len(survey.devices.visible) < len(allowed):
-        yield Finding(
-            severity="note",
+        yield note(
             message=f"{len(survey.devices.visible)} of {len(allowed)} devices are visible",
             evidence="visible: " + ",".join(map(str, survey.devices.visible)),
             remedy="unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES   to use all devices",
@@ -84,8 +79,7 @@ def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     for device in seen:
         wants = max(most, documented)
         if device.memory_bytes < _LEAST_SHARE * wants:
-            yield Finding(
-                severity="error",
+            yield error(
                 message=f"device {device.number} has {size(device.memory_bytes)} of {size(wants)}",
                 evidence=f"{device.pci} {device.model}",
                 remedy=leave_out(survey.node),
@@ -109,31 +103,27 @@ def _of_device(health: Health, number: int, survey: Survey) -> Iterator[Finding]
     source = survey.healths.source
     remedy = leave_out(survey.node)
     if health.uncorrected > 0:
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"device {number} has had memory errors that it could not correct: {health.uncorrected}",
             evidence=health.pci, remedy=remedy, source=source,
         )  # fmt: skip
     elif health.corrected >= MANY_CORRECTED:
-        yield Finding(
-            severity="note",
+        yield note(
             message=f"device {number} has corrected many memory errors: {health.corrected}",
             evidence=health.pci, remedy="tell the support: it may fail soon", source=source,
         )  # fmt: skip
     if health.pending:
-        yield Finding(
-            severity="warning", message=f"device {number}: {health.pending}", evidence=health.pci,
+        yield warning(
+            message=f"device {number}: {health.pending}", evidence=health.pci,
             remedy=remedy, source=source,
         )  # fmt: skip
     if health.throttled:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"device {number} runs at reduced speed: {', '.join(health.throttled)}",
             evidence=health.pci, remedy=remedy, source=source,
         )  # fmt: skip
     if 0 < health.pcie_width < health.pcie_width_most and survey.healths.source.startswith("sysfs"):
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"device {number} has {health.pcie_width} of {health.pcie_width_most} PCIe lanes",
             evidence=health.pci, remedy=remedy, source=source,
         )  # fmt: skip
@@ -152,16 +142,14 @@ def check_occupied(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         number = allowed[health.pci]
         if health.processes:
             pids = " ".join(process.partition(" ")[0] for process in health.processes)
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"device {number} is in use by {', '.join(health.processes)}",
                 evidence=f"{size(max(0, health.used_bytes))} of its memory are in use",
                 remedy=f"kill {pids}   if they are yours; else leave the node out: --exclude={survey.node}",
                 source=survey.healths.source,
             )
         elif health.used_bytes > MUCH_BYTES:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"device {number}: {size(health.used_bytes)} of its memory are in use, but no process is "
                 "visible",
                 evidence=health.pci,
@@ -183,8 +171,7 @@ def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield from _foreign(variables, vendor)
     for name in vendor.stray_filters:
         if name in variables:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"{name} is set: a third filter, below {_owner(vendor.filters[-1][0])}'s",
                 evidence=f"{name}={variables[name]}",
                 remedy=f"unset {name}",
@@ -214,8 +201,7 @@ def _of_layers(variables: Mapping[str, str], allowed: list[SurveyedDevice], vend
             yield from _of_filter(names[0], variables[names[0]], allowed, count, vendor.filters_page)
         for other in names[1:]:
             if variables[other] != variables[names[0]]:
-                yield Finding(
-                    severity="warning",
+                yield warning(
                     message=f"{names[0]} and {other} are both set and differ: {_owner(names[0])} takes its own",
                     evidence=f"{names[0]}={variables[names[0]]} {other}={variables[other]}",
                     remedy=f"unset {other}",
@@ -231,8 +217,7 @@ def _foreign(variables: Mapping[str, str], vendor: Vendor) -> Iterator[Finding]:
     for other in vendors.LISTED:
         for name in (layer[0] for layer in other.filters if other is not vendor):
             if name in variables:
-                yield Finding(
-                    severity="warning",
+                yield warning(
                     message=f"{name} is set, which no {vendor.title} device heeds",
                     evidence=f"{name}={variables[name]}",
                     remedy=f"export {own}={variables[name]}; unset {name}",
@@ -244,22 +229,21 @@ def _of_filter(name: str, text: str, allowed: list[SurveyedDevice], count: int, 
     words = _words(text)
     everything = f"unset {name}"
     if not words or words == ["-1"]:
-        yield Finding(
-            severity="error", message=f"{name} hides all devices", evidence=f"{name}={text!r}", remedy=everything,
+        yield error(
+            message=f"{name} hides all devices", evidence=f"{name}={text!r}", remedy=everything,
             source=source,
         )  # fmt: skip
         return
     if len(set(words)) != len(words):
-        yield Finding(
-            severity="error", message=f"{name} names a device twice: the driver then shows none of them",
+        yield error(
+            message=f"{name} names a device twice: the driver then shows none of them",
             evidence=f"{name}={text}", remedy=f"export {name}={','.join(dict.fromkeys(words))}", source=source,
         )  # fmt: skip
         return
     wrong = next((word for word in words if not _is_there(word, allowed, count)), None)
     if wrong is not None:
         kept = words.index(wrong)
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{name} names {wrong}, which is not there: of {len(words)} devices {kept} are left",
             evidence=f"{name}={text}, and there are {count}: 0 to {count - 1}",
             remedy=f"export {name}={','.join(map(str, range(count)))}",
@@ -300,8 +284,7 @@ def check_torch_build(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         yield _wrong(survey, version, mistake, vendor)
     home, place = survey.settings.variables.get("HOME", ""), survey.software.places.get("torch", "")
     if home and home != "/" and place.startswith(home + "/.local/") and not survey.software.container:
-        yield Finding(
-            severity="note",
+        yield note(
             message="torch comes from ~/.local, which Python searches before a module or an environment",
             evidence=place,
             remedy="export PYTHONNOUSERSITE=1   to use the other torch",
@@ -314,8 +297,7 @@ def _is_for(vendor: Vendor, build: str, packages: Mapping[str, str]) -> bool:
 
 
 def _wrong(survey: Survey, version: str, mistake: str, vendor: Vendor) -> Finding:
-    return Finding(
-        severity="error",
+    return error(
         message=f"torch {version} {mistake}",
         evidence=survey.software.places.get("torch", ""),
         remedy=f"install the build for {vendor.build}: see PyTorch's page on getting started",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from echelon.checks.finding import Finding, Wanted
+from echelon.checks.finding import Finding, Wanted, error, warning
 from echelon.node.survey.nouns import Folder, Quota, Survey
 from echelon.units import GIB, size
 
@@ -41,13 +41,13 @@ def _broken(folder: Folder) -> Finding | None:
     name = folder.variable or VARIABLES.get(folder.purpose, "")
     own = f"export {name}=/tmp/$USER-{name.lower().replace('_', '-')}"
     if folder.variable and any(sign in folder.path for sign in ("$(", "${", "$", "`", "~", "<", "{")):
-        return Finding(
-            severity="error", message=f"{name} holds an unexpanded placeholder: {folder.path}",
+        return error(
+            message=f"{name} holds an unexpanded placeholder: {folder.path}",
             evidence="the shell expands variables inside double quotes, and runs $(…) as a command", remedy=own,
         )  # fmt: skip
     if folder.variable and not folder.path.startswith("/"):
-        return Finding(
-            severity="warning", message=f"{name} is a relative path: each rank starts in its own folder",
+        return warning(
+            message=f"{name} is a relative path: each rank starts in its own folder",
             evidence=f"{name}={folder.path}", remedy=own,
         )  # fmt: skip
     if not folder.is_writable:
@@ -57,8 +57,8 @@ def _broken(folder: Folder) -> Finding | None:
             evidence=f"{folder.filesystem} at {folder.mount}", remedy=own,
         )  # fmt: skip
     if folder.variable and folder.is_there and not folder.is_own and folder.purpose != "temporary files":
-        return Finding(
-            severity="warning", message=f"{folder.purpose}: another user owns the folder {folder.path}",
+        return warning(
+            message=f"{folder.purpose}: another user owns the folder {folder.path}",
             evidence="programs run code from this folder", remedy=own,
         )  # fmt: skip
     return None
@@ -67,8 +67,7 @@ def _broken(folder: Folder) -> Finding | None:
 def _shared(folder: Folder, num_ranks: int) -> Finding:
     name = VARIABLES[folder.purpose]
     locks = folder.purpose in LOCKING
-    return Finding(
-        severity="warning",
+    return warning(
         message=f"{folder.purpose}: on {folder.filesystem}, which all nodes share; "
         + ("locks fail and ranks wait for each other" if locks else f"{num_ranks} ranks write there"),
         evidence=f"{folder.path} is below {folder.mount}" + ("" if folder.variable else f"; {name} is not set"),
@@ -125,8 +124,8 @@ def check_room(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     for folder in survey.folders.folders:
         is_checkpoints = folder.purpose == "checkpoints"
         if is_checkpoints and not folder.is_writable:
-            yield Finding(
-                severity="error", message=f"this node cannot write checkpoints to {folder.path}",
+            yield error(
+                message=f"this node cannot write checkpoints to {folder.path}",
                 evidence=f"{folder.filesystem} at {folder.mount}", remedy="cd to a folder of your own",
             )  # fmt: skip
             continue
@@ -151,8 +150,7 @@ def check_container(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         return
     has_slingshot = any(each.kind == "slingshot" and each.is_up for each in survey.network.interfaces)
     if wanted.num_nodes > 1 and has_slingshot and not survey.network.plugins:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="the image has no plugin for Slingshot: the collectives use sockets",
             evidence=survey.software.container,
             remedy="use the machine's own image, or bind the plugin and put it on LD_LIBRARY_PATH",
@@ -161,8 +159,7 @@ def check_container(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     home = survey.settings.variables.get("HOME", "")
     place = survey.software.places.get("torch", "")
     if home and home != "/" and place.startswith(home + "/.local"):
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="torch comes from ~/.local, not from the image",
             evidence=f"{place} inside {survey.software.container}",
             remedy="export PYTHONNOUSERSITE=1",
@@ -174,8 +171,7 @@ def check_binds(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     """Report paths that the machine's convention binds and that are missing in the container."""
     missing = [path for path in wanted.binds if path not in survey.software.binds]
     if survey.software.container and missing:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"not bound into the container: {', '.join(missing)}",
             evidence=survey.software.container,
             remedy=f"singularity exec --bind {','.join(missing)} …",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from echelon.machines.machine import Network, NodeType, Reference
 from echelon.node.survey.nouns import Survey
@@ -26,6 +27,11 @@ class Finding:
     check: str = ""
     node: str = ""
     """Empty: the finding concerns several nodes together."""
+
+
+error = partial(Finding, severity="error")
+warning = partial(Finding, severity="warning")
+note = partial(Finding, severity="note")
 
 
 def leave_out(node: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.finding import Finding, Wanted, error, leave_out, warning
 from echelon.node.survey.nouns import Interface, Survey
 
 PAGE = "NCCL documentation: environment variables"
@@ -30,8 +30,8 @@ def check_fast_network(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 def _within(variables: Mapping[str, str]) -> Iterator[Finding]:
     for name, effect in WITHIN.items():
         if variables.get(name, "0") not in ("0", ""):
-            yield Finding(
-                severity="warning", message=f"{name} is set: {effect}", evidence=f"{name}={variables[name]}",
+            yield warning(
+                message=f"{name} is set: {effect}", evidence=f"{name}={variables[name]}",
                 remedy=f"unset {name}", source=PAGE,
             )  # fmt: skip
 
@@ -65,8 +65,7 @@ def _between(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     slow = [name for name in others if name != "lo"]
     names = {"NCCL_SOCKET_IFNAME"}
     if fast and slow and not names & (variables.keys() | wanted.provided):
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"NCCL_SOCKET_IFNAME is not set: NCCL may use {slow[0]} to connect, not {fast[0]}",
             evidence=", ".join(each.name for each in interfaces if each.is_up),
             remedy=f"export NCCL_SOCKET_IFNAME={','.join(fast)}",
@@ -75,8 +74,7 @@ def _between(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _slow(name: str, variables: Mapping[str, str], effect: str, value: str = "") -> Finding:
-    return Finding(
-        severity="warning",
+    return warning(
         message=f"{name}={variables[name]}: {effect}",
         evidence="the environment of this node",
         remedy=f"export {name}={value}" if value else f"unset {name}",
@@ -96,24 +94,21 @@ def check_plugin(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     has_slingshot = any(each.kind == "slingshot" and each.is_up for each in survey.network.interfaces)
     usual = wanted.network.plugin if wanted.network is not None else ""
     if asked.lower() == "none" and has_slingshot:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"{NAME}=none, but Slingshot needs a plugin: the collectives use sockets",
             evidence=", ".join(plugins) or "there is no plugin either",
             remedy=f"unset {NAME}",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
         )
     elif asked and asked.lower() != "none" and not any(asked in path for path in plugins):
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{NAME}={asked}: the loader does not find this library",
             evidence=f"found: {', '.join(plugins) or 'none'}",
             remedy=f"unset {NAME}   or put its folder on LD_LIBRARY_PATH",
             source="NCCL documentation: environment variables, NCCL_NET_PLUGIN",
         )
     elif has_slingshot and not plugins and not survey.software.container:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="there is no plugin for Slingshot: the collectives use sockets, published at 5.4 GB/s where the "
             "plugin has 123",
             evidence="neither on LD_LIBRARY_PATH nor in /etc/ld.so.cache: libnccl-net*.so, librccl-net*.so",
@@ -160,23 +155,21 @@ def _of_interfaces(name: str, text: str, interfaces: Sequence[Interface], wanted
     remedy = f"export {name}={best[0] if is_exact else ','.join(best)}" if best else f"unset {name}"
     listed = ", ".join(f"{each.name} ({'up' if each.is_up else 'down'})" for each in interfaces)
     if not selected:
-        yield Finding(
-            severity="error", message=f"{name}={text} matches no interface of the node", evidence=listed,
+        yield error(
+            message=f"{name}={text} matches no interface of the node", evidence=listed,
             remedy=remedy, source=SOURCE,
         )  # fmt: skip
         return
     usable = [each for each in up if each.name in selected]
     if not usable and wanted.num_nodes > 1:
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{name}={text} chooses {', '.join(selected)}: "
             + ("only the node itself can be reached there" if selected == ["lo"] else "down"),
             evidence=listed, remedy=remedy, source=SOURCE,
         )  # fmt: skip
     fast = [each.name for each in up if each.kind in FAST and each.address]
     if usable and fast and not any(each.name in fast for each in usable) and wanted.num_nodes > 1:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"{name}={text} chooses {usable[0].name}, but the fast network is {','.join(fast)}",
             evidence=listed, remedy=remedy, source=SOURCE,
         )  # fmt: skip
@@ -186,8 +179,7 @@ def _of_cards(text: str, cards: Sequence[str]) -> Iterator[Finding]:
     is_not = text.startswith("^")
     plain = ",".join(word.partition(":")[0] for word in text.lstrip("^").split(","))
     if not chosen(("^" if is_not else "") + plain, cards):
-        yield Finding(
-            severity="error",
+        yield error(
             message=f"{CARDS}={text} chooses no card, so NCCL uses sockets",
             evidence=", ".join(cards), remedy=f"unset {CARDS}",
             source="NCCL documentation: environment variables, NCCL_IB_HCA",
@@ -207,8 +199,7 @@ def _fast(survey: Survey) -> Iterator[Finding]:
     most = max((each.bits_per_second for each in fast if each.is_up), default=0)
     for nic in fast:
         if nic.is_up and 0 < nic.bits_per_second < most:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"{nic.name} has a link of {nic.bits_per_second / 1e9:g} Gbit/s, others {most / 1e9:g}",
                 evidence="speed in /sys/class",
                 remedy=leave_out(survey.node),
@@ -229,8 +220,7 @@ def check_names(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             source="PyTorch documentation: distributed, choosing the network interface",
         )
     elif wanted.num_nodes > 1 and all(_is_loopback(address) for address in addresses) and not _is_imitated(survey):
-        yield Finding(
-            severity="warning",
+        yield warning(
             message="its own name resolves to its loopback: gloo would give that address to other nodes",
             evidence=f"{name} is {', '.join(addresses)}",
             remedy=f"export GLOO_SOCKET_IFNAME={_interface(survey)}",

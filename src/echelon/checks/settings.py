@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from echelon.checks.finding import Finding, Wanted, leave_out
+from echelon.checks.finding import Finding, Wanted, error, leave_out, note, warning
 from echelon.environment import digits
 from echelon.node.survey.nouns import Survey
 from echelon.script.nearest import meant
@@ -25,8 +25,7 @@ def check_answers(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     del wanted
     for part, why in survey.silent.items():
         if part == "node":
-            yield Finding(
-                severity="error",
+            yield error(
                 message="the node does not answer",
                 evidence=why,
                 remedy=leave_out(survey.node),
@@ -62,15 +61,14 @@ def check_limits(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     least = max(LEAST_FILES, LEAST_FILES_PER_RANK * ranks)
     if 0 <= limits.open_files < least:
         most = limits.open_files_most if limits.open_files_most >= 0 else 65536
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"the limit is {limits.open_files} open files, but loaders and {ranks} ranks need more",
             evidence=f"ulimit -n; you may raise it to {most}",
             remedy=f"ulimit -n {max(least, min(most, 65536))}" if most >= least else "ask the support to raise it",
         )
     if 0 <= limits.processes < LEAST_PROCESSES:
-        yield Finding(
-            severity="warning", message=f"the limit is {limits.processes} processes and threads",
+        yield warning(
+            message=f"the limit is {limits.processes} processes and threads",
             evidence="ulimit -u", remedy="ulimit -u $(ulimit -Hu)",
         )  # fmt: skip
     yield from _shared(survey, ranks)
@@ -79,8 +77,7 @@ def check_limits(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 def _shared(survey: Survey, ranks: int) -> Iterator[Finding]:
     limits = survey.limits
     if limits.shared_bytes == 0 or not limits.is_shared_writable:
-        yield Finding(
-            severity="error",
+        yield error(
             message="/dev/shm " + ("is missing" if limits.shared_bytes == 0 else "cannot be written")
             + ": loaders with workers and NCCL within a node fail",
             evidence="df /dev/shm", remedy="bind it into the container: --bind /dev/shm",
@@ -89,8 +86,7 @@ def _shared(survey: Survey, ranks: int) -> Iterator[Finding]:
         return
     least = min(LEAST_SHARED_BYTES * ranks, 8 * GIB)
     if limits.shared_bytes < least:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"/dev/shm has {size(limits.shared_bytes)} for {counted(ranks, 'rank')}: loaders "
             "pass batches through it",
             evidence="df /dev/shm",
@@ -98,8 +94,7 @@ def _shared(survey: Survey, ranks: int) -> Iterator[Finding]:
             source="PyTorch documentation: multiprocessing; NCCL documentation: shared memory",
         )
     elif limits.shared_free_bytes < least // 4:
-        yield Finding(
-            severity="warning",
+        yield warning(
             message=f"/dev/shm has {size(limits.shared_free_bytes)} left of {size(limits.shared_bytes)}",
             evidence="df /dev/shm",
             remedy="ls -lS /dev/shm   shows files of earlier jobs; remove yours with rm",
@@ -143,15 +138,15 @@ def check_slowing(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     variables = survey.settings.variables
     for name, is_slow, effect, source in SLOWS:
         if name in variables and is_slow(variables[name]):
-            yield Finding(
-                severity="warning", message=f"{name}={variables[name]}: {effect}",
+            yield warning(
+                message=f"{name}={variables[name]}: {effect}",
                 evidence="it may be left from debugging",
                 remedy=f"unset {name}", source=source,
             )  # fmt: skip
     path = variables.get(SHARED_FILE, "")
     if path and "%p" not in path and wanted.ranks_on(survey) * wanted.num_nodes > 1:
-        yield Finding(
-            severity="warning", message=f"{SHARED_FILE}: all ranks write into one file", evidence=f"{path}",
+        yield warning(
+            message=f"{SHARED_FILE}: all ranks write into one file", evidence=f"{path}",
             remedy=f"export {SHARED_FILE}={path}.%h.%p", source="NCCL documentation: environment variables",
         )  # fmt: skip
 
@@ -168,8 +163,8 @@ def check_spelling(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
         if name in wanted.renamed_variables:
             new = wanted.renamed_variables[name]
             if new not in survey.settings.variables:
-                yield Finding(
-                    severity="note", message=f"{name} is an old name; the new name is {new}",
+                yield note(
+                    message=f"{name} is an old name; the new name is {new}",
                     evidence=f"{name}={value}",
                     remedy=f"export {new}={value}; unset {name}", source="the release notes of its program",
                 )  # fmt: skip
@@ -178,8 +173,7 @@ def check_spelling(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             continue
         near = meant(name, known)
         if near:
-            yield Finding(
-                severity="warning",
+            yield warning(
                 message=f"nothing reads {name}; programs read {near[0]}",
                 evidence=f"{name}={value}",
                 remedy=f"export {near[0]}={value}; unset {name}",
