@@ -15,6 +15,7 @@ from echelon.launch.failure import (
     LOST_WARM,
     NEVER,
     OWN_MISTAKE,
+    REFUSED,
     UNKNOWN_PYTORCH,
     USER_ERROR,
     Facts,
@@ -109,6 +110,18 @@ def test_error_in_a_collective_explains_those_who_lost_the_connection() -> None:
 def test_lost_database_is_an_error_of_the_script(last: str) -> None:
     """Another rank is blamed only for what the ranks say to each other."""
     assert of_rank(OWN.replace("KeyError: 'x'", last)).cause == USER_ERROR
+
+
+@pytest.mark.parametrize("status", [-15, -9, 1])
+def test_rank_that_refuses_explains_those_who_lost_the_connection(status: int) -> None:
+    """Also if it ends so slowly that the others are heard first, and that all ranks are stopped meanwhile."""
+    lost = of_rank(COLLECTIVE + "RuntimeError: Connection closed by peer [127.0.1.1]:27911", rank=0, time=5.0)
+    told = "echelon.ScalingError: the loss of the first step differs\n  way out: echelon run --scale off"
+    message = {"rank": 1, "status": status, "time": 6.5, "error_time": 0.0, "tail": told, "oom_kills": 0, "why": ""}
+    refused = failure.of_rank(message, node="n1", local_rank=1, clock_offset=0.0, log="", stopped_at=5.6)
+    assert failure.first([lost, refused]).cause == REFUSED
+    script = replace(lost, cause=USER_ERROR)
+    assert failure.first([script, refused]).cause == USER_ERROR  # which came first
 
 
 def test_words_of_a_rank_about_itself() -> None:

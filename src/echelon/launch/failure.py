@@ -100,6 +100,8 @@ _COLLECTIVES = "/torch/distributed/"
 _BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
 _UNUSED = "Parameter indices which did not receive grad"  # DistributedDataParallel's words
 _REFUSALS = frozenset({REFUSED, UNKNOWN_PYTORCH})
+_OWN_WORDS = _REFUSALS | {FLIPPED_BITS}
+"""What echelon ends a rank for, in its own words."""
 _LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})
 
 
@@ -152,7 +154,9 @@ def of_rank(
     status = int(exit_message["status"])
     error_time = float(exit_message["error_time"])
     were_stopping = stopped_at != NEVER  # when the report came: earlier ends were not caused by us
-    if status in _OUR_SIGNALS and were_stopping and 0 < error_time < stopped_at + clock_offset:
+    # others felt its end as a lost connection, and were heard first
+    has_refused = were_stopping and _cause_from_text(str(exit_message["tail"])) in _OWN_WORDS
+    if status in _OUR_SIGNALS and were_stopping and (has_refused or 0 < error_time < stopped_at + clock_offset):
         status = 1  # the rank's own exception came first; our signal met it while it ended
     began = (error_time or float(exit_message["time"])) - clock_offset
     cause, detail = _cause(status, exit_message)
@@ -166,7 +170,7 @@ def of_rank(
         time=began,
         tail=str(exit_message["tail"]),
         log=log,
-        is_our_doing=were_stopping and (status in _OUR_SIGNALS or began >= stopped_at),
+        is_our_doing=were_stopping and not has_refused and (status in _OUR_SIGNALS or began >= stopped_at),
     )
 
 
