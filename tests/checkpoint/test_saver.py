@@ -91,15 +91,15 @@ def test_available_memory(tmp_path: Path) -> None:
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/job/step\n")
-    groups = tmp_path / "cgroup"
+    groups = tmp_path / "sys" / "fs" / "cgroup"
     (groups / "job" / "step").mkdir(parents=True)
-    assert memory_left.available_bytes(str(tmp_path / "proc"), str(groups)) == 5000 << 10
+    assert memory_left.available_bytes(str(tmp_path)) == 5000 << 10
     (groups / "job" / "step" / "memory.max").write_text("max\n")
     (groups / "job" / "step" / "memory.current").write_text("100\n")
     (groups / "job" / "memory.max").write_text("3000\n")
     (groups / "job" / "memory.current").write_text("2000\n")
     (groups / "job" / "memory.stat").write_text("anon 1500\ninactive_file 400\n")
-    assert memory_left.available_bytes(str(tmp_path / "proc"), str(groups)) == 1400
+    assert memory_left.available_bytes(str(tmp_path)) == 1400
     assert memory_left.available_bytes() > 1 << 20
 
 

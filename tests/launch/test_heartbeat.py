@@ -82,7 +82,7 @@ def test_stopped_warm_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds of SIGSTOP in a row count; a pause of the agent itself begins them anew."""
     clock = Clock()
     states = {"now": "S"}
-    monkeypatch.setattr(processes, "read", lambda pid: processes.Process(pid, 1, states["now"], 0))
+    monkeypatch.setattr(processes, "read", lambda pid: processes.Process(pid, 1, pid, states["now"], 0))
     watch = processes.HaltWatch(clock)
 
     def seconds(count: int) -> list[bool]:

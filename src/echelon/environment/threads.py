@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from ..hardware import vendors
+from ..hardware import files, vendors
 from . import digits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def cores() -> list[int]:
@@ -28,46 +25,17 @@ def omp_num_threads(num_cores: int, local_world_size: int) -> int:
 
 
 def _quotas(root: str) -> list[int]:
-    """Return the CPU quotas of this process's cgroups in whole cores, at least 1."""
-    quotas = []
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
-        # 0::/user.slice/job_7   (v2)   or   4:cpu,cpuacct:/slurm/uid_1/job_7   (v1)
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            quotas += _quotas_up(os.path.join(root, "sys/fs/cgroup"), path, _quota_v2)
-        elif "cpu" in controllers.split(","):
-            quotas += _quotas_up(os.path.join(root, "sys/fs/cgroup", "cpu"), path, _quota_v1)
+    """Return the CPU quotas of this process's cgroups and of those around them in whole cores, at least 1."""
+    quotas = [_quota(folder) for folders in files.cgroups("cpu", root) for folder in folders]
     return [max(1, int(quota)) for quota in quotas if quota > 0]
 
 
-def _quotas_up(mount: str, path: str, quota: Callable[[str], float]) -> list[float]:
-    """Return the quotas of a cgroup and of its ancestors: each one limits the process."""
-    words = [word for word in path.split("/") if word]
-    # Inside of a container the path may not exist: its own cgroup is then the mount, at depth 0.
-    return [quota(os.path.join(mount, *words[:depth])) for depth in range(len(words) + 1)]
-
-
-def _quota_v2(folder: str) -> float:
-    # cpu.max: "200000 100000", or "max 100000" without a limit
-    words = _read(os.path.join(folder, "cpu.max")).split()
-    quota, period = words if len(words) == 2 else ("", "")
+def _quota(folder: str) -> float:
+    # cpu.max: "200000 100000", or "max 100000" without a limit; version 1 has a file for each, and "-1"
+    both = files.text(os.path.join(folder, "cpu.max")).split()
+    two = [files.text(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period")]
+    quota, period = both if len(both) == 2 else two
     return int(quota) / int(period) if digits.is_number(quota) and digits.whole(period) else 0.0
-
-
-def _quota_v1(folder: str) -> float:
-    # cpu.cfs_quota_us: "200000", or "-1" without a limit
-    quota = _read(os.path.join(folder, "cpu.cfs_quota_us")).strip()
-    period = _read(os.path.join(folder, "cpu.cfs_period_us")).strip()
-    return int(quota) / int(period) if digits.is_number(quota) and digits.whole(period) else 0.0
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 # the variables that decide which device a process uses

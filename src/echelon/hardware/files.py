@@ -36,6 +36,28 @@ def number(value: str, missing: int = -1) -> int:
     return int(value) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else missing
 
 
+def fields(path: str) -> dict[str, str]:
+    """Return the values of a file whose lines are `MemAvailable:   127863252 kB`, by their names."""
+    pairs = (line.partition(":") for line in text(path).splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def cgroups(controller: str, root: str = "/", process: str = "self") -> list[list[str]]:
+    """Return the folders of a process's cgroups with a controller, each before those around it.
+
+    0::/system.slice/slurmstepd.scope/job_7   (version 2)   or   4:cpu,cpuacct:/slurm/uid_1/job_7   (version 1)
+    """
+    chains = []
+    for line in text(os.path.join(root, "proc", process, "cgroup")).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers or controller in controllers.split(","):
+            mount = os.path.join(root, "sys/fs/cgroup", controller if controllers else "")
+            # Inside of a container the path may not exist: its own cgroup is then the mount, at depth 0.
+            words = [word for word in path.split("/") if word not in ("", "..")]
+            chains.append([os.path.join(mount, *words[:depth]) for depth in range(len(words), -1, -1)])
+    return chains
+
+
 def names(folder: str) -> list[str]:
     """Return the sorted names in a folder; empty if it cannot be read."""
     try:

@@ -232,11 +232,7 @@ class _Keeper:
         process = processes.read(pid)
         if process is None or process.state in "ZX":
             return False
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                return os.fsencode(self._plan.run_directory) in file.read().split(b"\0")
-        except OSError:
-            return False
+        return os.fsencode(self._plan.run_directory) in processes.words(pid, "cmdline")
 
     def _end(self, reason: Failure) -> NoReturn:
         self._directory.remove(private.SECRET)

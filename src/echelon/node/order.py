@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List
 
-from . import private, sweep
+from . import private, processes, sweep
 from .ranks import Attempt, Rank
 
 FILE = "ECHELON_ORDER_FILE"  # in each rank: the path of the file; it does not exist until the order is given
@@ -42,19 +42,10 @@ def is_warning(environ: Dict[str, str], number: int) -> bool:
 
 def catchers(attempt: Attempt, number: int) -> List[Rank]:
     """Return the ranks whose script has a handler for a signal; the signal would end all others."""
-    return [rank for rank in attempt.alive if _catches(rank.pid, number)]
+    return [rank for rank in attempt.alive if processes.catches(rank.pid, number)]
 
 
 def warn(attempt: Attempt, number: int) -> None:
     """Send a signal to the ranks that have a handler for it."""
     for rank in catchers(attempt, number):
         sweep.send(rank.pid, number)
-
-
-def _catches(pid: int, number: int) -> bool:
-    try:
-        with open("/proc/%d/status" % pid, "rb") as file:
-            caught = next(line for line in file if line.startswith(b"SigCgt:"))
-    except (OSError, StopIteration):
-        return False  # it has just ended
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

@@ -11,11 +11,10 @@ import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ..environment import digits
-from ..hardware import vendors
+from ..hardware import files, vendors
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "in a wait that no signal ends", "Z": "dead"}
-_LARGEST_BYTES = 4000
 _MOST_THREADS = 64
 
 
@@ -24,6 +23,7 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
+    session: int
     state: str
     ticks: int
 
@@ -33,18 +33,22 @@ def read(pid: int) -> Optional[Process]:
     text = _text(pid, "stat")
     if ")" not in text:
         return None
-    # 4242 (a name) S 1 …: state and parent follow the last parenthesis; utime and stime are the fields 14 and 15
+    # 4242 (a name) S 1 4242 4242 …: state, parent, group, session follow the last parenthesis; the times are 14 and 15
     fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, int(fields[1]), fields[0], int(fields[11]) + int(fields[12]))
+    return Process(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[11]) + int(fields[12]))
 
 
-def descendants(roots: Iterable[int]) -> Dict[int, List[Process]]:
-    """Return the living and dead descendants of each root."""
-    processes = [read(int(name)) for name in os.listdir("/proc") if digits.is_number(name)]
+def table() -> List[Process]:
+    """Return all processes of this node, also the dead ones that nobody has waited for."""
+    processes = (read(int(name)) for name in os.listdir("/proc") if digits.is_number(name))
+    return [process for process in processes if process is not None]
+
+
+def descendants(roots: Iterable[int], among: Optional[List[Process]] = None) -> Dict[int, List[Process]]:
+    """Return the living and dead descendants of each root, now or in a table."""
     children: Dict[int, List[Process]] = {}
-    for process in processes:
-        if process is not None:
-            children.setdefault(process.parent, []).append(process)
+    for process in table() if among is None else among:
+        children.setdefault(process.parent, []).append(process)
     return {root: _below(root, children) for root in roots}
 
 
@@ -110,7 +114,7 @@ def waits(pid: int) -> Dict[str, float]:
         "core_wait_seconds": int(times[1]) / 1e9,
         "major_faults": float(fields[9]),  # majflt and delayacct_blkio_ticks are the fields 12 and 42
         "disk_wait_seconds": int(fields[39]) / CLOCK_TICKS,
-        "throttled_seconds": throttled_seconds(membership="/proc/%d/cgroup" % pid),
+        "throttled_seconds": throttled_seconds(str(pid)),
     }
 
 
@@ -126,41 +130,44 @@ def wait_of_threads(pid: int) -> float:
 
 def io_bytes(pid: int) -> int:
     """Return how much a process has read and written so far."""
-    total = 0
-    for line in _text(pid, "io").splitlines():  # rchar: 4292
-        name, _, number = line.partition(": ")
-        if name in ("rchar", "wchar", "read_bytes", "write_bytes"):
-            total += digits.whole(number)
-    return total
+    numbers = files.fields("/proc/%d/io" % pid)
+    return sum(digits.whole(numbers.get(name, "")) for name in ("rchar", "wchar", "read_bytes", "write_bytes"))
 
 
 def catches(pid: int, number: int) -> bool:
     """Say whether a process has a handler for a signal; without one, most signals would end it."""
-    for line in _text(pid, "status").splitlines():  # SigCgt:	0000000180004202
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+    return has_signal(pid, "SigCgt", number)
+
+
+def has_signal(pid: int, name: str, number: int) -> bool:
+    """Say whether a signal is in a set of a process: `SigCgt:	0000000180004202`."""
+    return bool(int(files.fields("/proc/%d/status" % pid).get(name, "0"), 16) >> (number - 1) & 1)
 
 
 def facts(pid: int) -> Dict[str, Any]:
     """Return what the kernel says about a process; files that may not be read give nothing."""
     process = read(pid)
-    wchan = _text(pid, "wchan").strip()
+    wchan = _text(pid, "wchan")
     return {
         "state": process.state if process is not None else "",
         "wchan": "" if wchan == "0" else wchan,
-        "syscall": _text(pid, "syscall").strip(),
-        "kernel_stack": _text(pid, "stack").strip(),
-        "name": _text(pid, "comm").strip(),
+        "syscall": _text(pid, "syscall"),
+        "kernel_stack": _text(pid, "stack"),
+        "name": _text(pid, "comm"),
     }
 
 
 def _text(pid: int, name: str) -> str:
+    return files.text("/proc/%d/%s" % (pid, name))
+
+
+def words(pid: int, name: str) -> List[bytes]:
+    """Return the words of a process's `cmdline` or `environ`; none if they may not be read."""
     try:
-        with open("/proc/%d/%s" % (pid, name), encoding="utf-8", errors="replace") as file:
-            return file.read(_LARGEST_BYTES)
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read().split(b"\0")
     except OSError:
-        return ""
+        return []
 
 
 def ended() -> Iterator[Tuple[int, int]]:
@@ -256,54 +263,28 @@ class Parent:
         return True
 
 
-MOUNT = "/sys/fs/cgroup"
-
-
-_MEMORY = ("memory", "memory.events", "memory.oom_control")
-_CPU = ("cpu", "cpu.stat", "cpu.stat")
-
-
-def oom_kills(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> int:
+def oom_kills() -> int:
     """Return how many processes of this cgroup and its ancestors were killed; 0 if there are no counters."""
-    return max([_count(path, "oom_kill") for path in _counters(mount, membership, _MEMORY)], default=0)
+    paths = _counters("self", "memory", "memory.events", "memory.oom_control")  # of version 2, and of version 1
+    return max([_count(path, "oom_kill") for path in paths], default=0)
 
 
-def throttled_seconds(mount: str = MOUNT, membership: str = "/proc/self/cgroup") -> float:
-    """Return how long a cgroup or its ancestors had used up their share of cores; 0 if there are no counters."""
+def throttled_seconds(process: str) -> float:
+    """Return how long the cgroup of a process, or one around it, had used up its share of cores; 0: no counters."""
     units = (("throttled_usec", 1e6), ("throttled_time", 1e9))  # of version 2 and of version 1
-    paths = _counters(mount, membership, _CPU)
+    paths = _counters(process, "cpu", "cpu.stat")
     return max([_count(path, name) / unit for path in paths for name, unit in units], default=0.0)
 
 
-def _counters(mount: str, membership: str, names: Tuple[str, str, str]) -> List[str]:
-    """Return the counter files of all cgroups around a process, for a controller and its files in version 2 and 1.
-
-    0::/system.slice/slurmstepd.scope/job_7/step_0   (v2)   or   9:memory:/slurm/uid_1/job_7/step_0   (v1)
-    """
-    paths = []
-    for line in _read(membership).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        base, name = (mount, names[1]) if not controllers else (os.path.join(mount, names[0]), names[2])
-        if controllers and names[0] not in controllers.split(","):
-            continue
-        words = [word for word in group.split("/") if word]
-        paths += [os.path.join(base, *words[:depth], name) for depth in range(len(words), -1, -1)]
-    return paths
+def _counters(process: str, controller: str, *names: str) -> List[str]:
+    folders = [folder for folders in files.cgroups(controller, process=process) for folder in folders]
+    return [os.path.join(folder, name) for folder in folders for name in names]
 
 
 def _count(path: str, counter: str) -> int:
     # memory.events has the line "oom_kill 1" among others; memory.oom_control has the same line
-    for line in _read(path).splitlines():
+    for line in files.text(path).splitlines():
         name, _, value = line.partition(" ")
         if name == counter and digits.is_number(value):
             return int(value)
     return 0
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -3,9 +3,9 @@
 import os
 import signal
 import time
-from typing import Collection, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set
+from typing import Collection, FrozenSet, List, NamedTuple, Sequence
 
-from ..environment import digits
+from . import processes
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PAUSE_SECONDS = 0.02
@@ -26,62 +26,20 @@ class Spared(NamedTuple):
     sessions: FrozenSet[int] = frozenset()
 
 
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    session: int
-    state: str
-
-
-def _processes() -> List[_Process]:
-    rows = []
-    for name in os.listdir("/proc"):
-        if digits.is_number(name):
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    text = file.read()
-            except OSError:
-                continue
-            # 4242 (a name) S 1 4242 4242 …: state, parent, group, session follow the last parenthesis
-            fields = text[text.rindex(b")") + 2 :].split()
-            rows.append(_Process(int(name), int(fields[1]), int(fields[3]), fields[0].decode()))
-    return rows
-
-
-def _has_mark(pid: int, mark: bytes) -> bool:
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return mark in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
 def leftovers(mark: str, sessions: Collection[int], spared: Spared) -> List[int]:
     """Return living processes that have the mark, belong to one of the sessions, or descend from a spared process."""
     wanted = ("%s=%s" % (MARK, mark)).encode()
-    processes = _processes()
-    family = _descendants(processes, spared.pids)
+    table = processes.table()
+    below = processes.descendants(spared.pids, table).values()
+    family = {process.pid for children in below for process in children}
     return [
-        each.pid
-        for each in processes
-        if each.state not in "ZX"
-        and each.pid not in spared.pids
-        and each.session not in spared.sessions
-        and (each.pid in family or each.session in sessions or _has_mark(each.pid, wanted))
+        process.pid
+        for process in table
+        if process.state not in "ZX"
+        and process.pid not in spared.pids
+        and process.session not in spared.sessions
+        and (process.pid in family or process.session in sessions or wanted in processes.words(process.pid, "environ"))
     ]
-
-
-def _descendants(processes: Iterable[_Process], roots: Collection[int]) -> Set[int]:
-    children: Dict[int, List[int]] = {}
-    for process in processes:
-        children.setdefault(process.parent, []).append(process.pid)
-    pids: Set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        new = [pid for pid in children.get(waiting.pop(), ()) if pid not in pids]
-        pids.update(new)
-        waiting += new
-    return pids
 
 
 def kill_all(mark: str, sessions: Collection[int], spared: Spared, *, seconds: float = 3.0) -> None:
@@ -135,9 +93,5 @@ def clear(run_id: str, agent_index: int, life: Life, run_directory: str, guard_p
 
 def _is_agent(pid: int, run_directory: str) -> bool:
     """Say whether a process is an agent of this run: its number may have been given to another program."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read().split(b"\0")
-    except OSError:
-        return False
+    words = processes.words(pid, "cmdline")
     return b"agent" in words and os.fsencode(run_directory) in words

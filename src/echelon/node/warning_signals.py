@@ -7,6 +7,8 @@ handler before it installs its own (Lightning's `_has_already_handler`) finds no
 import signal
 from typing import Iterable, List
 
+from . import processes
+
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 _SIG_IGN = 1  # asm-generic/signal-defs.h
 
@@ -30,14 +32,4 @@ def ignore() -> None:
 
 def ignoring(number: int, pids: Iterable[int]) -> List[int]:
     """Return the processes that ignore a signal."""
-    return [pid for pid in pids if _ignored(pid) >> (number - 1) & 1]
-
-
-def _ignored(pid: int) -> int:
-    """Return the set of signals that a process ignores, as bits."""
-    try:
-        with open("/proc/%d/status" % pid, encoding="utf-8", errors="replace") as file:
-            line = next((line for line in file if line.startswith("SigIgn:")), "SigIgn: 0")
-    except OSError:
-        return 0
-    return int(line.split()[1], 16)
+    return [pid for pid in pids if processes.has_signal(pid, "SigIgn", number)]

@@ -9,6 +9,8 @@ from .node import Cpu
 
 _CPUS = "sys/devices/system/cpu"
 _DOMAINS = "sys/devices/system/node"
+_CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+"""The files of a cgroup of version 2 and 1; not every level has the controller, so the nearest counts."""
 
 
 class Domains(NamedTuple):
@@ -31,20 +33,10 @@ def read_domains(root: str) -> Domains:
         row = [files.number(word, 0) for word in files.text(os.path.join(place, "distance")).split()]
         if len(row) == len(numbers):
             domains.distances[number] = {other: row[index] for index, other in enumerate(numbers)}
-        memory = _memory_bytes(files.text(os.path.join(place, "meminfo")))
-        if memory >= 0:
-            domains.memory_bytes[number] = memory
+        memory = files.fields(os.path.join(place, "meminfo")).get(f"Node {number} MemTotal", "")  # 131573184 kB
+        if (kibibytes := files.number(memory.partition(" ")[0])) >= 0:
+            domains.memory_bytes[number] = kibibytes * 1024
     return domains
-
-
-def _memory_bytes(meminfo: str) -> int:
-    # Node 0 MemTotal:       131573184 kB
-    for line in meminfo.splitlines():
-        words = line.split()
-        if len(words) >= 4 and words[2] == "MemTotal:":
-            kilobytes = files.number(words[3])
-            return kilobytes * 1024 if kilobytes >= 0 else -1
-    return -1
 
 
 def read_cpus(root: str, domain_of: Dict[int, int]) -> Tuple[Cpu, ...]:
@@ -100,45 +92,14 @@ def read_allowed(root: str) -> Tuple[int, ...]:
     if os.path.realpath(root) == "/":
         allowed = set(os.sched_getaffinity(0))
     else:
-        allowed = set(_allowed_of_status(files.text(os.path.join(root, "proc/self/status"))))
+        allowed = set(parse_cpu_list(files.fields(os.path.join(root, "proc/self/status")).get("Cpus_allowed_list", "")))
         allowed = allowed or set(parse_cpu_list(files.text(os.path.join(root, _CPUS, "online"))))
-    for cpus in _cpusets(root):
+    for folders in files.cgroups("cpuset", root):
+        lists = (files.text(os.path.join(folder, name)) for folder in folders for name in _CPUSETS)
+        cpus = next(filter(None, map(set, map(parse_cpu_list, lists))), allowed)
         # The mask was granted within the cpuset; a contradicting cpuset is another's, seen from inside a container.
         allowed = (allowed & cpus) or allowed
     return tuple(sorted(allowed))
-
-
-def _allowed_of_status(status: str) -> Tuple[int, ...]:
-    for line in status.splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return parse_cpu_list(line.partition(":")[2])
-    return ()
-
-
-def _cpusets(root: str) -> List[Set[int]]:
-    """Return the threads that each cpuset cgroup of this process leaves."""
-    cpusets = []
-    for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        # 0::/system.slice/slurmstepd.scope/job_7   (v2)   or   3:cpuset:/slurm/uid_1/job_7   (v1)
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            cpusets.append(_cpuset(os.path.join(root, "sys/fs/cgroup"), path, "cpuset.cpus.effective"))
-        elif "cpuset" in controllers.split(","):
-            mount = os.path.join(root, "sys/fs/cgroup/cpuset")
-            cpusets.append(_cpuset(mount, path, "cpuset.effective_cpus", "cpuset.cpus"))
-    return [cpus for cpus in cpusets if cpus]
-
-
-def _cpuset(mount: str, path: str, *names: str) -> Set[int]:
-    """Return the nearest cpuset from a cgroup upwards: not every level has the controller."""
-    words = [word for word in path.split("/") if word not in ("", "..")]
-    for depth in range(len(words), -1, -1):
-        for name in names:
-            cpus = parse_cpu_list(files.text(os.path.join(mount, *words[:depth], name)))
-            if cpus:
-                return set(cpus)
-    return set()
 
 
 MOST_CPUS = 1 << 16  # Linux has at most 8192; a longer list is invalid

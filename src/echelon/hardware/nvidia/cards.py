@@ -52,10 +52,7 @@ def _addresses(root: str, shown: dict[str, Card]) -> list[str]:
 def _card(root: str, address: str, seen: Card | None) -> _Card:
     folder = os.path.join(root, _CARDS)
     name = next((name for name in names(root) if files.normal(name) == address), address)
-    fields = {}
-    for line in files.text(os.path.join(folder, name, "information")).splitlines():
-        key, _, value = line.partition(":")  # Model: 		 NVIDIA A100-SXM4-40GB
-        fields[key.strip()] = value.strip()
+    fields = files.fields(os.path.join(folder, name, "information"))
     uuid = fields.get("GPU UUID", "")
     return _Card(
         address=address,
@@ -107,11 +104,10 @@ def _may_use(root: str, minor: int, instance: Instance) -> bool:
     """Say whether this process may open the capability files of a MIG device."""
     card = os.path.join(root, _CAPABILITIES, f"gpu{minor}/mig/gi{instance.gpu_instance}")
     for path in (card, os.path.join(card, f"ci{instance.compute_instance}")):
-        for line in files.text(os.path.join(path, "access")).splitlines():
-            key, _, value = line.partition(":")  # DeviceFileMinor: 21
-            name = f"nvidia-caps/nvidia-cap{value.strip()}"
-            if key == "DeviceFileMinor" and not os.access(os.path.join(root, "dev", name), os.R_OK):
-                return False
+        minor_of_file = files.fields(os.path.join(path, "access")).get("DeviceFileMinor")
+        name = f"dev/nvidia-caps/nvidia-cap{minor_of_file}"
+        if minor_of_file is not None and not os.access(os.path.join(root, name), os.R_OK):
+            return False
     return True
 
 

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from typing import List, Mapping
+from typing import Mapping
 
 from ...environment import threads
 from ...hardware import files
@@ -19,7 +19,8 @@ def read_cores(root: str, node: Node) -> Cores:
     usable = [cpu for cpu in node.cpus if cpu.number in allowed]
     num_allowed = len({cpu.core for cpu in usable})
     quota = threads.num_cores(root) if os.path.realpath(root) == "/" else len(node.allowed)
-    memory = _meminfo(root)
+    memory = files.fields(os.path.join(root, "proc/meminfo"))
+    domains = files.fields(os.path.join(root, "proc/self/status")).get("Mems_allowed_list", "")
     return Cores(
         num_cores=len({cpu.core for cpu in node.cpus}),
         num_threads=len(node.cpus),
@@ -27,30 +28,17 @@ def read_cores(root: str, node: Node) -> Cores:
         num_allowed_cores=num_allowed,
         num_usable=min(num_allowed, quota) if num_allowed else quota,
         numa_of_allowed=tuple(sorted({cpu.numa for cpu in usable if cpu.numa >= 0})),
-        numa_of_memory=tuple(_memory_domains(root)),
+        numa_of_memory=parse_cpu_list(domains),
         memory_policy=_policy(root),
-        memory_bytes=memory.get("MemTotal", 0),
-        available_bytes=memory.get("MemAvailable", 0),
+        memory_bytes=_kibibytes(memory.get("MemTotal", "")),
+        available_bytes=_kibibytes(memory.get("MemAvailable", "")),
         memory_limit_bytes=_limit(root),
         load=_load(root),
     )
 
 
-def _meminfo(root: str) -> "dict[str, int]":
-    # MemAvailable:   127863252 kB
-    sizes = {}
-    for line in files.text(os.path.join(root, "proc/meminfo")).splitlines():
-        name, _, rest = line.partition(":")
-        sizes[name] = files.number(rest.split()[0] if rest.split() else "", 0) * 1024
-    return sizes
-
-
-def _memory_domains(root: str) -> List[int]:
-    for line in files.text(os.path.join(root, "proc/self/status")).splitlines():
-        name, _, rest = line.partition(":")
-        if name == "Mems_allowed_list":
-            return list(parse_cpu_list(rest))
-    return []
+def _kibibytes(value: str) -> int:
+    return files.number(value.partition(" ")[0], 0) * 1024  # 127863252 kB
 
 
 def _policy(root: str) -> str:
@@ -64,21 +52,10 @@ def _policy(root: str) -> str:
 
 def _limit(root: str) -> int:
     """Return the lowest memory limit of this process's cgroups and their ancestors; 0 without a limit."""
-    limits = []
-    for line in files.text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            limits += _limits_up(os.path.join(root, "sys/fs/cgroup"), path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits_up(os.path.join(root, "sys/fs/cgroup/memory"), path, "memory.limit_in_bytes")
+    names = ("memory.max", "memory.limit_in_bytes")
+    folders = [folder for folders in files.cgroups("memory", root) for folder in folders]
+    limits = [files.number(files.text(os.path.join(folder, name)), 0) for folder in folders for name in names]
     return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=0)
-
-
-def _limits_up(mount: str, path: str, name: str) -> List[int]:
-    words = [word for word in path.split("/") if word]
-    places = [os.path.join(mount, *words[:depth], name) for depth in range(len(words) + 1)]
-    return [files.number(files.text(place), 0) for place in places]
 
 
 def _load(root: str) -> float:

@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ...hardware import vendors
+from ...hardware import files, vendors
 from ...topology import discover
 from ...topology.node import Node
 from . import devices, folders, network, process, software
@@ -54,11 +54,7 @@ def survey(asked: SurveyRequest, environ: Mapping[str, str]) -> Survey:
 def _hostname(root: str) -> str:
     if os.path.realpath(root) == "/":
         return socket.gethostname()
-    try:
-        with open(os.path.join(root, "proc/sys/kernel/hostname"), encoding="utf-8") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return files.text(os.path.join(root, "proc/sys/kernel/hostname"))
 
 
 def parts(asked: SurveyRequest, environ: Mapping[str, str]) -> List[Part]:
