@@ -219,12 +219,10 @@ def _write(out: str, text: str) -> None:
     if out == "-":
         print(text, end="")
         return
+    from echelon.machines import files
+
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(out)), exist_ok=True)
-        beside = f"{out}.{os.getpid()}"
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, out)
+        files.write(out, text)
     except OSError as error:
         raise UsageError(f"echelon cannot write {out}: {error.strerror}", hint="--out FILE   or --out -") from None
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Union
+from typing import Any, BinaryIO, Dict, List, Union
 
 MOST_BYTES = 16 << 20
 """The largest file that people write: scripts, host files, settings."""
@@ -70,3 +70,20 @@ def json_object(text: Union[str, bytes]) -> Dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_object(path: Path) -> Dict[str, Any]:
+    """Return the object of a JSON file; empty if it is missing or broken, or cannot be read."""
+    try:
+        return json_object(read_text(path))
+    except OSError:
+        return {}
+
+
+def read_objects(path: Path) -> List[Dict[str, Any]]:
+    """Return the objects of the lines of a file; a broken line, such as the last one of a killed run, is left out."""
+    try:
+        lines = read(path, most_bytes=1 << 30).splitlines()
+    except OSError:
+        return []
+    return [fields for line in lines if (fields := json_object(line))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +32,12 @@ class History:
 
     def __init__(self, run_directory: str) -> None:
         self._path = os.path.join(run_directory, NAME)
-        self.records: list[dict[str, Any]] = []
         try:
             lines = regular_files.read_text(self._path).splitlines()
         except FileNotFoundError:
             lines = []
-        for line in lines:
-            try:
-                self.records.append(json.loads(line))
-            except ValueError:
-                continue  # a job that was killed while it wrote
+        # a job that was killed while it wrote has left a part of a line
+        self.records = [record for line in lines if (record := regular_files.json_object(line))]
 
     def add(self, event: str, time: float, **values: object) -> None:
         """Append a record."""
@@ -122,7 +117,7 @@ class Outcome:
 
 def read(run_directory: str, exit_code: int) -> Outcome:
     """Judge the job whose supervisor returned `exit_code`."""
-    report = _json(os.path.join(run_directory, "report.json"))
+    report = regular_files.read_object(os.path.join(run_directory, "report.json"))
     charge, seconds = _order(os.path.join(run_directory, "events.jsonl"))
     cause = str(report.get("cause", ""))
     if cause == HANDED_OVER:
@@ -146,21 +141,9 @@ def read(run_directory: str, exit_code: int) -> Outcome:
 def _order(path: str) -> tuple[str, float]:
     """Return who was in charge of the last order, empty without one, and the seconds from it to the end."""
     charge, given, ended = "", 0.0, 0.0
-    try:
-        lines = regular_files.read_text(path).splitlines()
-    except OSError:
-        return "", 0.0
-    for line in lines:
-        event = regular_files.json_object(line)
+    for event in regular_files.read_objects(path):
         if event.get("event") == "order":
             charge, given = str(event["charge"]), float(event["time"])
         elif event.get("event") == "exit":
             ended = float(event["time"])
     return charge, max(0.0, ended - given) if given and ended else 0.0
-
-
-def _json(path: str) -> Mapping[str, Any]:
-    try:
-        return regular_files.json_object(regular_files.read_text(path))
-    except OSError:
-        return {}

@@ -136,7 +136,7 @@ def note_edits(job: Job, reading: ScriptReading | None, folder: str, cwd: str, s
     path = os.path.join(os.path.dirname(folder), FILE)
     now = hashes(reading, cwd)
     if job.checkpoints is not None and job.checkpoints.resumes:
-        edited = differences(_kept(path), now)
+        edited = differences(regular_files.read_object(path) or None, now)
         if edited:
             stays = (
                 "what its checkpoint holds, such as the learning rate and the position in the data, stays; the steps "
@@ -147,14 +147,6 @@ def note_edits(job: Job, reading: ScriptReading | None, folder: str, cwd: str, s
         private.write(path, json.dumps(now, indent=1).encode() + b"\n")
     except OSError:
         pass  # a folder that became read-only: the ranks say so when they save
-
-
-def _kept(path: str) -> dict[str, str] | None:
-    try:
-        hashes_before: dict[str, str] = json.loads(regular_files.read_text(path))
-    except (OSError, ValueError):
-        return None
-    return hashes_before
 
 
 def listed(names: Iterable[str], *, most: int = 5) -> str:

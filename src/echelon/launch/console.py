@@ -46,7 +46,6 @@ class Console:
         self._shows_progress = is_terminal if shows_progress is None else shows_progress
         self._is_one_place = is_terminal or _is_one_file()
         self._progress = ""
-        self._progress_time = 0.0
         self._is_mid_line = {STDOUT: False, STDERR: False}
         self._partial: dict[tuple[int, str], bytes] = {}
 
@@ -93,7 +92,6 @@ class Console:
         if self._shows_progress and text != self._progress and not self._is_after_text():
             _write(STDERR, b"\r\x1b[2K" + f"echelon: {text}".encode(), self.gives_up)
             self._progress = text
-            self._progress_time = time.monotonic()
 
     def clear(self) -> None:
         """Remove the progress line."""

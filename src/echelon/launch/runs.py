@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,19 +153,14 @@ def _state(path: str, report: dict[str, Any]) -> str:
 
 
 def _first_event(path: str) -> dict[str, Any]:
-    return _parsed(regular_files.first_line, os.path.join(path, "events.jsonl"))
+    try:
+        return regular_files.json_object(regular_files.first_line(os.path.join(path, "events.jsonl")))
+    except OSError:
+        return {}
 
 
 def _json(path: str, name: str) -> dict[str, Any]:
-    return _parsed(regular_files.read_text, os.path.join(path, name))
-
-
-def _parsed(read: Callable[[str], str], path: str) -> dict[str, Any]:
-    """Return the content of a JSON file; nothing if it is missing, broken, or not a run's."""
-    try:
-        return regular_files.json_object(read(path))
-    except OSError:
-        return {}
+    return regular_files.read_object(os.path.join(path, name))
 
 
 def _number(fields: dict[str, Any], name: str, otherwise: float = 0.0) -> float:

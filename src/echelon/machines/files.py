@@ -44,6 +44,15 @@ class MachineFile:
         return tables
 
 
+def write(path: str, text: str) -> None:
+    """Write a file of the user's beside and rename it, so that a reader finds the old one or the new one."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    beside = f"{path}.{os.getpid()}"
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(beside, path)
+
+
 def user_folder(environ: Mapping[str, str]) -> str:
     """Return the folder of the user's own machine files."""
     config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")

@@ -34,12 +34,8 @@ def add(name: str, new: Sequence[Row], environ: Mapping[str, str]) -> bool:
     """Append rows, and forget the oldest; return whether the file could be written: a home may be read-only."""
     where = path(name, environ)
     rows = [*(row for row in read(name, environ) if row not in new), *new][-MOST_ROWS:]
-    beside = f"{where}.{os.getpid()}"
     try:
-        os.makedirs(os.path.dirname(where), exist_ok=True)
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "rows": rows}, file)
-        os.replace(beside, where)
+        files.write(where, json.dumps({"format": FORMAT, "rows": rows}))
     except OSError:
         return False
     return True

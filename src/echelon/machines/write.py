@@ -94,10 +94,7 @@ def keep(machine: Machine, row: Reference, environ: Mapping[str, str]) -> str:
     path = os.path.join(files.user_folder(environ), f"{machine.name}_measured.toml")
     text = as_overlay(own, comments=("Written by echelon check --collectives --keep.",))
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(f"{path}.{os.getpid()}", path)
+        files.write(path, text)
     except OSError as error:
         raise UsageError(
             f"echelon cannot write {path}: {error.strerror}", hint="XDG_CONFIG_HOME=FOLDER echelon check …"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from echelon.environment import regular_files
 from echelon.launch.failure import HANDED_OVER
 from echelon.orders import rehearsal
 from echelon.orders.rehearsal import FILL_DISK, SIGNAL, Fault
@@ -83,15 +83,9 @@ class Records:
 
 def read(folder: str) -> Records:
     """Return the records of a folder; what is missing is empty."""
-    try:
-        with open(os.path.join(folder, rehearsal.STEPS_FILE), encoding="utf-8") as file:
-            steps = [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        steps = []
-    return Records(
-        steps, read_json(os.path.join(folder, rehearsal.FAULT_FILE)),
-        read_json(os.path.join(folder, rehearsal.END_FILE)),
-    )  # fmt: skip
+    steps = regular_files.read_objects(os.path.join(folder, rehearsal.STEPS_FILE))
+    fault, end = (os.path.join(folder, name) for name in (rehearsal.FAULT_FILE, rehearsal.END_FILE))
+    return Records(steps, regular_files.read_object(fault), regular_files.read_object(end))
 
 
 def judge(
@@ -157,11 +151,11 @@ def _error(run: str) -> str:
 
 def is_handed_over(run: str) -> bool:
     """Say whether the ranks of a run saved and ended, as they were told."""
-    return bool(read_json(os.path.join(run, "report.json")).get("cause") == HANDED_OVER)
+    return bool(regular_files.read_object(os.path.join(run, "report.json")).get("cause") == HANDED_OVER)
 
 
 def _report(run: str) -> str:
-    report = read_json(os.path.join(run, "report.json"))
+    report = regular_files.read_object(os.path.join(run, "report.json"))
     return " · ".join(str(report[name]) for name in ("cause", "detail") if report.get(name)) or "no report"
 
 
@@ -175,18 +169,4 @@ def _logs(run: str) -> str:
 
 
 def _events(run: str) -> list[dict[str, Any]]:
-    try:
-        with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("}\n")]
-    except FileNotFoundError:
-        return []
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """Return the content of a file; nothing if it is missing or broken off."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found
+    return regular_files.read_objects(os.path.join(run, "events.jsonl"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from echelon.environment import regular_files
 from echelon.errors import RunError, UsageError
 from echelon.host import Finished, Host
 from echelon.node.order import CHAIN
@@ -111,7 +112,7 @@ class Rehearsing:
                 f"the script made {num_steps} steps of an optimizer, and a rehearsal needs {LEAST_STEPS}",
                 hint="let it train for longer, and in its own process, with an optimizer of torch.optim",
             )
-        report = rehearsal_verdict.read_json(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        report = regular_files.read_object(os.path.join(self._folder, "undisturbed", "run", "report.json"))
         self._num_steps = num_steps
         return Undisturbed(
             num_steps=num_steps, num_ranks=int(report["ranks"]), longest_step=records.longest_step(), seconds=seconds

@@ -50,7 +50,6 @@ class SitePartition:
     max_cpus_per_node: int | None
     memory_per_device_mib: int | None
     cpus_per_device: int | None
-    memory_per_node_mib: int | None
     max_memory_per_node_mib: int | None
     restrictions: tuple[str, ...]
     """The users who may use it; empty: everybody. "AllowAccounts=physics"."""
@@ -132,7 +131,6 @@ def _partition(fields: dict[str, str]) -> SitePartition:
         max_cpus_per_node=_limit(fields.get("MaxCPUsPerNode", "")),
         memory_per_device_mib=_limit(defaults.get("DefMemPerGPU", fields.get("DefMemPerGPU", ""))),
         cpus_per_device=_limit(defaults.get("DefCpuPerGPU", fields.get("DefCpuPerGPU", ""))),
-        memory_per_node_mib=_limit(fields.get("DefMemPerNode", "")),
         max_memory_per_node_mib=_limit(fields.get("MaxMemPerNode", "")),
         restrictions=tuple(
             f"{key}={fields[key]}"
@@ -180,7 +178,6 @@ class SiteNode:
     features: tuple[str, ...]
     devices: tuple[tuple[str, int], ...]
     """Slurm's names of devices, with counts: ("gpu:mi250", 8)."""
-    has_local_disk: bool
     num_cores: int
     threads_per_core: int
     """Hardware threads that Slurm hands out for each core."""
@@ -244,7 +241,6 @@ def _node(fields: dict[str, str]) -> SiteNode | None:
         architecture=fields.get("Arch", ""),
         features=tuple(_words(fields.get("AvailableFeatures", fields.get("Features", "")))),
         devices=tuple((name, count) for name, count in gres if name.partition(":")[0] == "gpu"),
-        has_local_disk=(_number(fields.get("TmpDisk", "")) or 0) > 0,
         num_cores=num_cores,
         threads_per_core=threads,
         reserved_cores=reserved,
