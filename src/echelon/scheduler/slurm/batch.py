@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from echelon.environment import digits
 from echelon.errors import EchelonError, UsageError
@@ -28,8 +29,7 @@ _OVERRULING = frozenset(
 STARTER = "one agent a node, which starts the ranks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Directive:
+class Directive(NamedTuple):
     """An option of sbatch, and its reason."""
 
     option: str
@@ -65,39 +65,28 @@ def directives(booking: Booking, heading: Heading, *, tasks_per_node: int) -> tu
     """Return the options in reading order, each with its reason."""
     why = {reason.what: reason.why for reason in booking.reasons}
     cpus = cpus_per_task(booking, tasks_per_node)
+    memory_bytes = booking.memory_bytes_per_node
     rows = (
-        Directive(option="--job-name", value=_word(heading.job_name)),
-        Directive(option="--account", value=booking.account, why="whom to bill") if booking.account else None,
-        Directive(option="--partition", value=booking.partition_option, why=why["partition"])
-        if booking.partition_option
-        else None,
-        Directive(option="--qos", value=booking.qos, why=why.get("QOS", "")) if booking.qos else None,
-        Directive(option="--constraint", value=booking.constraint) if booking.constraint else None,
-        Directive(option="--reservation", value=booking.reservation) if booking.reservation else None,
-        Directive(option="--nodes", value=str(booking.num_nodes), why=why["nodes"]),
-        Directive(option="--exclusive", value="", why="the nodes are this job's alone") if booking.exclusive else None,
+        Directive("--job-name", _word(heading.job_name)),
+        booking.account and Directive("--account", booking.account, "whom to bill"),
+        booking.partition_option and Directive("--partition", booking.partition_option, why["partition"]),
+        booking.qos and Directive("--qos", booking.qos, why.get("QOS", "")),
+        booking.constraint and Directive("--constraint", booking.constraint),
+        booking.reservation and Directive("--reservation", booking.reservation),
+        Directive("--nodes", str(booking.num_nodes), why["nodes"]),
+        booking.exclusive and Directive("--exclusive", "", "the nodes are this job's alone"),
         _devices(booking, why["devices per node"]),
-        Directive(
-            option="--ntasks-per-node",
-            value=str(tasks_per_node),
-            why=heading.starter,
-        ),
-        Directive(option="--cpus-per-task", value=str(cpus), why=_why_cores(booking, tasks_per_node, why))
-        if cpus
-        else None,
-        Directive(option="--mem", value=slurm_size(booking.memory_bytes_per_node), why=why["memory per node"])
-        if booking.memory_bytes_per_node
-        else None,
-        Directive(option="--time", value=slurm_time(booking.minutes), why=why["time"]),
-        Directive(option="--no-kill", value="", why="if a node fails, the others continue")
-        if heading.outlives_nodes
-        else None,
+        Directive("--ntasks-per-node", str(tasks_per_node), heading.starter),
+        cpus and Directive("--cpus-per-task", str(cpus), _why_cores(booking, tasks_per_node, why)),
+        memory_bytes and Directive("--mem", slurm_size(memory_bytes), why["memory per node"]),
+        Directive("--time", slurm_time(booking.minutes), why["time"]),
+        heading.outlives_nodes and Directive("--no-kill", "", "if a node fails, the others continue"),
         *_in_chain(heading),
-        Directive(option="--chdir", value=_word(heading.folder)),
-        Directive(option="--output", value=_word(heading.output)),
-        Directive(option="--open-mode", value="append", why="a requeued job appends to its log"),
+        Directive("--chdir", _word(heading.folder)),
+        Directive("--output", _word(heading.output)),
+        Directive("--open-mode", "append", "a requeued job appends to its log"),
     )
-    return tuple(row for row in rows if row is not None)
+    return tuple(row for row in rows if isinstance(row, Directive))
 
 
 def _in_chain(heading: Heading) -> tuple[Directive, ...]:
@@ -105,21 +94,17 @@ def _in_chain(heading: Heading) -> tuple[Directive, ...]:
     jobs = {"afterok": heading.after, "afterany": heading.after_any}
     dependencies = [f"{kind}:{job}" for kind, job in jobs.items() if job]
     if not heading.reserve_seconds:
-        return (Directive(option="--dependency", value=",".join(dependencies)),) if dependencies else ()
+        return (Directive("--dependency", ",".join(dependencies)),) if dependencies else ()
+    ordered = ",".join([*dependencies, "singleton"])
     return (
-        Directive(option="--signal", value=f"B:USR1@{heading.reserve_seconds}", why="time to save before the limit"),
-        Directive(
-            option="--dependency",
-            value=",".join([*dependencies, "singleton"]),
-            why="jobs of this name run one after the other",
-        ),
+        Directive("--signal", f"B:USR1@{heading.reserve_seconds}", "time to save before the limit"),
+        Directive("--dependency", ordered, "jobs of this name run one after the other"),
     )
 
 
 def _devices(booking: Booking, why: str) -> Directive:
-    if booking.device_option == "--gres":
-        return Directive(option="--gres", value=f"{booking.gres}:{booking.devices_per_node}", why=why)
-    return Directive(option=booking.device_option, value=str(booking.devices_per_node), why=why)
+    kind = f"{booking.gres}:" if booking.device_option == "--gres" else ""
+    return Directive(booking.device_option, f"{kind}{booking.devices_per_node}", why)
 
 
 def cpus_per_task(booking: Booking, tasks_per_node: int) -> int:
