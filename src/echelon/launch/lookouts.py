@@ -54,7 +54,10 @@ class Lookouts:
         node = member.placement.node
         if message["kind"] == "survey":
             self._first = min(self._first, time.monotonic())
-            self._surveys[node] = _survey(message)._replace(node=node, ahead_seconds=member.clock_offset)
+            from echelon.node.survey.nouns import answered
+
+            survey = answered(node, message["survey"])
+            self._surveys[node] = survey._replace(ahead_seconds=member.clock_offset)
             if len(self._surveys) == self._num_nodes:
                 self._judge()
         elif message["kind"] == "load":
@@ -82,16 +85,6 @@ class Lookouts:
             self._say(f"check: {seen.line}")
         if len(findings) > MOST_LINES:
             self._say(f"check: and {len(findings) - MOST_LINES} more (events.jsonl); echelon check shows them")
-
-
-def _survey(message: Message) -> Survey:
-    from echelon.node.survey.nouns import Survey, rebuild
-
-    try:
-        survey: Survey = rebuild(Survey, message["survey"])
-    except ValueError as error:
-        survey = Survey("", silent={"node": f"gave an unexpected answer: {error}"})
-    return survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

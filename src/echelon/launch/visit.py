@@ -19,7 +19,7 @@ from echelon.launch.run_directory import shared_folder
 from echelon.launch.start import allow_many_files, own_addresses
 from echelon.node.channel import Message
 from echelon.node.survey import visit
-from echelon.node.survey.nouns import Survey, rebuild
+from echelon.node.survey.nouns import Survey, answered
 from echelon.node.survey.take import SurveyRequest
 
 if TYPE_CHECKING:
@@ -170,11 +170,7 @@ class NodeAnswers:
 
     def _hear(self, member: AgentConnection, message: Message) -> None:
         if message["kind"] == "survey":
-            try:
-                survey: Survey = rebuild(Survey, message["survey"])
-            except ValueError as error:
-                survey = Survey(member.placement.node, silent={"node": f"gave an unexpected answer: {error}"})
-            named = survey._replace(node=member.placement.node, ahead_seconds=member.clock_offset)
+            named = answered(member.placement.node, message["survey"])._replace(ahead_seconds=member.clock_offset)
             self._answers[member.placement.node] = _Answer(member.placement.agent_index, named, int(message["port"]))
             if len(self._answers) * 2 >= len(self._round.nodes):
                 late_seconds = self._round.asked.part_seconds + LATE_SECONDS

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -13,20 +13,13 @@ LEAST = 4
 """Micro-batches that are traced in any case: the first makes gradients, the second adds to them."""
 
 
-class _Taken(NamedTuple):
-    """The memory of a micro-batch."""
-
-    most_bytes: int
-    kept_bytes: int
-
-
 class BackwardPasses:
     """The backward passes since the last step of an optimizer."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._optimizers: list[Any] = []
-        self._taken: list[_Taken] = []
+        self._taken: list[tuple[int, int]] = []
         self._read = self._live = 0
         self._num_traced = 0
 
@@ -47,15 +40,11 @@ class BackwardPasses:
 
     def notes(self) -> list[str]:
         """Return a sentence if a step was cut short."""
-        if not self._num_traced:
-            return []
-        return [
-            (
-                f"the first {self._num_traced} micro-batches of a step were traced, and then the step of "
-                "the optimizer: all micro-batches "
-                "take the same memory"
-            )
-        ]
+        sentence = (
+            f"the first {self._num_traced} micro-batches of a step were traced, and then the step of the optimizer: "
+            "all micro-batches take the same memory"
+        )
+        return [sentence] if self._num_traced else []
 
     def forget(self) -> None:
         """Begin a new step."""
@@ -78,8 +67,8 @@ class BackwardPasses:
             optimizer.step()
             optimizer.zero_grad()
 
-    def _measure(self) -> _Taken:
-        """Return what the last micro-batch took: at most, and at its end."""
+    def _measure(self) -> tuple[int, int]:
+        """Return the bytes of the last micro-batch: at most, and at its end."""
         events, storages = self._ledger.events, self._ledger.storages
         live = most = self._live
         for event in events[self._read :]:
@@ -87,7 +76,7 @@ class BackwardPasses:
                 live += storages[event].bytes if event >= 0 else -storages[-event - 1].bytes
                 most = max(most, live)
         self._live, self._read = live, len(events)
-        return _Taken(most, live)
+        return most, live
 
 
 def _has_gradients(optimizer: Any) -> bool:

@@ -188,6 +188,15 @@ def rebuild(kind: Any, value: Any) -> Any:
         raise ValueError("not a %s: %s" % (kind.__name__, error)) from None
 
 
+def answered(node: str, answer: Any) -> Survey:
+    """Return the survey that a node sent, named after it; without facts if the answer is none."""
+    try:
+        survey: Survey = rebuild(Survey, answer)
+    except ValueError as error:
+        survey = Survey("", silent={"node": "gave an unexpected answer: %s" % error})
+    return survey._replace(node=node)
+
+
 _known: Dict[Any, Dict[str, Any]] = {}
 
 
