@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from echelon.errors import UsageError
 
@@ -128,10 +128,19 @@ def step_time(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Write a number of things.
 
-    >>> counted(1, "rank"), counted(2, "rank")
-    ('1 rank', '2 ranks')
+    >>> counted(1, "rank"), counted(2, "rank"), counted(2, "process")
+    ('1 rank', '2 ranks', '2 processes')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def rows_of(word: str, texts: Iterable[str]) -> list[str]:
+    """Return a line for each text, with the word in a column before the first.
+
+    >>> rows_of("speed", ["3 a second", "1,343 samples"])
+    ['speed     3 a second', '          1,343 samples']
+    """
+    return [f"{'' if index else word:<10}{text}".rstrip() for index, text in enumerate(texts)]
 
 
 def aligned(rows: Sequence[Sequence[str]], *, to_right: bool = False) -> list[str]:

@@ -9,6 +9,7 @@ from echelon.errors import RunError, UsageError
 from echelon.node.channel import Message
 from echelon.plan.shape import refuse_uneven_shards
 from echelon.spec import Plan
+from echelon.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +117,8 @@ def refuse_too_many_ranks(plan: Plan, placements: Sequence[AgentPlacement]) -> N
         wanted = plan.ranks_per_node
         if 0 < placement.num_devices < wanted:
             raise UsageError(
-                f"you asked for {wanted} ranks per node, but {placement.node} has {placement.num_devices} "
-                f"device{'s' if placement.num_devices > 1 else ''}",
+                f"you asked for {wanted} ranks per node, but {placement.node} has "
+                f"{counted(placement.num_devices, 'device')}",
                 hint=f"echelon run -n {placement.num_devices} …   or, to let ranks share devices: --share-devices",
             )
 

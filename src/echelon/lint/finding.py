@@ -79,15 +79,6 @@ def lines_of(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "process"), counted(2, "process"), counted(3, "node")
-    ('1 process', '2 processes', '3 nodes')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def hit(
     place: Word | BatchOption, message: str, repair: str = "", *, becomes: str = "", edits: tuple[Edit, ...] = ()
 ) -> Hit:

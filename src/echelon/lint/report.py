@@ -14,10 +14,11 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from echelon.lint.finding import Edit, Finding, counted
+from echelon.lint.finding import Edit, Finding
 from echelon.lint.pages import RulePage
 from echelon.lint.run import Linted
 from echelon.spec.severity import SEVERITIES
+from echelon.units import counted
 
 WIDTH = 110
 """The number of columns that are shown of a source line, and of wrapped text."""

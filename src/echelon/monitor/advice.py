@@ -98,7 +98,7 @@ def _cores(recorded: Recorded, account: Account) -> str:
     threads = training.threads or 1
     if not cores or threads * per_node <= cores:
         return f"{told}: what else runs on this node?"
-    ranks = f"{per_node} rank{'s' if per_node > 1 else ''} with {threads} thread{'s' if threads > 1 else ''} each"
+    ranks = f"{counted(per_node, 'rank')} with {counted(threads, 'thread')} each"
     fits = f"; torch.set_num_threads({max(1, cores // per_node)}) fits" if threads > 1 else ": start fewer of them (-n)"
     return f"{told}: {ranks} run on {cores} cores{fits}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from echelon.monitor import bad_steps, growth, stragglers
@@ -12,14 +12,12 @@ from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, REST, SAVES, MeasuredTraining
-from echelon.units import amount, cost, counted, duration, rate, size, step_time
+from echelon.units import aligned, amount, cost, counted, duration, rate, rows_of, size, step_time
 
 MOST_STRAGGLERS = 3
 MOST_GROWTHS = 4
 JOULES_PER_KWH = 3.6e6
 MOST_NAME = 28
-WIDTH = 10
-"""The columns of the first word of a line."""
 
 
 def text(
@@ -41,22 +39,27 @@ def text(
     when = f" · {time.strftime('%Y-%m-%d %H:%M', time.localtime(began))}" if began else ""
     lines = [
         f"run {name} · {state}{when}",
-        _line("asked", _asked(recorded, account)),
-        _line("used", _used(recorded, account)),
-        *([_line("chain", _chain([*earlier, account], recorded.path))] if earlier else []),
+        *rows_of("asked", [_asked(recorded, account)]),
+        *rows_of("used", [_used(recorded, account)]),
+        *rows_of("chain", [_chain([*earlier, account], recorded.path)] if earlier else []),
     ]
     total = sum(phase.seconds for phase in account.phases)
-    for index, phase in enumerate(phase for phase in account.phases if phase.seconds):
-        share = phase.seconds / total if total else 0.0
-        lines.append(_line("time" if not index else "", f"{phase.name:<23}{step_time(phase.seconds):>14}{share:>7.1%}"))
+    lines += rows_of(
+        "time",
+        [
+            f"{phase.name:<23}{step_time(phase.seconds):>14}{phase.seconds / total:>7.1%}"
+            for phase in account.phases
+            if phase.seconds
+        ],
+    )
     failed = [attempt for attempt in account.attempts if attempt.cause]
-    lines += _rows("steps", _steps(account))
+    lines += rows_of("steps", _steps(account))
     lines += _training(account)
-    lines += _rows("predicted", predicted)
-    lines += _rows("devices", [_devices(account)] if account.devices else [])
-    lines += _rows("failures", [line for each in failed for line in _failure(each, recorded)])
+    lines += rows_of("predicted", predicted)
+    lines += rows_of("devices", [_devices(account)] if account.devices else [])
+    lines += rows_of("failures", [line for each in failed for line in _failure(each, recorded)])
     for word, sentences in findings(recorded, account, advice) if has_findings else ():
-        lines += _rows(word, sentences)
+        lines += rows_of(word, sentences)
     return "\n".join(lines) + "\n"
 
 
@@ -77,10 +80,6 @@ def findings(recorded: Recorded, account: Account, advice: Sequence[str]) -> lis
     ]
 
 
-def _rows(word: str, texts: Iterable[str]) -> list[str]:
-    return [_line(word if not index else "", each) for index, each in enumerate(texts)]
-
-
 def _stragglers(account: Account) -> list[str]:
     if account.alternating:
         return [stragglers.turns(account.alternating)]
@@ -89,14 +88,13 @@ def _stragglers(account: Account) -> list[str]:
 
 def comparison(names: tuple[str, str], accounts: tuple[Account, Account]) -> str:
     """Return a table of two runs, with the second as a multiple of the first."""
-    rows = [("", *names, "ratio")]
-    for title, one, other, shown in _compared(*accounts):
+    pairs = _compared(*accounts)
+    width = max(len(title) for title, *_ in pairs)
+    rows = [(" " * width, *names, "ratio")]
+    for title, one, other, shown in pairs:
         ratio = f"{other / one:.2f}" if one else "–"
-        rows.append((title, shown(one), shown(other), ratio))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    first, *others = widths
-    cells = [[cell.rjust(width) for cell, width in zip(row[1:], others, strict=True)] for row in rows]
-    return "".join("  ".join([row[0].ljust(first), *each]) + "\n" for row, each in zip(rows, cells, strict=True))
+        rows.append((title.ljust(width), shown(one), shown(other), ratio))
+    return "".join(f"{line}\n" for line in aligned(rows, to_right=True))
 
 
 def _compared(one: Account, other: Account) -> list[tuple[str, float, float, Callable[[Any], str]]]:
@@ -127,10 +125,6 @@ def _compared_trainings(
     return pairs + [
         (f"steps: {part}", one.parts.get(part, 0.0), other.parts.get(part, 0.0), step_time) for part in parts
     ]
-
-
-def _line(word: str, rest: str) -> str:
-    return f"{word:<{WIDTH}}{rest}".rstrip()
 
 
 def _asked(recorded: Recorded, account: Account) -> str:
@@ -189,19 +183,18 @@ def _training(account: Account) -> list[str]:
         return []
     lines: list[str] = []
     for part, share in _shares_of_step(account, training):
-        word = "" if lines else "a step"
         shown = step_time(share * training.seconds)
-        lines.append(_line(word, f"{part:<{37 - len(shown)}}{shown}{share:>7.1%}"))
+        lines.append(f"{part:<{37 - len(shown)}}{shown}{share:>7.1%}")
+    lines = rows_of("a step", lines)
     rates = [(training.samples_per_second, "samples"), (training.tokens_per_second, "tokens")]
     told = [f"{rate(number)} {what} a second" for number, what in rates if number is not None]
-    lines += [_line("speed", " · ".join(told))] if told else []
+    lines += rows_of("speed", [" · ".join(told)] if told else [])
     if training.last_loss is not None or training.losses_not_finite:
         first = f"{training.first_loss:.4g} → " if training.first_loss is not None else ""
         last = f"{training.last_loss:.4g}" if training.last_loss is not None else "not finite"
         steps = f" (not finite in {counted(training.losses_not_finite, 'step')})" if training.losses_not_finite else ""
-        lines.append(_line("loss", first + last + steps))
-    lines += [_line("memory", _memory(training))] if training.peak_resident_bytes else []
-    return lines
+        lines += rows_of("loss", [first + last + steps])
+    return lines + rows_of("memory", [_memory(training)] if training.peak_resident_bytes else [])
 
 
 MOST_LINES = 4
@@ -298,7 +291,7 @@ def used(recorded: Recorded, account: Account) -> str:
     machine = recorded.booking.get("machine")
     place = f"On {machine}, a" if machine else "A"
     nodes = counted(account.num_nodes, "node")
-    processes = f"{account.num_ranks} process{'es' if account.num_ranks != 1 else ''}"
+    processes = counted(account.num_ranks, "process")
     text = f"{place} training with {processes} on {nodes} took {duration(account.seconds)}"
     if account.num_devices:
         text += f" and {amount(account.device_hours)} GPU hours on {account.num_devices} devices"

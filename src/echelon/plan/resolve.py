@@ -279,8 +279,7 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
     if job.visible == "own" and 0 < devices < asked:
         raise UsageError(
             f"{asked} ranks cannot each have their own device: "
-            f"{'this machine' if where == 'here' else 'a node'} has {devices} "
-            f"device{'s' if devices > 1 else ''}",
+            f"{'this machine' if where == 'here' else 'a node'} has {counted(devices, 'device')}",
             hint=f"echelon run -n {devices} --visible own …   or let each rank see all: --visible all",
         )
     return asked, devices, "as asked"

@@ -17,14 +17,13 @@ from echelon.launch.run_directory import shared_folder
 from echelon.monitor.account import Account
 from echelon.monitor.advice import LARGE_SHARE
 from echelon.monitor.recorded import Recorded
-from echelon.monitor.traces.report import WIDTH
 from echelon.monitor.traces.verdict import COMMUNICATION, INPUT, TraceVerdict
 from echelon.monitor.training import DATA
 from echelon.plan import exchange
 from echelon.trials import measured, own_runs, scaling, scratch
 from echelon.trials.question import STRONG, Question
 from echelon.trials.records import BenchmarkStart
-from echelon.units import counted, step_time
+from echelon.units import counted, rows_of, step_time
 
 NUM_STEPS, NUM_TIMED = 50, 10
 """The steps of a trial, and the last ones, which are timed. Before, ranks try sizes of buckets and compare steps with
@@ -87,7 +86,7 @@ class Trials:
     def text(self) -> str:
         """Return a line for each trial, with the times that were measured."""
         sentences = [self._sentence(trial) for trial in self.tried] or [NOTHING]
-        return "".join(f"{'' if place else 'tried':<{WIDTH}}{text}\n" for place, text in enumerate(sentences))
+        return "".join(f"{line}\n" for line in rows_of("tried", sentences))
 
     def as_plain(self) -> list[dict[str, Any]]:
         return [

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from echelon.hardware import vendors
 from echelon.lint.batch import BatchOption
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule, counted, hit
+from echelon.lint.finding import Hit, Rule, hit
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.starts import StartedProgram
 from echelon.lint.visibility import OWN, VISIBLE, narrowing, seen_by
 from echelon.script.branches import tail
+from echelon.units import counted
 
 BIND = re.compile(r"(mask_cpu|map_cpu)[:=]([0-9a-fA-Fx,]+)")
 

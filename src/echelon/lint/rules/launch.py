@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 
 from echelon.environment import digits
-from echelon.lint.finding import Hit, Rule, counted, hit, judged
+from echelon.lint.finding import Hit, Rule, hit, judged
 from echelon.lint.job import DEVICE_OPTIONS, JobScript
 from echelon.lint.pages import words
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.meeting import MEETING
 from echelon.lint.starts import LAUNCHERS, StartedProgram
+from echelon.units import counted
 
 OF_TORCHRUN = "PET_"
 """The beginning of the variables with which torchrun's options can be given."""

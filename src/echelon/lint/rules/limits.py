@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
-from echelon.lint.finding import Hit, Rule, counted, hit, judged
+from echelon.lint.finding import Hit, Rule, hit, judged
 from echelon.lint.job import JobScript
 from echelon.plan.shape import usable_cores
+from echelon.units import counted
 
 LEAST_SECONDS = 300
 """Of a limit that is meant as minutes and seconds."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from echelon.hardware import vendors
 from echelon.lint.command import SHELLS
-from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged, line_before
+from echelon.lint.finding import Edit, Hit, Rule, hit, judged, line_before
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
 from echelon.lint.starts import CONTAINERS, LAUNCHERS, StartedProgram
 from echelon.lint.values import VariableAssignment
 from echelon.script.nearest import meant
+from echelon.units import counted
 
 PROVIDING = re.compile(r"AI-bindings|aif-singularity-bindings|PyTorch/|aws-ofi|LUMI/.*rccl", re.IGNORECASE)
 STEPS = ("srun", "mpirun", "mpiexec")

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import SimpleCommand, Word
-from echelon.lint.finding import Hit, Rule, counted, hit
+from echelon.lint.finding import Hit, Rule, hit
 from echelon.lint.job import DEVICE_OPTIONS, JobScript
 from echelon.lint.pages import words
 from echelon.lint.starts import LAUNCHERS
+from echelon.units import counted
 
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 HAS_DEVICES = re.compile(

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from echelon.lint.finding import Edit, Hit, Rule, counted, judged, lines_of
+from echelon.lint.finding import Edit, Hit, Rule, judged, lines_of
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
+from echelon.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from echelon import units
 from echelon.lint.batch import BatchOption
-from echelon.lint.finding import Edit, Hit, Rule, counted, hit
+from echelon.lint.finding import Edit, Hit, Rule, hit
 from echelon.lint.job import JobScript
+from echelon.units import counted
 
 STARVED = 0.5
 """LUMI's slides and CSC's guide give the whole share of cores; below half of it, loaders wait for cores."""

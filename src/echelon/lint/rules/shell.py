@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from echelon.lint.command import ASSIGNMENT, SimpleCommand, Word
-from echelon.lint.finding import Edit, Hit, Rule, counted, hit, judged
+from echelon.lint.finding import Edit, Hit, Rule, hit, judged
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
 from echelon.lint.values import EXPORTS
+from echelon.units import counted
 
 CAPITALS = re.compile(r"\$\(([A-Z_][A-Z0-9_]{2,})\)")
 TYPOGRAPHIC = {"“": '"', "”": '"', "‘": "'", "–": "--", "—": "--", "\u00a0": " ", "−": "-"}

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from echelon.lint.command import SHELLS
 from echelon.lint.executed_commands import INERT
-from echelon.lint.finding import Hit, Rule, counted, hit
+from echelon.lint.finding import Hit, Rule, hit
 from echelon.lint.job import JobScript
 from echelon.lint.starts import LAUNCHERS, StartedProgram, is_inert
+from echelon.units import counted
 
 SMALL = frozenset(
     {

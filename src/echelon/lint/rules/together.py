@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 
 from echelon.lint.command import Word
-from echelon.lint.finding import Hit, Rule, counted, hit, line_before
+from echelon.lint.finding import Hit, Rule, hit, line_before
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
 from echelon.lint.program import Program, constant, keyword
 from echelon.lint.rules.steps import ranks_per_node
 from echelon.lint.starts import StartedProgram
+from echelon.units import counted
 
 BF16 = re.compile(
     r"--bf16(?!=?\s*(?:false|0))\b|mixed[_-]precision[= ]bf16|precision[= ](?:bf16\S*)|dtype[= ]bfloat16", re.IGNORECASE

@@ -21,10 +21,8 @@ from echelon.monitor.traces.verdict import (
     WHOLE,
     TraceVerdict,
 )
-from echelon.units import counted, step_time
+from echelon.units import counted, rows_of, step_time
 
-WIDTH = 10
-"""The columns of the first word of a line."""
 LONGEST_NAME = 60
 LEAST_SHOWN = 0.0005
 DEVICES = {"cuda": "CUDA", "hip": "ROCm", "cpu": "CPU"}
@@ -50,17 +48,16 @@ def text(verdicts: Sequence[TraceVerdict], where: Sequence[str] = ()) -> str:
     for verdict in verdicts:
         waits = waiting is not None and verdict is not waiting.verdict and verdict.bound == COMMUNICATION
         helps = f"{_name(waiting.verdict)} first: see the last line" if waiting and waits else HELPS[verdict.bound]
-        lines += [*_of_one(verdict), _line("helps", helps), ""]
+        lines += [*_of_one(verdict), *rows_of("helps", [helps]), ""]
     if waiting is not None:
         shares = f"communication takes {waiting.share:.0%} of their time and {waiting.own_share:.0%} of its own"
         longer = f"{waiting.kind} takes it {step_time(waiting.more_seconds)} a step longer than them"
-        lines.append(_line("waits", f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"))
+        lines += rows_of("waits", [f"the others wait for {_name(waiting.verdict)}: {shares}; {longer}"])
     elif len(verdicts) > 1:
-        lines.append(_line("waits", "no rank makes the others wait: all spend about the same time in communication"))
+        lines += rows_of("waits", ["no rank makes the others wait: all spend about the same time in communication"])
     elif not where:
         del lines[-1]
-    lines += [_line("where" if not index else "", each) for index, each in enumerate(where)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *rows_of("where", where)]) + "\n"
 
 
 def as_plain(verdicts: Sequence[TraceVerdict]) -> dict[str, Any]:
@@ -88,30 +85,26 @@ def _plain(verdict: TraceVerdict) -> dict[str, Any]:
 
 
 def _of_one(verdict: TraceVerdict) -> list[str]:
-    lines = [_line("trace", _about(verdict))]
+    lines = rows_of("trace", [_about(verdict)])
     if verdict.damage:
-        lines.append(
-            _line("", f"the file {verdict.damage}: this is of the {verdict.num_events:,} events that can be read")
-        )
-    lines.append(_line("bound by", f"{verdict.bound}: {verdict.shares[verdict.bound]:.1%} of the time"))
+        rest = f"this is of the {verdict.num_events:,} events that can be read"
+        lines += rows_of("", [f"the file {verdict.damage}: {rest}"])
+    lines += rows_of("bound by", [f"{verdict.bound}: {verdict.shares[verdict.bound]:.1%} of the time"])
     shown = [kind for kind in sorted(KINDS, key=verdict.shares.__getitem__, reverse=True) if _is_shown(verdict, kind)]
-    first = "time" if verdict.counted_by == WHOLE else "a step"
-    for index, kind in enumerate(shown):
-        share = verdict.shares[kind]
-        row = f"{kind:<16}{step_time(share * verdict.seconds_per_step):>10}{share:>8.1%}"
-        name = verdict.largest.get(kind, "")
-        lines.append(_line("" if index else first, row + (f"   mostly {_short(name)}" if name else "")))
+    lines += rows_of("time" if verdict.counted_by == WHOLE else "a step", [_row(verdict, kind) for kind in shown])
     if verdict.hidden_communication >= LEAST_SHOWN:
-        lines.append(
-            _line(
-                "hidden", f"communication goes on beside other work in {verdict.hidden_communication:.1%} of the time"
-            )
-        )
+        share = f"{verdict.hidden_communication:.1%} of the time"
+        lines += rows_of("hidden", [f"communication goes on beside other work in {share}"])
     if verdict.num_unknown:
-        lines.append(
-            _line("unknown", f"{verdict.num_unknown:,} kernels do not say what launched them; only their names count")
-        )
+        unknown = f"{verdict.num_unknown:,} kernels do not say what launched them; only their names count"
+        lines += rows_of("unknown", [unknown])
     return lines
+
+
+def _row(verdict: TraceVerdict, kind: str) -> str:
+    share, name = verdict.shares[kind], verdict.largest.get(kind, "")
+    mostly = f"   mostly {_short(name)}" if name else ""
+    return f"{kind:<16}{step_time(share * verdict.seconds_per_step):>10}{share:>8.1%}{mostly}"
 
 
 def _is_shown(verdict: TraceVerdict, kind: str) -> bool:
@@ -139,10 +132,6 @@ def _name(verdict: TraceVerdict) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-
-
-def _line(word: str, rest: str) -> str:
-    return f"{word:<{WIDTH}}{rest}".rstrip()
 
 
 LEAST_SHARE = 0.1

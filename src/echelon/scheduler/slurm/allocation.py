@@ -8,6 +8,7 @@ from echelon.environment import digits, hostlist, variables
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.scheduler.protocol import Allocation
+from echelon.units import counted
 
 _SPECIAL_STEP = 0xFFFFFFF0  # from here on: batch, extern and interactive
 
@@ -77,8 +78,7 @@ def _step(environ: Mapping[str, str]) -> tuple[int, int, tuple[str, ...]]:
 def _refuse_other_number(environ: Mapping[str, str], count: str, node_list: str, num_nodes: int) -> None:
     if variables.number(environ, count) != num_nodes:
         raise _disagree(
-            f"{count}={environ[count]} and {node_list}={environ[node_list]}, which has {num_nodes} "
-            f"node{'s' if num_nodes != 1 else ''}"
+            f"{count}={environ[count]} and {node_list}={environ[node_list]}, which has {counted(num_nodes, 'node')}"
         )
 
 

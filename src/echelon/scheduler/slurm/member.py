@@ -21,6 +21,7 @@ from echelon.scheduler.protocol import (
 from echelon.scheduler.slurm.step import on_one_node, step_command, step_environment
 from echelon.scheduler.this_machine import ThisMachine, hint_for_mpi, refusal, refuse_tasks
 from echelon.spec import ALL_NODES, Job, Plan
+from echelon.units import counted
 
 
 class Slurm(Scheduler):
@@ -122,7 +123,7 @@ def _meet_in_step(job: Job, allocation: Allocation) -> RunNodes:
     there = len(allocation.step_nodes)
     if allocation.num_tasks != there:
         raise UsageError(
-            f"this is one of {allocation.num_tasks} Slurm tasks on {there} node{'s' if there != 1 else ''}, "
+            f"this is one of {allocation.num_tasks} Slurm tasks on {counted(there, 'node')}, "
             "and each of them would start all ranks of its node",
             hint="start echelon once, without srun: echelon run …   or once per node: srun --ntasks-per-node=1 …",
         )
