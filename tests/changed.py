@@ -16,12 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ALWAYS = ("tests/test_house.py",)
 STARTED = {
-    "trials": ("bench", "proof", "planted"), "jobs": ("slurm",), "dialects": ("launchers", "frameworks"),
+    "trials": ("trials",), "jobs": ("slurm",), "dialects": ("dialects", "frameworks"),
     "checks": ("checks",), "lint": ("lint",), "machines": ("machines",), "monitor": ("monitor",),
     "plan": ("plan",), "estimate": ("estimate",), "topology": ("topology", "run"), "script": ("script",),
     "scheduler": ("slurm", "run/test_hosts.py"), "cli": ("run", "test_docs.py"),
-    "launch": ("run", "faults", "slurm", "launchers"),
-    "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "launchers"),
+    "launch": ("run", "faults", "slurm", "dialects"),
+    "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "dialects"),
     "hardware": ("topology", "sampling", "checks"),
     "host": ("run",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"), "train": ("corpus",),
     "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),

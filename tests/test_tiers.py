@@ -83,7 +83,7 @@ CHANGES = {
     "src/echelon/lint/bash.py": ({"tests/lint/test_rules.py"}, {"tests/monitor/test_report.py"}),
     "src/echelon/units.py": ({"tests/plan/test_command.py"}, {"tests/checkpoint/test_store.py"}),
     "src/echelon/train/run.py": ({"tests/corpus/test_scripts.py"}, {"tests/lint/test_rules.py"}),
-    "tests/run/shell.py": ({"tests/run/test_output.py", "tests/launchers/test_lines.py"}, {"tests/lint/test_rules.py"}),
+    "tests/run/shell.py": ({"tests/run/test_output.py", "tests/dialects/test_lines.py"}, {"tests/lint/test_rules.py"}),
     "docs/prove.md": ({"tests/test_docs.py"}, {"tests/run/test_output.py"}),
 }
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.test_forecast import generated, law
 from tests.monitor.test_predicted_memory import echelon, environ
+from tests.trials.test_forecast import generated, law
 
 from echelon.estimate.remembered import TimePrediction
 from echelon.machines import kept_rows

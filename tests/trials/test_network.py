@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.lines import bench, is_one_error, missing_on_page
+from tests.trials.lines import bench, is_one_error, missing_on_page
 
 from echelon.bandwidth import operations
 from echelon.cli import bench_network

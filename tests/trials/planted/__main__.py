@@ -1,9 +1,9 @@
-"""Print the score as a table: python -m tests.planted [NAME…]"""
+"""Print the score as a table: python -m tests.trials.planted [NAME…]"""
 
 import resource
 import sys
 
-from tests.planted.score import Case, Said, cases, said_of, scripts
+from tests.trials.planted.score import Case, Said, cases, said_of, scripts
 
 
 def main(names: list[str]) -> int:

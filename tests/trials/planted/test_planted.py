@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of
 from tests.tiers import pick, some
+from tests.trials.planted.score import BUGS, CORRECT, HERE, Case, Said, cases, said_of
 
 CASES = cases()
 CHOSEN = some(list(CASES), 19)
@@ -65,7 +65,7 @@ def test_scripts_are_complete() -> None:
 
 def test_page_has_the_score() -> None:
     """docs/prove.md shows the numbers that the other tests hold it to."""
-    page = (HERE.parent.parent / "docs" / "prove.md").read_text("utf-8")
+    page = (HERE.parents[2] / "docs" / "prove.md").read_text("utf-8")
     named = [case for case in CASES.values() if not case.missed]
     assert f"{len(CASES)} mistakes: {len(named)} found, {len(named)} with the right tensor and cause\n" in page
     assert f"{len(list(CORRECT.glob('*.py')))} correct scripts: 0 false alarms\n" in page

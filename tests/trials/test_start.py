@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bench.lines import bench, is_one_error, missing_on_page
+from tests.trials.lines import bench, is_one_error, missing_on_page
 
 from echelon.cli import bench_start
 from echelon.trials import start

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.bench.generated import PHASES, QUESTION, Folder
+from tests.trials.generated import PHASES, QUESTION, Folder
 
 from echelon.errors import UsageError
 from echelon.monitor.page import plots

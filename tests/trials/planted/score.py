@@ -75,8 +75,8 @@ def scripts(names: Collection[str] = ()) -> list[Path]:
 def said_of(wanted: Iterable[Path]) -> Iterator[Said]:
     """Prove scripts, from one warm process; yield what is said as it is known."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.planted.warm", *(str(path) for path in wanted)],
-        cwd=HERE.parent.parent, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.trials.planted.warm", *(str(path) for path in wanted)],
+        cwd=HERE.parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:
         assert process.stdout is not None

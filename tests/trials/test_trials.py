@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests import warm
-from tests.bench.generated import Folder
+from tests.trials.generated import Folder
 
 from echelon.errors import EchelonError
 from echelon.host import Host
