@@ -89,6 +89,50 @@ def test_batch_norm_is_noted_without_the_check(tmp_path: Path) -> None:
         assert done.stderr.count("note: BatchNorm takes each rank's own statistics") == count
 
 
+KEPT = {
+    "mean": ("self.kept = h.abs().mean()", "model.kept"),
+    "sum": ("self.kept = h.abs().sum()", "model.kept / 12"),
+    "rows": ("self.body.kept = h", "model.body.kept.var(0).sum()"),
+    "in a dict": ("self.kept = {'a': h.square().mean(), 'b': h.sum()}", "model.kept['a'] + model.kept['b'] / 99"),
+    "in a list": ("self.kept = [h[:, 0].mean(), h[:, 1].mean()]", "sum(model.kept)"),
+    "unused": ("self.kept = h.norm()", "0"),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_tensor_that_a_model_keeps_for_the_loss(tmp_path: Path, case: str) -> None:
+    """Without any comparison, what forward() keeps in attributes is that of the whole batch, also with unequal rows."""
+    keep, use = KEPT[case]
+    parts = {"RETURN": f"{keep}; return self.head(h)", "LOSS": f"out.pow(2).mean() + {use}"}
+    parts["batch_size=12"] = "batch_size=11"
+    alone, done = run(tmp_path, 1, **parts), run(tmp_path, 2, "--no-check", **parts)
+    assert done.returncode == 0, done.stderr
+    losses, of_one = ([float(loss) for loss in said.stdout.split()[1::2]] for said in (done, alone))
+    assert losses == pytest.approx(of_one, rel=1e-5)
+
+
+def test_kept_tensor_that_mixes_samples(tmp_path: Path) -> None:
+    """A loss of the whole batch that is no sum over samples, as for balanced experts, is refused where it is used."""
+    parts = {"RETURN": "self.kept = h.mean(0).pow(2).sum(); return self.head(h)", "LOSS": "out.mean() + model.kept"}
+    done = run(tmp_path, 2, "--no-check", **parts)
+    assert done.returncode == 2, done.stderr
+    assert "Model.kept, which forward() keeps, is not the one of the whole batch: Model mixes" in done.stderr
+    assert "in pow(), at train.py:12" in done.stderr
+    assert "at train.py:19" in done.stderr
+
+
+def test_rank_that_dies_while_another_waits(tmp_path: Path) -> None:
+    """The error of the exchange is no error of the model: the ranks start again."""
+    is_doomed = "step == 5 and env['RA' + 'NK'] == '1' and env['TORCHELASTIC_RESTART_COUNT'] == '0'"
+    kill = f"if {is_doomed}:\n            os.kill(os.getpid(), 9)\n        "
+    parts = {"RETURN": f"{kill}return self.head(h)", "HOOK": "import os; env = os.environ; step = 0"}
+    loader = "for (x,) in DataLoader(TensorDataset(torch.cat([torch.randn(48, 2), places], 1)), batch_size=12):"
+    parts |= {loader: "for step, x in enumerate(torch.randn(48, 3).split(7)):"}
+    done = run(tmp_path, 2, "--max-restarts", "1", **parts)
+    assert done.returncode == 0, done.stderr
+    assert "starting all ranks again" in done.stderr
+
+
 def test_tensor_of_the_whole_batch_beside_a_single_sample(tmp_path: Path) -> None:
     """A rank with one sample adds two rows to it: they may be the batch's or the sample's, so the model is refused."""
     parts = {"RETURN": "return self.head(h) + shift", "HOOK": "shift = torch.ones(2, 2)"}

@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from ...orders.scale import ScaleOptions
 from ...pytorch import internals
 from .. import gradient_hooks
 from ..base_parallelism import Parallelism
+from ..global_tensors import kept
 from ..global_tensors.arguments import Entries
 from ..global_tensors.model_calls import Owner
 from ..global_tensors.returned_numbers import leaves_of
@@ -57,6 +58,8 @@ class Computed(NamedTuple):
     """The buffers that it changed."""
     states: list[int]
     """Checksums of the states of all generators after it."""
+    attributes: dict[kept.Place, list[torch.Tensor]]
+    """The tensors that it has put into attributes, detached."""
 
 
 class PartRuns:
@@ -116,11 +119,12 @@ class PartRuns:
                 if versions.get(name) != internals.version(one)
             }
             states = self.states()
+            held = {at: [one.detach() for one in tensors] for at, tensors in kept.of(self._module).items()}
         if not place:
             self.need_gradients = {
                 at for at, one in enumerate(leaves_of(outputs)) if isinstance(one, torch.Tensor) and one.requires_grad
             }
-        return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states)
+        return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states, held)
 
     def states(self) -> list[int]:
         """Return checksums of the states of all generators."""
@@ -189,7 +193,7 @@ def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-SAME, SUM, MEAN, ROWS = "same", "sum", "mean", "rows"
+SAME, SUM, MEAN, ROWS = "same", kept.SUM, kept.MEAN, kept.ROWS
 _OF_NUMBERS = 1e-4
 """The share of a number that may be rounding."""
 
@@ -225,6 +229,29 @@ def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> set[str] | None:
     if whole.dim() and whole.size(0) == first.size(0) + rest.size(0) and whole.shape[1:] == first.shape[1:]:
         return {ROWS} if rest.shape[1:] == first.shape[1:] and _are_equal(torch.cat([first, rest]), whole) else set()
     return None
+
+
+def kept_ways(results: Sequence[Computed], sizes: Sizes) -> dict[kept.Place, set[str]]:
+    """Return the ways in which each tensor that a model keeps may follow from the samples, unless all have it alike."""
+    ways: dict[kept.Place, set[str]] = {}
+    for place in results[0].attributes:
+        every = [one.attributes.get(place, []) for one in results]
+        if len(set(map(len, every))) > 1:
+            ways[place] = set()
+            continue
+        possible = [_ways(list(three), sizes) for three in zip(*every, strict=True)]
+        of_samples = [one for one in possible if SAME not in one]
+        if of_samples:
+            ways[place] = set.intersection(*of_samples)
+    return ways
+
+
+def _ways(three: list[torch.Tensor], sizes: Sizes) -> set[str]:
+    possible = fits(three[0], three[1], three[2], sizes) or set()
+    dims = dims_of_rows(three, sizes) if len({one.dim() for one in three}) == 1 else []
+    if ROWS in possible:
+        return {"{} {} {}".format(ROWS, *dims[0])} if dims else set()
+    return possible
 
 
 def dims_of_rows(three: list[torch.Tensor], sizes: Sizes) -> list[tuple[int, int]]:

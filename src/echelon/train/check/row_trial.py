@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..global_tensors import arguments
+from ..global_tensors import arguments, kept
 from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
@@ -24,7 +24,7 @@ from ..scaling_error import ScalingError
 from ..wire import lines, messages
 from ..wire.gather import is_sharded
 from .closeness import differs
-from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, dims_of_rows, fits
+from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, dims_of_rows, fits, kept_ways
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -45,6 +45,8 @@ class RowVerdict(NamedTuple):
 
     layer: str = ""
     """The layer that mixes rows because it expects time in the first dim."""
+    attributes: dict[kept.Place, set[str]] | None = None
+    """The ways in which each tensor that the model keeps in attributes follows from the samples."""
 
     @property
     def trains(self) -> bool:
@@ -98,9 +100,10 @@ class RowTrials:
         unknown = next((one for one in every if one.kind == UNKNOWN), None)
         if unknown is None:
             self._verified.add(module)
-            return (
-                mine if len(every) == self._run.world.processes.size else RowVerdict()
-            )  # ranks alone agree on nothing
+            if len(every) < self._run.world.processes.size:
+                return RowVerdict()  # ranks alone agree on nothing
+            reason = next((one.reason for one in every if one.reason), "")
+            return mine._replace(attributes=kept.agreed([one.attributes or {} for one in every]), reason=reason)
         self._tell_unknown(module, unknown.reason, doubt)
         return RowVerdict(UNKNOWN)
 
@@ -114,8 +117,11 @@ class RowTrials:
             self._run.say(_UNTRIED % (type(module).__name__, reason))
 
     def _of_all(self, mine: RowVerdict) -> list[RowVerdict]:
-        told = messages.gather([mine.kind, mine.reason, mine.layer])
-        return [RowVerdict(kind, reason, layer=layer) for kind, reason, layer in told]
+        ways = [[*place, *sorted(of_place)] for place, of_place in (mine.attributes or {}).items()]
+        return [
+            RowVerdict(kind, reason, None, layer, {(name, at, key): set(of_place) for name, at, key, *of_place in ways})
+            for kind, reason, layer, ways in messages.gather([mine.kind, mine.reason, mine.layer, ways])
+        ]
 
     def _is_due(self, module: nn.Module, value: tuple[Any, Any]) -> bool:
         counts = self._counts.setdefault(module, {})
@@ -188,7 +194,9 @@ class RowTrials:
                 return self._mixes(runs, whole)
             if possible is not None and ROWS not in possible and _is_single(three[0]):
                 numbers[place] = possible
-        return RowVerdict("", "", numbers)
+        ways = kept_ways(results, runs.sizes)
+        is_certain = list(ways.values()).count(set()) == 1  # else the first mixing line may be that of another tensor
+        return RowVerdict("", first_of(runs).what if is_certain else "", numbers, attributes=ways)
 
     def _mixes(self, runs: PartRuns, before: Computed) -> RowVerdict:
         """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""

@@ -18,6 +18,7 @@ from torch import nn
 from ...pytorch import internals
 from ..scaling_error import ScalingError
 from ..wire import messages
+from . import kept
 from .tensors import GlobalTensor, Partial, Sharded, map_entries
 
 
@@ -49,7 +50,7 @@ def of_two(call: ModelCall) -> tuple[Any, Any] | None:
     if call.num_rows < 2:
         return None
     try:
-        twin = copy.deepcopy(call.module)
+        twin = copy.deepcopy(call.module, {id(one): one for one in kept.held(call.module)})  # which refuse a copy
         for submodule in twin.modules():
             for hooks in internals.hooks_of(submodule):
                 hooks.clear()

@@ -18,7 +18,7 @@ from torch import nn
 from ...pytorch import internals
 from .. import batch_norm, batches, events
 from ..batches import is_batch
-from ..global_tensors import aliases, lists, numbered, outputs, pieces, returned_numbers
+from ..global_tensors import aliases, kept, lists, numbered, outputs, pieces, returned_numbers
 from ..global_tensors.arguments import Doubt, Entries
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
@@ -44,6 +44,9 @@ class Calls(ModelCalls):
         self._has_told_hook = self._has_told_norm = False
         self._scripts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
+        self._error_of_model: Exception | None = None
+        """What a model raised, and no exchange with a rank that was killed."""
+        self._kept: weakref.WeakKeyDictionary[nn.Module, kept.Ways] = weakref.WeakKeyDictionary()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
@@ -94,7 +97,7 @@ class Calls(ModelCalls):
         try:
             return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first, doubt)
         except (RuntimeError, IndexError, ValueError) as error:
-            if "out of memory" in str(error):
+            if error is not self._error_of_model or "out of memory" in str(error):
                 raise
             if not self._run.parallelism.calls_need_all_ranks:
                 self._refuse_own_error(original, module, args, kwargs)
@@ -144,6 +147,9 @@ class Calls(ModelCalls):
         if tried.trains:
             self._scripts.add(module)
             return original(module, *arguments[0], **arguments[1])
+        if tried.attributes:
+            known = {place: next(iter(ways), kept.MIXED) for place, ways in tried.attributes.items()}
+            self._kept[module] = kept.Ways(known, tried.reason)
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
@@ -165,9 +171,12 @@ class Calls(ModelCalls):
                     with self._inside(rows), self._run.raised.noted(self.num_shared, module), watched:
                         results.append(original(module, *own_args, **own_kwargs))
                 except (RuntimeError, IndexError, ValueError) as error:
+                    self._error_of_model = error
                     entries.refuse_guess(error)
                     raise
                 entries.leave()
+                if module in self._kept:
+                    kept.put_together(module, self._kept[module], rows[0])
 
         def compute(twin: nn.Module, first: int, count: int) -> Any:
             own = entries.some((own_args, own_kwargs), first, count)
