@@ -91,7 +91,7 @@ class Parallelism:
         """Run backward() so that gradients are those of the global batch."""
         raise NotImplementedError
 
-    def clip_grad_norm(self) -> Callable[..., Any]:
+    def clip_grad_norm(self) -> Callable[..., object]:
         """Return the replacement for torch.nn.utils.clip_grad_norm_; gradients are those of the global batch."""
         return clip_grad_norm_
 

@@ -49,7 +49,7 @@ def leave_workers() -> None:
             instance.__dict__[internals.LOADER_ITERATOR] = None
 
 
-def of_indices(indices: list[Any], rank: int, rows: Sequence[int]) -> list[Any]:
+def of_indices(indices: list[object], rank: int, rows: Sequence[int]) -> list[Any]:
     """Return a rank's indices; a rank without samples gets the batch's first as a placeholder, which does not count."""
     first = sum(rows[:rank])
     return indices[first : first + rows[rank]] or indices[:1]
@@ -83,7 +83,7 @@ def of_whole(
 
 
 def of_shards(
-    batches: list[Any], world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering
+    batches: list[object], world: World, rows: tuple[int, ...], *, may_be_ragged: bool, numbers: Numbering
 ) -> Any:
     """Return the global tensors of a batch whose virtual shards this process has loaded separately."""
     tensors = [[one for one in tensors_of(batch) if one.dim()] for batch in batches]

@@ -25,8 +25,8 @@ def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
     """Guard the processes that multiprocessing starts anew; the guard ends the process `guarded_pid()`; 0: no guard."""
     hooks = patches.Hooks()
 
-    def with_guard(original: Any) -> Any:
-        def launch(*args: object, **kwargs: object) -> Any:
+    def with_guard(original: Callable[..., object]) -> object:
+        def launch(*args: object, **kwargs: object) -> object:
             pid = guarded_pid()
             if not pid:
                 return original(*args, **kwargs)
@@ -55,7 +55,7 @@ def guard(pid: int) -> None:
     """Refuse to train in this process, which a rank has started anew."""
     hooks = patches.Hooks()
 
-    def refusing(original: Any) -> Any:
+    def refusing(original: Callable[..., object]) -> object:
         def backward(*args: object, **kwargs: object) -> Any:
             meet(pid)
             return original(*args, **kwargs)

@@ -14,10 +14,10 @@ from .rng.generators import Generators
 _PROBED = (3, 2)
 _NUMBERED = 5
 """Samples that are cut in two ways into parts of two and three."""
-Collate = Callable[[Sequence[Any]], Any]
+Collate = Callable[[Sequence[object]], object]
 
 
-def probes(loader: Any, generators: Generators) -> list[tuple[int, Any]]:
+def probes(loader: Any, generators: Generators) -> list[tuple[int, object]]:
     """Return batches that a script's collate function makes of a few samples, each with their number."""
     with generators.kept():
         try:
@@ -30,7 +30,7 @@ def probes(loader: Any, generators: Generators) -> list[tuple[int, Any]]:
             return []
 
 
-def makes_rows(probed: list[tuple[int, Any]]) -> bool:
+def makes_rows(probed: list[tuple[int, object]]) -> bool:
     """Say whether a collate function makes tensors with a row for each sample; it may pad all rows.
 
     If so, each rank loads whole batches, because a part would be padded to its own longest sample.
@@ -38,7 +38,7 @@ def makes_rows(probed: list[tuple[int, Any]]) -> bool:
     return bool(probed) and all(batches.has_rows(batch, size) for size, batch in probed)
 
 
-def lists_of_samples(probed: list[tuple[int, Any]]) -> frozenset[lists.Path]:
+def lists_of_samples(probed: list[tuple[int, object]]) -> frozenset[lists.Path]:
     """Return the paths of the lists that have an entry with tensors for each sample, such as boxes of images.
 
     Then each rank loads whole batches: the script may look at all samples, and a model gets its rank's part of a list.
@@ -57,7 +57,7 @@ def numbering(loader: Any, generators: Generators) -> Numbering:
             return {}
 
 
-def numbering_of(collate: Collate, samples: Sequence[Any]) -> Numbering:
+def numbering_of(collate: Collate, samples: Sequence[object]) -> Numbering:
     """Compare the batch of some samples with those of their first and last ones, at least two at a time."""
     whole, again = _tensors(collate(samples)), _tensors(collate(samples))
     candidates = [_counted(collate, samples, at, whole) for at in range(2, len(samples) - 1)]
@@ -69,7 +69,7 @@ def numbering_of(collate: Collate, samples: Sequence[Any]) -> Numbering:
     return numbers
 
 
-def _counted(collate: Collate, samples: Sequence[Any], at: int, whole: list[torch.Tensor]) -> list[set[int]]:
+def _counted(collate: Collate, samples: Sequence[object], at: int, whole: list[torch.Tensor]) -> list[set[int]]:
     """Return for each tensor what its numbers may count, if the batch is made in two parts."""
     first, last = _tensors(collate(samples[:at])), _tensors(collate(samples[at:]))
     if not len(first) == len(last) == len(whole):

@@ -211,7 +211,7 @@ class Continuing:
         }
         return saver.SavedState(tensors, documents, {"kind": kind})
 
-    def _facts(self, kind: str) -> dict[str, Any]:
+    def _facts(self, kind: str) -> dict[str, object]:
         return {
             "kind": kind,
             "step": self._num_steps,

@@ -27,14 +27,14 @@ def main(argv: list[str]) -> int:
         if is_scaled:
             from . import start  # noqa: F401  # once, and not in each rank
     except targets.UnknownPyTorch as error:
-        table: Any = {"message": error.message, "hint": error.hint}
+        table: object = {"message": error.message, "hint": error.hint}
     else:
         table = _table([_answer_of_rank(partial(_install, argv[0]), rank) for rank in range(NUM_RANKS)])
     sys.stdout.write(json.dumps(table) + "\n")
     return 0
 
 
-def _table(answers: list[Any]) -> Any:
+def _table(answers: list[Any]) -> object:
     """Return the rows of all ranks, each with its ranks; or the error of one, as {"message", "hint"}."""
     errors = [answer for answer in answers if isinstance(answer, dict)]
     if errors:
@@ -44,7 +44,7 @@ def _table(answers: list[Any]) -> Any:
     return table + [{**row, "ranks": _OF[1]} for row in other if row not in first]
 
 
-def _answer_of_rank(install: Callable[[], Any], rank: int) -> Any:
+def _answer_of_rank(install: Callable[[], object], rank: int) -> object:
     """Return what a rank tells, which is a fork of this process as ranks are forks of the warm process."""
     pipe, writing = os.pipe()
     if not os.fork():
@@ -78,7 +78,7 @@ def _install(what: str) -> None:
         start.start_hooked(ScaleOptions.from_json(what))
 
 
-def _installed(install: Callable[[], Any]) -> Any:
+def _installed(install: Callable[[], object]) -> object:
     try:
         install()
     except UsageError as error:

@@ -36,7 +36,7 @@ class Explicit(Training):
         """The device of this rank."""
         return self.world.device
 
-    def loader(self, loader: "DataLoader[Any]") -> Any:
+    def loader(self, loader: "DataLoader[Any]") -> ShardedLoader:
         """Return an iterable over the loader's batches, in the order of one device.
 
         A batch shows the shape of the global batch, [batch, …]; this rank holds its rows. The batch must have at least
@@ -67,10 +67,10 @@ class Explicit(Training):
         loss: Callable[..., torch.Tensor] | None = None,
         count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
-        plan: Mapping[str, Any] | None = None,
+        plan: Mapping[str, object] | None = None,
         sample: object = None,
         state: "State | None" = None,
-        initialize: Callable[[nn.Module], Any] | None = None,
+        initialize: Callable[[nn.Module], object] | None = None,
     ) -> "Parallel": ...
 
     def parallelize(
@@ -81,10 +81,10 @@ class Explicit(Training):
         loss: Callable[..., torch.Tensor] | None = None,
         count: Callable[[Any], int] | None = None,
         blocks: Sequence[str] = (),
-        plan: Mapping[str, Any] | None = None,
+        plan: Mapping[str, object] | None = None,
         sample: object = None,
         state: "State | None" = None,
-        initialize: Callable[[nn.Module], Any] | None = None,
+        initialize: Callable[[nn.Module], object] | None = None,
     ) -> "Parallel | ParallelModel":
         """Split a training as a strategy says, and return what steps, clips, saves and loads: docs/strategies.md.
 

@@ -15,6 +15,7 @@ from ..pytorch import distributed, internals
 from . import modules, optimizer_kinds, patches
 from .global_tensors.tensors import map_tensors, tensors_of
 from .modules import ReplacedParameters
+from .protocols import Function
 from .scaling_error import ScalingError
 from .wire import device as devices
 from .wire import gather
@@ -171,13 +172,13 @@ def give_parts(optimizer: torch.optim.Optimizer, parts: dict[int, nn.Parameter])
         optimizer.state[parameter if part is None else part] = state if part is None else _part_of_state(state, part)
 
 
-def _part_of_state(state: Any, parameter: Any) -> Any:
+def _part_of_state(state: object, parameter: Any) -> object:
     """Return an optimizer's state of one weight, with tensors of the weight's shape sharded like the weight."""
     if not is_dtensor(parameter):
         return state  # the whole weight is on another rank
     from torch.distributed.tensor import distribute_tensor
 
-    def change(tensor: torch.Tensor) -> Any:
+    def change(tensor: torch.Tensor) -> object:
         if is_sharded(tensor) or tensor.shape != parameter.shape or not tensor.dim():
             return tensor
         return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
@@ -213,7 +214,7 @@ def _hook_modules() -> None:
         internals.keep_versions(result, parts)
         return result
 
-    def load(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(self: nn.Module, state_dict: dict[str, object], *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
         state_dict = {
             name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value
@@ -225,7 +226,7 @@ def _hook_modules() -> None:
     patches.replace(nn.Module, "load_state_dict", load, why=_WHY_LOADED)
 
 
-def _with_wholes(state: object) -> Any:
+def _with_wholes(state: object) -> object:
     """Return a state with whole tensors; one message gathers many of them."""
     spread = [one for one in tensors_of(state) if is_sharded(one)]
     # state_dict(keep_vars=True) asks for tensors that have gradients, and these travel one by one
@@ -234,11 +235,11 @@ def _with_wholes(state: object) -> Any:
 
 
 def _hook_optimizers() -> None:
-    original: Callable[..., Any] = torch.optim.Optimizer.state_dict
+    original: Function = torch.optim.Optimizer.state_dict
     patches.replace(torch.optim.Optimizer, "state_dict", lambda self: _with_wholes(original(self)), why=_WHY_SAVED)
     load = torch.optim.Optimizer.load_state_dict
 
-    def load_state_dict(self: torch.optim.Optimizer, state_dict: Any) -> None:
+    def load_state_dict(self: torch.optim.Optimizer, state_dict: dict[str, object]) -> None:
         load(self, state_dict)
         for parameter in [one for one in self.state if is_sharded(one)]:
             self.state[parameter] = _part_of_state(self.state[parameter], parameter)
@@ -250,7 +251,7 @@ def _hook_reads() -> None:
     """Let a read of a sharded tensor's numbers return those of the whole; PyTorch reads only the rank's part."""
     from torch.distributed.tensor import DTensor
 
-    def read_whole(name: str) -> Callable[..., Any]:
+    def read_whole(name: str) -> Callable[..., object]:
         def read(self: Any, *args: object, **kwargs: object) -> Any:
             return getattr(self.detach().full_tensor(), name)(*args, **kwargs)
 

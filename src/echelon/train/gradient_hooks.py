@@ -35,7 +35,7 @@ class LateHooks:
     """The hooks that scripts have registered on weights."""
 
     def __init__(self) -> None:
-        self._hooks: dict[str, dict[int, tuple[nn.Parameter, dict[int, Any]]]] = {kind: {} for kind in _KINDS}
+        self._hooks: dict[str, dict[int, tuple[nn.Parameter, dict[int, object]]]] = {kind: {} for kind in _KINDS}
 
     def install(self) -> None:
         """Collect the hooks that scripts register from now on."""
@@ -45,11 +45,11 @@ class LateHooks:
                 torch.Tensor, kind, register, why="A hook of a weight sees the gradient of the whole batch."
             )
 
-    def _taking(self, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _taking(self, kind: str, original: Callable[..., object]) -> Callable[..., object]:
         known = self._hooks[kind]
 
         @wraps(original)  # global tensors know functions by their names
-        def register(tensor: torch.Tensor, hook: object) -> Any:
+        def register(tensor: torch.Tensor, hook: object) -> object:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
@@ -110,7 +110,7 @@ def _changed(gradient: Any, hooks: list[Any]) -> Any:
     return distribute_tensor(result, gradient.device_mesh, gradient.placements)
 
 
-def _sum(kept: Any, added: Any) -> Any:
+def _sum(kept: object, added: Any) -> object:
     return added if kept is None else kept if added is None else kept + added
 
 
@@ -135,9 +135,9 @@ class GradientObservers:
     def install(self) -> None:
         """Notice existing and new hooks on tensors and modules, and autograd functions."""
 
-        def noticed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def noticed(original: Callable[..., object]) -> Callable[..., object]:
             @wraps(original)  # global tensors know functions by their names
-            def register(*args: object, **kwargs: object) -> Any:
+            def register(*args: object, **kwargs: object) -> object:
                 self.note()
                 return original(*args, **kwargs)
 

@@ -12,6 +12,7 @@ from . import batch_norm, events, patches, tracing
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
+from .protocols import Function
 from .rng import draw_hooks as draws
 from .run import Run
 from .scaling_error import ScalingError
@@ -72,7 +73,7 @@ def _hook_backward(run: Run) -> None:
             run.parallelism.observers.note()
         enter(self, lambda loss: original(loss, *args, **kwargs))  # type: ignore[no-untyped-call]
 
-    def backward_of_several(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+    def backward_of_several(tensors: list[torch.Tensor], grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         if within or run.calls.is_inside or not (run.has_begun or run.world.is_alone):
             if run.trials.is_open:
                 run.trials.at_backward(_weighted_sum(tensors, grad_tensors))
@@ -113,7 +114,7 @@ def _hook_calls(run: Run) -> None:
                 return original(self, *args, **kwargs)
         return run.calls.call(original, self, args, kwargs)
 
-    def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def compile_(model: Any = None, *args: object, **kwargs: Any) -> Any:
         if model is None:
             return lambda one: compile_(one, *args, **kwargs)
         run.calls.is_compiled = True
@@ -135,14 +136,14 @@ def _hook_calls(run: Run) -> None:
 
 
 def _hook_readers_of_gradients(run: Run) -> None:
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(original: Function) -> Function:
         def reads(*args: object, **kwargs: object) -> Any:
             run.parallelism.reduce()
             return gather.whole(original(*args, **kwargs))
 
         return reads
 
-    def clips(original: Callable[..., Any]) -> Callable[..., Any]:
+    def clips(original: Function) -> Function:
         read = wrapped(original)
 
         def clip(parameters: Any, *args: object, **kwargs: object) -> Any:
@@ -237,7 +238,7 @@ def _share_buffers(module: nn.Module, run: Run) -> None:
 def _hook_losses_that_are_read(run: Run) -> None:
     """Let item(), float() and formatting of a loss give its global value, so that all ranks take equal decisions."""
 
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(original: Callable[..., object]) -> Function:
         @wraps(original)  # global tensors know functions by their names
         def read(self: torch.Tensor, *args: object) -> Any:
             if _is_local_loss(self, run):

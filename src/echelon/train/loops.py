@@ -45,16 +45,16 @@ class ShardedSampler:
         self.numbers = numbers or {}
         """What the numbers of a rank's own batch count, of which the whole batch has others."""
         self.rows: deque[tuple[int, ...]] = deque()
-        self.indices: deque[list[Any]] = deque()
+        self.indices: deque[list[object]] = deque()
         """The indices of all ranks' samples in the batches that wait in `rows`."""
         self.key = 0
         """The key of the pass, with --exact."""
         self.first_worker = 0
         """The worker that loads the first batch; those before it get a sample that nobody gets from them."""
-        self._ahead: deque[list[Any]] = deque()
-        self._batches: Iterator[list[Any]] = iter(())
+        self._ahead: deque[list[object]] = deque()
+        self._batches: Iterator[list[object]] = iter(())
         self._indices: Iterator[Any] | None = None
-        self._latest: list[Any] = []
+        self._latest: list[object] = []
         self._num_drawn = 0
 
     def __len__(self) -> int:
@@ -68,13 +68,13 @@ class ShardedSampler:
         self._batches = self._draw_all()  # now, and not when the first batch is asked for
         return chain(self._passed_over(), self._each())
 
-    def _passed_over(self) -> Iterator[list[Any]]:
+    def _passed_over(self) -> Iterator[list[object]]:
         num_workers, self.first_worker = self.first_worker, 0
         self.draw_ahead()
         for _ in range(num_workers):
             yield [(0, self._latest[:1])] if self.run.world.is_exact else self._latest[:1]
 
-    def _each(self) -> Iterator[list[Any]]:
+    def _each(self) -> Iterator[list[object]]:
         while True:
             self.draw_ahead()
             if not self._ahead:
@@ -97,7 +97,7 @@ class ShardedSampler:
         for _ in range(num_taken):
             self._draw()
 
-    def _draw_all(self) -> Iterator[list[Any]]:
+    def _draw_all(self) -> Iterator[list[object]]:
         if self._indices is None:
             self.leave_out_taken()
         world, key = self.run.world, self.key
@@ -107,7 +107,7 @@ class ShardedSampler:
             self.indices.append(batch)
             yield self._of_exact(batch, rows, key + self._num_drawn) if world.is_exact else self._own(batch, rows)
 
-    def _draw(self) -> list[Any] | None:
+    def _draw(self) -> list[object] | None:
         """Return the indices of the next batch of all ranks; None at the end."""
         run = self.run
         with run.generators.in_common():  # a sampler may draw with each batch
@@ -123,10 +123,10 @@ class ShardedSampler:
         self._latest = batch
         return batch
 
-    def _own(self, batch: list[Any], rows: tuple[int, ...]) -> list[Any]:
+    def _own(self, batch: list[object], rows: tuple[int, ...]) -> list[Any]:
         return batch if self.is_whole else batches.of_indices(batch, self.run.world.rank, rows)
 
-    def _of_exact(self, batch: list[Any], rows: tuple[int, ...], key: int) -> list[Any]:
+    def _of_exact(self, batch: list[object], rows: tuple[int, ...], key: int) -> list[object]:
         """Return the shards that this process loads, each with its seed."""
         if self.is_whole:
             return [(key_of(key, -1), batch)]
@@ -163,7 +163,7 @@ class _SeededWorker:
             self._init(worker)
 
 
-def _length_of(loader: Any) -> int | None:
+def _length_of(loader: DataLoader[object]) -> int | None:
     try:
         return len(loader)
     except TypeError:
@@ -173,7 +173,7 @@ def _length_of(loader: Any) -> int | None:
 class Loop:
     """One pass over a sharded loader."""
 
-    def __init__(self, loader: Any, run: Training) -> None:
+    def __init__(self, loader: DataLoader[object], run: Training) -> None:
         self.run = run
         self.num_rows = 0
         """The number of samples of the current batch, on all ranks."""
@@ -188,7 +188,7 @@ class Loop:
         with run.generators.in_common():
             self._inner = self._begin(loader)
 
-    def _begin(self, loader: Any) -> Any:
+    def _begin(self, loader: DataLoader[object]) -> Any:
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
             if self.run.batches_per_step > 1:
                 raise ScalingError(
@@ -241,7 +241,7 @@ class Loop:
             raise as_of_library(TypeError("this DataLoader has no length"))
         return self._length
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         is_whole = self._sampler is None or self._sampler.is_whole
         self.run.raised.refuse_if_caught()
         self.run.enter(self)
@@ -262,7 +262,7 @@ class Loop:
             return generators.kept()  # each shard begins with a seed
         return generators.in_common() if is_whole else generators.in_own()
 
-    def _shared(self, batch: Any) -> Any:
+    def _shared(self, batch: Any) -> object:
         run = self.run
         if self._sampler is None:
             if run.is_reordered:
@@ -331,7 +331,7 @@ def _refuse_dropped(batch: Any, rows: tuple[int, ...], sampler: ShardedSampler) 
 class WholeLoop:
     """One pass over a loader that every rank loads whole; all ranks draw the same numbers."""
 
-    def __init__(self, loader: Any, run: Training) -> None:
+    def __init__(self, loader: DataLoader[object], run: Training) -> None:
         self._run = run
         self._loader = loader
         with run.generators.in_common():
@@ -343,7 +343,7 @@ class WholeLoop:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         with self._run.generators.in_common():
             return next(self._inner)
 
@@ -363,7 +363,7 @@ class ShardedLoader:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Loop:
         self._run.begin_training()
         return Loop(self._loader, self._run)
 
@@ -372,7 +372,7 @@ class ShardedLoader:
         """The script's own loader."""
         return self._loader
 
-    def behind(self, change: Callable[[Any], Any], more: dict[str, Any]) -> "ShardedLoader":
+    def behind(self, change: Callable[[Any], object], more: dict[str, Any]) -> "ShardedLoader":
         """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
         indices = change(self._loader.batch_sampler)
         return ShardedLoader(batches.twin_of(self._loader, batch_sampler=indices, **more), self._run)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .global_tensors.tensors import map_tensors
+from .protocols import Function
 
 Place = tuple[Any, ...]
 OF_OPTIMIZERS = "parameters_of_optimizers"
@@ -51,7 +52,7 @@ class FormerWeight(nn.Parameter):
     """A weight that a script has listed before it was sharded; functions compute with the present weight instead."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: object, args: object = (), kwargs: object = None) -> Any:
+    def __torch_function__(cls, func: Function, types: object, args: object = (), kwargs: object = None) -> Any:
         return func(*map_tensors(args, _present), **map_tensors(kwargs or {}, _present))
 
 

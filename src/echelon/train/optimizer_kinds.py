@@ -6,7 +6,7 @@ DTensor derives placements for each operation, and the first operation of each k
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..pytorch import distributed
 from . import patches
+from .protocols import Function
 
 ELEMENTWISE = (
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
@@ -77,7 +78,7 @@ def install() -> None:
         patches.replace(kind, "step", step, why="An optimizer steps on the elements that this rank holds.")
 
 
-def _step(kind: Any, at_once: bool) -> Callable[..., Any]:
+def _step(kind: Any, at_once: bool) -> Function:
     step_of_kind = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -108,7 +109,7 @@ def _place_gradients(groups: Iterable[dict[str, Any]]) -> None:
 
 
 @contextmanager
-def _at_once(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
+def _at_once(groups: Iterable[dict[str, object]]) -> Iterator[None]:
     """Let one call change a whole group if the user chose nothing else; the saved settings stay unchanged."""
     free = [one for one in groups if one.get("foreach", False) is None and not _forbids_it(one)]
     for group in free:
@@ -120,7 +121,7 @@ def _at_once(groups: Iterable[dict[str, Any]]) -> Iterator[None]:
             group["foreach"] = None
 
 
-def _forbids_it(group: dict[str, Any]) -> bool:
+def _forbids_it(group: dict[str, object]) -> bool:
     return bool(group.get("fused") or group["differentiable"] or isinstance(group["lr"], torch.Tensor))
 
 
@@ -158,11 +159,11 @@ def _part(value: object) -> Any:
     return distributed.local_part(value) if isinstance(value, DTensor) else value
 
 
-def _parts_of(values: dict[str, Any]) -> dict[str, Any]:
+def _parts_of(values: dict[str, object]) -> dict[str, object]:
     return {name: _part(value) for name, value in values.items()}
 
 
-def _keep(states: dict[str, Any], new: dict[str, Any], weight: Any) -> None:
+def _keep(states: dict[str, object], new: dict[str, object], weight: Any) -> None:
     """Store the new states of one weight; a state with the shape of the weight gets its placements."""
     for name, value in new.items():
         if value is not _part(states.get(name)):

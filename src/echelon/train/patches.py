@@ -64,7 +64,7 @@ class _Entry:
 class Patch(_Entry):
     """A replaced attribute of a module, a class or an object, or a replaced entry of a dict."""
 
-    def __init__(self, owner: Any, attribute: Any, new: Any, **about: str) -> None:
+    def __init__(self, owner: object, attribute: object, new: object, **about: str) -> None:
         super().__init__(about.pop("name", ""), **about)
         self.owner, self.attribute, self.new = owner, attribute, new
         self._below = _present(owner, attribute)
@@ -188,7 +188,7 @@ def _put(patch: Patch) -> None:
     _table.append(patch)
 
 
-def _present(owner: Any, attribute: Any) -> Any:
+def _present(owner: object, attribute: Any) -> object:
     """Return the owner's raw value: a classmethod is not bound, and an inherited name is absent."""
     if isinstance(owner, dict):
         return owner.get(attribute, _ABSENT)
@@ -198,7 +198,7 @@ def _present(owner: Any, attribute: Any) -> Any:
     return vars(owner).get(attribute, _ABSENT)
 
 
-def _assignment(owner: Any, attribute: Any, value: object) -> Do:
+def _assignment(owner: object, attribute: Any, value: object) -> Do:
     """Return a function that assigns a value, or removes the name."""
     if isinstance(owner, dict):
         remove, put = partial(owner.pop, attribute, None), partial(owner.__setitem__, attribute, value)

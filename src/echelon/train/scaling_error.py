@@ -61,7 +61,7 @@ def tell_briefly(how: str = "data") -> None:
     """
     original, of_threads, pid = sys.excepthook, threading.excepthook, os.getpid()
 
-    def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
+    def excepthook(kind: type, error: BaseException, trace: TracebackType | None) -> None:
         if getattr(error, "is_told_briefly", False):
             _tell(error, _place_of(trace))
             return

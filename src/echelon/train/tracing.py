@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
 
 from torch import nn
 
@@ -27,9 +26,9 @@ _LOOKERS = (
 def install(run: Owner, share_buffers: Callable[[nn.Module], None]) -> None:
     """Hook these tools: they get whole tensors, and modules without the hooks of their calls."""
 
-    def looking(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def looking(original: Callable[..., object], name: str) -> Callable[..., object]:
         @wraps(original)
-        def look(*args: object, **kwargs: object) -> Any:
+        def look(*args: object, **kwargs: object) -> object:
             model = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(model, nn.Module) and not world.is_alone():
                 share_buffers(model)

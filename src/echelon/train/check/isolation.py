@@ -108,7 +108,7 @@ def fresh(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+def _norm_of_copies(original: Callable[..., object]) -> Callable[..., object]:
     """Return a BatchNorm that updates copies of its running statistics, wherever a script keeps them."""
 
     @wraps(original)
@@ -118,13 +118,13 @@ def _norm_of_copies(original: Callable[..., Any]) -> Callable[..., Any]:
     return batch_norm
 
 
-def _norm_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
+def _norm_of_each(original: Callable[..., object]) -> Callable[..., object]:
     """Return a BatchNorm that uses each sample's own statistics; the statistics of the batch have their own options."""
 
     @wraps(original)
     def batch_norm(
-        x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None, training: bool = False,
-        momentum: float = 0.1, eps: float = 1e-5,
+        x: torch.Tensor, mean: object, variance: torch.Tensor, weight: Any = None, bias: Any = None,
+        training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
     ) -> Any:  # fmt: skip
         if not training:
             return original(x, _clone(mean), _clone(variance), weight, bias, training, momentum, eps)
@@ -136,7 +136,7 @@ def _norm_of_each(original: Callable[..., Any]) -> Callable[..., Any]:
     return batch_norm
 
 
-def _clone(tensor: Any) -> Any:
+def _clone(tensor: Any) -> object:
     return None if tensor is None else tensor.detach().clone()
 
 
@@ -169,7 +169,7 @@ def _without_dropout(tensor: torch.Tensor, *_args: object, **_kwargs: object) ->
     return tensor
 
 
-def _attention_without_dropout(attention: Any) -> Any:
+def _attention_without_dropout(attention: Any) -> object:
     @wraps(attention)  # torch.compile asks functions for their names
     def compute(*args: object, **kwargs: object) -> Any:
         kwargs.pop("dropout_p", None)  # the fifth argument
@@ -195,7 +195,7 @@ class ScriptSnapshot:
         spaces = {type(one).__module__: vars(sys.modules[type(one).__module__]) for one in modules if _is_own(one)}
         self._attributes = [(one, dict(vars(one))) for one in modules]
         self._names = [(space, dict(space)) for space in spaces.values()]
-        self._contents: dict[int, tuple[Any, Any]] = {}
+        self._contents: dict[int, tuple[object, object]] = {}
         for _, values in (*self._attributes, *self._names):
             for value in values.values():
                 self._keep(value)
@@ -237,7 +237,7 @@ def _base(value: object) -> type | None:
     return next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
 
 
-def _content(value: object) -> Any:
+def _content(value: object) -> object:
     """Return a copy of a container, by the methods of Python's own class."""
     kind: Any = _base(value)
     return kind.copy(value)

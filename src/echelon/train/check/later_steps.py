@@ -50,7 +50,7 @@ class SignatureExchange(NamedTuple):
     step: int
     notes: list[Note]
     numbers: torch.Tensor
-    work: Any
+    work: dist.Work
 
 
 class LaterSteps:
@@ -97,7 +97,7 @@ class LaterSteps:
     def _signs(self) -> bool:
         return self.is_on and self.step >= self._next and len(self._notes) < MOST_NOTES
 
-    def _at_batch(self, _: object, indices: list[Any]) -> None:
+    def _at_batch(self, _: object, indices: list[object]) -> None:
         """Note the samples of a batch."""
         if self._signs:
             began = time.perf_counter()
@@ -114,10 +114,10 @@ class LaterSteps:
 
     def _at_call(
         self,
-        original: Callable[..., Any],
+        original: Callable[..., object],
         module: nn.Module,
         inputs: object,
-        every: list[Any],
+        every: list[object],
         leads: list[list[Sharded]],
     ) -> None:
         """Note a model call before it is computed, and compare its results at once if the step is a spot."""

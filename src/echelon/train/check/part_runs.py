@@ -65,11 +65,11 @@ class Computed(NamedTuple):
 class PartRuns:
     """The three computations of one call."""
 
-    def __init__(self, run: Checked, original: Callable[..., Any], module: nn.Module) -> None:
+    def __init__(self, run: Checked, original: Callable[..., object], module: nn.Module) -> None:
         self._run, self._original, self._module = run, original, module
         self._copies = Copies(module)
-        self._inputs: list[tuple[Any, Sharded]] = []
-        self._generators: list[Any] = []
+        self._inputs: list[tuple[object, Sharded]] = []
+        self._generators: list[object] = []
         self.sizes = Sizes(1, 1)
         self.need_gradients: set[int] = set()
         """The places of the outputs that have a gradient."""
@@ -79,7 +79,7 @@ class PartRuns:
         """Whether a weight is divided among ranks, so that one rank cannot compute alone."""
         return self._copies.is_spread
 
-    def take(self, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> None:
+    def take(self, value: tuple[object, object], lead: Sharded, first: torch.Tensor | None) -> None:
         """Take the arguments of a call; other ranks may have parts of them, so all ranks must call this."""
         entries = Entries(self._module, lead, first)
         own = entries.enter(*map_tensors(value, detached))
@@ -94,7 +94,7 @@ class PartRuns:
         ]
         self._generators = _of_script(self._module)
 
-    def compute(self, place: int, mode: AbstractContextManager[Any] | None = None) -> Computed:
+    def compute(self, place: int, mode: AbstractContextManager[object] | None = None) -> Computed:
         """Compute all rows (0) or one of the parts (1, 2)."""
         value, lead = self._inputs[place]
         args, kwargs = map_tensors(value, fresh)
@@ -154,7 +154,7 @@ def _doubled_lead(lead: Sharded) -> Sharded:
     return Sharded(torch.cat([first, first], lead.dim_of_rows), world, (2,), lead.dim_of_rows)
 
 
-def _of_script(module: nn.Module) -> list[Any]:
+def _of_script(module: nn.Module) -> list[object]:
     """Return the generators that the script has made; those of torch only where the script or a module names them."""
     named = vars(sys.modules.get("__main__", sys)).values()
     held = [one for part in module.modules() for one in vars(part).values()]
@@ -168,7 +168,7 @@ def states_of(generators: list[Any]) -> list[int]:
     return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 

@@ -20,6 +20,7 @@ from ..global_tensors import arguments, kept
 from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
+from ..protocols import Args, Function
 from ..scaling_error import ScalingError
 from ..wire import lines, messages
 from ..wire.gather import is_sharded
@@ -59,7 +60,7 @@ class RowTrials:
 
     def __init__(self, run: Checked) -> None:
         self._run = run
-        self._counts: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
+        self._counts: weakref.WeakKeyDictionary[nn.Module, dict[object, int]] = weakref.WeakKeyDictionary()
         self._verified: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._now: PartRuns | None = None
 
@@ -79,7 +80,7 @@ class RowTrials:
             raise TrainsItselfError
 
     def at_call(
-        self, original: Callable[..., Any], module: nn.Module, value: tuple[Any, Any], lead: Sharded,
+        self, original: Callable[..., object], module: nn.Module, value: Args, lead: Sharded,
         first: torch.Tensor | None, doubt: arguments.Doubt | None,
     ) -> RowVerdict:  # fmt: skip
         """Try a call that is about to be computed; raise ScalingError, on all ranks, if it mixes rows.
@@ -123,14 +124,14 @@ class RowTrials:
             for kind, reason, layer, ways in messages.gather([mine.kind, mine.reason, mine.layer, ways])
         ]
 
-    def _is_due(self, module: nn.Module, value: tuple[Any, Any]) -> bool:
+    def _is_due(self, module: nn.Module, value: Args) -> bool:
         counts = self._counts.setdefault(module, {})
         key = (module.training, torch.is_grad_enabled(), _signature(value))
         counts[key] = counts.get(key, 0) + 1
         can = not torch.is_inference_mode_enabled() and not any(_is_elsewhere(one) for one in module.parameters())
         return counts[key] in DUE and can and self._now is None
 
-    def _try(self, runs: PartRuns, value: tuple[Any, Any], lead: Sharded, first: torch.Tensor | None) -> RowVerdict:
+    def _try(self, runs: PartRuns, value: Args, lead: Sharded, first: torch.Tensor | None) -> RowVerdict:
         self._now = runs
         self._run.draws.num_otherwise = 0
         try:
@@ -251,7 +252,7 @@ def _is_elsewhere(weight: torch.Tensor) -> bool:
     return is_sharded(weight) or weight.is_meta or isinstance(weight, nn.parameter.UninitializedParameter)
 
 
-def _signature(value: object) -> Any:
+def _signature(value: object) -> object:
     """Return the way in which a model is called: the kinds of its arguments, and the values of flags."""
     if isinstance(value, torch.Tensor):
         return value.dim()
@@ -292,7 +293,7 @@ class _Recorder(internals.DispatchMode):  # type: ignore[misc]
         self.operations: list[_Operation] = []
         self._num_numbers = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Function, types: object, args: Args = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         name = str(internals.schema_of(func).name).rpartition("::")[2]
         tensors = [one for one in (result if isinstance(result, (tuple, list)) else [result]) if _is_kept(one)]

@@ -1,7 +1,6 @@
 """At a spot, compare the results of rules, which compute with parts, with results from whole tensors."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ class RuleSpots:
 
     def __init__(self, generators: Generators) -> None:
         self._generators = generators
-        self._original: Callable[..., Any] = rules.apply
+        self._original: Callable[..., object] = rules.apply
         self._patch: patches.Patch | None = None
         self._left = 0
         self._is_busy = False
@@ -42,7 +41,7 @@ class RuleSpots:
         if self._patch is not None:
             self._patch.undo()
 
-    def _apply(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _apply(self, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         name = getattr(func, "__name__", "")
         is_left_out = not self._left or is_in_place(name) or not rules.has_rule(func, kwargs)
         if self._is_busy or is_left_out or pieces.first_of(args, kwargs) is not None:
@@ -54,7 +53,7 @@ class RuleSpots:
         finally:
             self._is_busy = False
 
-    def _compare(self, func: Any, name: str, args: object, kwargs: object) -> Any:
+    def _compare(self, func: Callable[..., object], name: str, args: object, kwargs: object) -> object:
         try:
             whole_args, whole_kwargs = plain((args, kwargs))
         except ScalingError as refusal:  # on all ranks: their parts do not fit together

@@ -54,7 +54,7 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> Signature:
     return result
 
 
-def is_plain(tensor: Any) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Say whether a tensor has elements in this rank's memory that can be read one by one."""
     return not (
         isinstance(tensor, GlobalTensor)

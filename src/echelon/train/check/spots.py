@@ -69,10 +69,10 @@ class SpotChecks:
 
     def at_call(
         self,
-        original: Callable[..., Any],
+        original: Callable[..., object],
         module: nn.Module,
         inputs: object,
-        every: list[Any],
+        every: list[object],
         leads: list[list[Sharded]],
     ) -> None:
         """Compare a model call before it runs, if this step is a spot."""
@@ -133,7 +133,7 @@ def is_spot(step: int, num_ranks: int) -> bool:
 class _Call:
     """One model call, computed by the ranks and by rank 0."""
 
-    def __init__(self, run: Compared, original: Callable[..., Any], module: nn.Module, times: Times) -> None:
+    def __init__(self, run: Compared, original: Callable[..., object], module: nn.Module, times: Times) -> None:
         self._run = run
         self._original = original
         self._module = module
@@ -142,7 +142,7 @@ class _Call:
         self._is_main = run.world.processes.rank == 0
         self._was_drawn = False
 
-    def compare(self, inputs: object, every: list[Any], leads: list[list[Sharded]], seed: int) -> str:
+    def compare(self, inputs: object, every: list[object], leads: list[list[Sharded]], seed: int) -> str:
         """Return the difference on rank 0; an empty text where nothing differs or nothing can be compared."""
         if not self._agree(is_fine=_fits(inputs)):
             return self._left_out()
@@ -241,7 +241,7 @@ class _Call:
                 total = [one + other for one, other in zip(total, gradients, strict=False)]
         return total if self._agree(is_fine=total is not None) else None
 
-    def _total(self, gradients: Any) -> Any:
+    def _total(self, gradients: Sequence[torch.Tensor] | None) -> Any:
         """Return the sum of gradients over ranks, with one message for each dtype, as in a step."""
         if gradients is None:
             return None
@@ -256,7 +256,7 @@ class _Call:
                 gradient.copy_(total.view_as(gradient))
         return gradients
 
-    def _compare_whole(self, inputs: Any, values: Any, wanted: list[torch.Tensor], own: Any) -> str:
+    def _compare_whole(self, inputs: tuple[object, ...], values: object, wanted: list[torch.Tensor], own: Any) -> str:
         """Compute the whole batch and compare it; if that fails, for lack of memory for example, compare nothing."""
         try:
             with self._timed("whole"), self._as_one_device(), self._without_others():
@@ -286,7 +286,7 @@ class _Call:
             f"batch: they {mismatch.how}"
         )
 
-    def _whole_gradients(self, outputs: Any, wanted: list[torch.Tensor], copies: Any) -> list[torch.Tensor] | None:
+    def _whole_gradients(self, outputs: object, wanted: list[torch.Tensor], copies: Any) -> list[torch.Tensor] | None:
         total: Any = None
         for output, weights in zip(model_outputs.distinct(outputs), wanted, strict=False):
             if output.requires_grad:
@@ -363,7 +363,7 @@ def _summed(output: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return ((output.real if output.is_complex() else output) * weights).sum()
 
 
-def _gradients(value: Any, copies: Sequence[Any]) -> list[torch.Tensor] | None:
+def _gradients(value: torch.Tensor | None, copies: Sequence[Any]) -> list[torch.Tensor] | None:
     """Return the gradients of the copies of weights; None where none is needed, or PyTorch cannot compute them."""
     wanted = [copy for _, copy in copies if copy.requires_grad]
     if value is None or not value.requires_grad or not wanted:

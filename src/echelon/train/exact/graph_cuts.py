@@ -101,7 +101,7 @@ class GraphCuts:
             _take_no_more(join.whole)
         return True
 
-    def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> Any:
+    def _of_shards(self, run: Callable[[int], None], weights: Any, world: Any, values: Any) -> object:
         """Run one backward pass of each shard, sum the gradients along the tree, and pass on those of cut wholes."""
         cuts = dict(self._cuts)
         likes = [*weights.likes, *(one.whole.detach() for one in cuts.values()), *(values[:1] if values else ())]

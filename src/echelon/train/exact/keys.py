@@ -94,7 +94,7 @@ def refuse_other(asked: int, begun: int) -> None:
         )
 
 
-Shard = tuple[int, list[Any]]
+Shard = tuple[int, list[object]]
 """A seed and the indices of samples."""
 
 
@@ -104,10 +104,10 @@ class Dataset:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def __getitems__(self, shards: Sequence[Shard]) -> list[list[Any]]:
+    def __getitems__(self, shards: Sequence[Shard]) -> list[list[object]]:
         return [self._samples(seed, indices) for seed, indices in shards]
 
-    def _samples(self, seed: int, indices: list[Any]) -> list[Any]:
+    def _samples(self, seed: int, indices: list[object]) -> list[object]:
         seed_again(seed)
         several = getattr(self._inner, "__getitems__", None)
         return list(several(indices)) if several else [self._inner[index] for index in indices]
@@ -115,7 +115,7 @@ class Dataset:
     def __len__(self) -> int:
         return len(self._inner)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)  # copy and pickle ask before the inner dataset is set
         return getattr(self._inner, name)
@@ -128,8 +128,8 @@ class Batches(list[Any]):
 class ShardedCollate:
     """Make a batch of each virtual shard."""
 
-    def __init__(self, inner: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, inner: Callable[[list[object]], object]) -> None:
         self._inner = inner
 
-    def __call__(self, shards: list[list[Any]]) -> "Batches":
+    def __call__(self, shards: list[list[object]]) -> "Batches":
         return Batches(self._inner(samples) for samples in shards)

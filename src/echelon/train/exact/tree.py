@@ -215,13 +215,13 @@ class WeightGradients:
         return [old is None for old in self._before]
 
 
-def _like(parameter: Any) -> torch.Tensor:
+def _like(parameter: nn.Parameter) -> torch.Tensor:
     if not is_sharded(parameter):
-        return parameter.detach()  # type: ignore[no-any-return]
+        return parameter.detach()
     return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
 
 
-def _unsharded(roots: Sequence[nn.Module]) -> dict[int, Any]:
+def _unsharded(roots: Sequence[nn.Module]) -> dict[int, object]:
     """Return fully_shard's own record of each weight, by the identity of the parameter that a rank keeps.
 
     Gradient synchronisation is turned off, so a pass leaves whole gradients in the record
@@ -258,7 +258,11 @@ def _own_part(gradient: torch.Tensor, parameter: Any, rows: slice) -> Any:
 
 
 def clip_by_whole_norm(
-    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, **_foreach: object
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    **_foreach: object,
 ) -> torch.Tensor:
     """Clip as torch.nn.utils.clip_grad_norm_ does, by a norm that does not depend on the sharding of the gradients."""
     parameter_list = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

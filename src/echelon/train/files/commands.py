@@ -42,7 +42,7 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def _once(files: Files, name: str) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
         def run(*args: object, **kwargs: object) -> Any:
             if not is_called_by_script(sys._getframe(1)):
                 return original(*args, **kwargs)
@@ -54,7 +54,7 @@ def _once(files: Files, name: str) -> Callable[[Any], Any]:
 
 
 def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
         def end(*args: object, **kwargs: object) -> Any:
             result = original(*args, **kwargs)
             if is_called_by_script(sys._getframe(1)):

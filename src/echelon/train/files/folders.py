@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
+from ..protocols import Function
 from .sharing import EACH, Files, path_of
 
 # function, place and name of the argument with the path that it changes
@@ -64,7 +65,7 @@ def install(files: Files, hooks: Hooks) -> None:
 def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], Any]:
     """Return a wrapper for a function that changes the path in its argument."""
 
-    def wrap(original: Any) -> Any:
+    def wrap(original: Function) -> Any:
         def change(*args: object, **kwargs: object) -> Any:
             target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
             if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
@@ -83,7 +84,7 @@ def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], A
     return wrap
 
 
-def _make(original: Any, path: Any, *args: object, **kwargs: object) -> None:
+def _make(original: Callable[..., object], path: Any, *args: object, **kwargs: object) -> None:
     """Make a folder that another rank may be making too."""
     try:
         original(path, *args, **kwargs)
@@ -104,8 +105,8 @@ def _drop_own(files: Files, source: object) -> None:
 
 
 def _asking(files: Files) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        def ask(*args: object, **kwargs: object) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
+        def ask(*args: object, **kwargs: object) -> object:
             return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
 
         _stand_for(original, ask)
@@ -124,7 +125,7 @@ def _stand_for(original: object, new: object) -> None:
 def _hook_tempfile(files: Files, hooks: Hooks) -> None:
     """Give temporary files to the rank that makes them; a temporary folder inside a folder of the script is shared."""
 
-    def wrap(original: Any) -> Any:
+    def wrap(original: Function) -> Any:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -142,7 +143,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
 
         return make
 
-    def wrap_folder(original: Any) -> Any:
+    def wrap_folder(original: Function) -> Any:
         own = wrap(original)
 
         def make(suffix: object = None, prefix: object = None, dir: object = None) -> Any:  # noqa: A002
@@ -200,8 +201,8 @@ def install_downloads(files: Files, hooks: Hooks) -> None:
 
 
 def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        def unpack(*args: object, **kwargs: object) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
+        def unpack(*args: object, **kwargs: object) -> object:
             folder = args[place] if len(args) > place else kwargs.get("path")
             return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))
 
@@ -214,7 +215,7 @@ def _let_errors_travel(errors: Any) -> None:
     """Let an HTTPError travel to other ranks without its open connection."""
     import copyreg
 
-    def reduce(error: Any) -> Any:
+    def reduce(error: Any) -> object:
         return errors.HTTPError, (error.url, error.code, error.msg, None, None)
 
     why = "An error of a download reaches all ranks."

@@ -63,7 +63,7 @@ def _watch_fetches(files: Files) -> None:
     fetcher = internals.dataset_fetcher()
     original = fetcher.fetch
 
-    def fetched(self: object, *args: object, **kwargs: object) -> Any:
+    def fetched(self: object, *args: object, **kwargs: object) -> object:
         files.num_fetches += 1
         try:
             return original(self, *args, **kwargs)

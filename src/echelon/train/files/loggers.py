@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
+from ..protocols import Function
 from ..wire.world import alone
 from .sharing import Files
 from .writers import with_plain
@@ -56,13 +57,13 @@ class Silent:
 
     _files: Files | None = None
 
-    def __init__(self, log_dir: Any = None, *_args: Any, **kwargs: Any) -> None:
+    def __init__(self, log_dir: object = None, *_args: object, **kwargs: object) -> None:
         log_dir = log_dir if log_dir is not None else kwargs.get("logdir")
         self.log_dir = self.logdir = log_dir
         if self._files is not None:
             self.log_dir = self.logdir = self._files.act("SummaryWriter", log_dir or "runs", str, instead=log_dir)
 
-    def get_logdir(self) -> Any:
+    def get_logdir(self) -> object:
         """Return the folder of rank 0's writer."""
         return self.log_dir
 
@@ -88,8 +89,8 @@ class Silent:
 def _hook_methods(files: Files, hooks: Hooks, owner: object, names: Iterable[str]) -> None:
     """Let methods log numbers that are equal on all ranks, and do nothing in a fork of the rank that logs."""
 
-    def wrap(original: Any) -> Any:
-        def speak(*args: object, **kwargs: object) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
+        def speak(*args: object, **kwargs: object) -> object:
             if files.is_closed:
                 return None
             with alone("{}.{}()".format(getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
@@ -133,11 +134,11 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
     return act
 
 
-def _speaking_once(files: Files) -> Callable[[Any], Any]:
+def _speaking_once(files: Files) -> Callable[[Function], Function]:
     """Begin a run of Weights & Biases on rank 0, and a disabled run on other ranks."""
 
-    def wrap(original: Any) -> Any:
-        def init(*args: object, **kwargs: object) -> Any:
+    def wrap(original: Function) -> Any:
+        def init(*args: object, **kwargs: object) -> object:
             if not files.is_closed:
                 return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)
             files.act("wandb.init", "wandb", lambda: None)
@@ -152,7 +153,7 @@ def _speaking_once(files: Files) -> Callable[[Any], Any]:
     return wrap
 
 
-def _shown_nowhere(original: Any) -> Any:
+def _shown_nowhere(original: Callable[..., object]) -> object:
     """Let a progress bar count, for scripts that read it, but draw nothing."""
 
     def init(self: object, *args: object, **kwargs: object) -> None:

@@ -141,7 +141,7 @@ class ActResult(NamedTuple):
     """The state of the path on rank 0's node after the act."""
 
 
-def _same(value: object) -> Any:
+def _same(value: object) -> object:
     return value
 
 
@@ -153,7 +153,7 @@ class Meeting:
         self._group: Any = None
         self._nodes = SeparateFolders(os.environ)
 
-    def lead(self, act: str, path: str, do: Callable[[], Any], tells: Callable[[Any], Any] = _same) -> Any:
+    def lead(self, act: str, path: str, do: Callable[[], object], tells: Callable[[Any], object] = _same) -> object:
         """On rank 0, act when all ranks have come, and tell them the result."""
         self._wait()
         place = here()
@@ -165,7 +165,7 @@ class Meeting:
         self._tell(ActResult(act, path, place, tells(value), None, self._nodes.look(path)))
         return value
 
-    def follow(self, act: str, path: str, do: Callable[[], Any]) -> tuple[Any, str]:
+    def follow(self, act: str, path: str, do: Callable[[], object]) -> tuple[Any, str]:
         """Return the result of rank 0's act and its path; raise the error that rank 0 raised.
 
         The first rank of a node that has a disk of its own acts there too.

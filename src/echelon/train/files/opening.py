@@ -27,8 +27,8 @@ def install(files: Files, hooks: Hooks) -> None:
         file: Any,
         mode: str = "r",
         buffering: int = -1,
-        encoding: Any = None,
-        errors: Any = None,
+        encoding: str | None = None,
+        errors: str | None = None,
         newline: Any = None,
         closefd: bool = True,
         opener: Any = None,
@@ -58,7 +58,7 @@ def install(files: Files, hooks: Hooks) -> None:
     _hook_old_pathlib(opened)
 
 
-def _buffer(files: Files, file: Any, mode: str, more: Any) -> Any:
+def _buffer(files: Files, file: object, mode: str, more: Any) -> Any:
     """Return a file on rank 0, and on other ranks a sink that begins at the file's position."""
     path = str(path_of(file))
 
@@ -203,7 +203,7 @@ class Sink(Announced, io.BufferedIOBase):
 
     on_look: Done | None = None
 
-    def __init__(self, name: Any, path: str, mode: str, position: int) -> None:
+    def __init__(self, name: object, path: str, mode: str, position: int) -> None:
         self.name = name
         self.mode = mode
         self._path = path
@@ -346,7 +346,7 @@ def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> An
     return Reread(raw, size) if "w" in mode or "x" in mode else Random(raw, size)
 
 
-def with_text(buffer: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any) -> Any:
+def with_text(buffer: Any, mode: str, buffering: int, encoding: str | None, errors: str | None, newline: Any) -> Any:
     """Return a binary file, or a text file on top of it if the mode asks for text, as open() does."""
     if "b" in mode:
         return buffer

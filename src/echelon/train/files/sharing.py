@@ -135,9 +135,9 @@ class Files:
         self,
         label: str,
         file: object,
-        do: Callable[[], Any],
+        do: Callable[[], object],
         *,
-        tells: Callable[[Any], Any] = lambda value: value,
+        tells: Callable[[Any], object] = lambda value: value,
         instead: object = None,
     ) -> Any:
         """Access a file in its way; on ranks that do not act, return rank 0's result, or `instead`."""
@@ -281,7 +281,7 @@ def _nothing() -> None:
     """Only meet the other ranks."""
 
 
-def _alone(label: str, do: Callable[[], Any]) -> Any:
+def _alone(label: str, do: Callable[[], object]) -> object:
     with alone(label):
         return do()
 

@@ -25,11 +25,11 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def _connecting(files: Files) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
         if getattr(original, "_echelon_is_hooked", False):
             return original  # one function under two names
 
-        def connect(database: object, *args: object, **kwargs: object) -> Any:
+        def connect(database: object, *args: object, **kwargs: object) -> object:
             is_file = not str(database).startswith((":memory:", "file:")) and bool(database)
             path = path_of(database) if is_file else None
             way = files.way(path)
@@ -47,7 +47,7 @@ def _connecting(files: Files) -> Callable[[Any], Any]:
     return wrap
 
 
-def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) -> Any:
+def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) -> object:
     """Return a connection to a copy in memory; for a large file, a read-only connection to the file itself."""
     kwargs = {**kwargs, "uri": True}
     reading = "file:{}?mode=ro".format(path.replace("%", "%25").replace("?", "%3f").replace("#", "%23"))
@@ -63,8 +63,8 @@ def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) 
 
 
 def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
-        def init(self: Any, name: Any, mode: Any = "r", *args: object, **kwargs: Any) -> None:
+    def wrap(original: Callable[..., object]) -> Any:
+        def init(self: Any, name: Any, mode: Any = "r", *args: object, **kwargs: object) -> None:
             path = path_of(name)
             way = files.way(path)
             if path is None or mode in (None, "r") or way == EACH or (way == ONE and not files.is_closed):
@@ -93,7 +93,7 @@ def _copy_for_itself(files: Files, path: str, mode: str) -> str:
 
 
 def _closing(files: Files, written: Written) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
         def close(self: Any) -> None:
             path, own = written.pop(self.id.id, ("", "")) if self.id.valid else ("", "")
             original(self)

@@ -17,6 +17,8 @@ from os import chmod, listdir, mkdir, replace, rmdir, scandir, unlink
 from os import stat as look  # these names stay Python's own functions, also when scripts get ours
 from typing import Any
 
+from ..protocols import Function
+
 TEXT_PAUSE_SECONDS = 1.0  # text that is written with such pauses is a log, which people read while it grows
 BYTES_PAUSE_SECONDS = 10.0  # between two parts of a snapshot, a device may compute
 MOST_SEEN_NAMES = 10000  # in one folder, in search of what killed processes have left there
@@ -112,7 +114,7 @@ class Buffer(io.BufferedWriter):
 
 
 def opened(
-    original: Any, file: Any, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any, *more: Any
+    original: Function, file: object, mode: str, buffering: int, encoding: Any, errors: Any, newline: Any, *more: Any
 ) -> Any:
     """Open a file, as open() does, that appears when it is whole, if that is possible."""
     if len(mode) > 2 or (encoding or errors or newline) is not None:
@@ -176,7 +178,7 @@ def are_hidden() -> bool:
 def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None]) -> Callable[[Any], Any]:
     """Return a wrapper for a function of a library that writes a file, by its path or into an open file."""
 
-    def wrap(original: Any) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
         @functools.wraps(original)
         def write(*args: object, **kwargs: object) -> Any:
             file: Any = args[place] if len(args) > place else kwargs.get(key)
@@ -202,7 +204,7 @@ def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None])
     return wrap
 
 
-def _holding_back(original: Any, *args: object, **kwargs: object) -> Any:
+def _holding_back(original: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call a function that may flush an open file before the file is whole."""
     _holding[0] += 1
     try:

@@ -27,14 +27,14 @@ def install(files: Files, hooks: Hooks) -> None:
         )
 
 
-def _both(outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _both(outer: Callable[[Any], object], inner: Callable[[Any], object]) -> Callable[[object], object]:
     return lambda original: outer(inner(original))
 
 
 def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Let all ranks join the parts of shared tensors before one rank calls the wrapped function."""
 
-    def wrap_plain(original: object) -> Any:
+    def wrap_plain(original: object) -> object:
         wrapped = wrap(original)
 
         def call(*args: object, **kwargs: object) -> Any:
@@ -94,7 +94,7 @@ def install_on_one_rank() -> None:
     hooks.apply()
     original = sys.excepthook
 
-    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+    def excepthook(kind: type, error: BaseException, trace: Any) -> None:
         if not os.environ.get("ECHELON_TRACEBACK"):
             scaling_error.leave_out_own_frames(scaling_error.as_of_library(error))
         original(kind, error, error.__traceback__ or trace)
@@ -107,12 +107,12 @@ def _opened(
     file: Any,
     mode: str = "r",
     buffering: int = -1,
-    encoding: Any = None,
-    errors: Any = None,
-    newline: Any = None,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
     closefd: bool = True,
     opener: Any = None,
-) -> Any:
+) -> object:
     if type(mode) is str and "w" in mode:
         return whole.opened(_open, file, mode, buffering, encoding, errors, newline, closefd, opener)
     if whole.are_hidden() and isinstance(file, (str, bytes, os.PathLike)):

@@ -4,13 +4,14 @@ from typing import Any
 
 import torch
 
+from ..protocols import Args, Function, Kwargs
 from ..wire import exchange
 from .elements import is_in_place, leader, to_local, wrap_rows
 from .functions import ALONG
-from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, tensors_of
+from .tensors import GlobalTensor, Partial, Sharded, map_tensors, own_part, tensors_of
 
 
-def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def along(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Compute along a dim other than the dim of the rows; a sum or mean over the rows becomes a part of a total."""
     name = func.__name__
     tensor = args[0] if args else kwargs.get("input")
@@ -31,7 +32,7 @@ def along(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return None
 
 
-def rowwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def rowwise(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Compute each row by itself, together with the same row of the other arguments that have as many rows."""
     tensors = tensors_of(args, kwargs)
     lead = next(one for one in tensors if isinstance(one, Sharded))
@@ -50,7 +51,7 @@ def _has_rows_of(tensor: GlobalTensor, lead: Sharded) -> bool:
     )
 
 
-def _sum(name: str, tensor: Sharded, args: Args, kwargs: Kwargs, dims: Any) -> Any:
+def _sum(name: str, tensor: Sharded, args: Args, kwargs: Kwargs, dims: Any) -> Partial | None:
     if name == "mean" and not (kwargs.get("dtype") or tensor.dtype).is_floating_point:
         return None
     fraction = tensor.rows[tensor.world.rank] / sum(tensor.rows)
@@ -71,7 +72,7 @@ def _dims(dims: Any) -> Kwargs:
     return {"dim": tuple(dims)} if dims else {}
 
 
-def squeeze(func: object, args: Args, kwargs: Kwargs) -> Any:
+def squeeze(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Squeeze all dims but that of the rows: a rank may have a single row where the batch has several."""
     if len(args) > 1 or kwargs or not isinstance(args[0], Sharded):
         return along(func, args, kwargs)
@@ -80,7 +81,7 @@ def squeeze(func: object, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(tensor.local.squeeze(dims), tensor) if tensor.size(0) > 1 and not tensor.dim_of_rows else None
 
 
-def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def multiply(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Multiply the rows by a matrix that all ranks have."""
     rows, matrix = args[0], args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other", kwargs.get("mat2")))
     if not isinstance(rows, Sharded) or not isinstance(matrix, torch.Tensor) or rows.dim() < 2:
@@ -98,7 +99,7 @@ def multiply(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(func(rows.local, *local[0], **local[1]), rows)
 
 
-def of_rows(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def of_rows(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Compute a function that treats each row by itself, such as layer_norm or embedding."""
     tensor = args[0] if args else None
     if (
@@ -115,7 +116,7 @@ def of_rows(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(func(tensor.local, *local[0], **local[1]), tensor)
 
 
-def draw(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def draw(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Draw random numbers for all rows, as one device does, and keep this rank's rows."""
     tensor = args[0]
     if not isinstance(tensor, Sharded) or any(isinstance(one, GlobalTensor) for one in tensors_of(args[1:], kwargs)):
@@ -128,7 +129,7 @@ def draw(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(local, tensor)
 
 
-def reshape(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def reshape(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Reshape the rows, if no row of the result has elements of two ranks."""
     tensor = args[0]
     sizes = _new_sizes(func.__name__, tensor, args[1:], kwargs)
@@ -166,7 +167,7 @@ def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> list[int]
     return sizes
 
 
-def permute(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def permute(func: Function, args: Args, kwargs: Kwargs) -> object:
     tensor = args[0]
     if not isinstance(tensor, Sharded) or tensor.dim_of_rows or kwargs:
         return None
@@ -178,7 +179,7 @@ def permute(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return wrap_rows(func(tensor.local, *args[1:]), tensor) if keeps else None
 
 
-def get_item(_func: object, args: Args, _kwargs: Kwargs) -> Any:
+def get_item(_func: Function, args: Args, _kwargs: Kwargs) -> object:
     """Take the same part of every row, or the rows that a mask names."""
     tensor, key = args
     if not isinstance(tensor, Sharded) or tensor.dim_of_rows or tensor.size(0) == 1:
@@ -203,9 +204,9 @@ def _stand_in(local: torch.Tensor, num_masked_dims: int) -> torch.Tensor:
     return local.flatten(0, num_masked_dims - 1)[:1]
 
 
-def concatenate(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def concatenate(func: Function, args: Args, kwargs: Kwargs) -> object:
     entries = args[0] if args else kwargs["tensors"]
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    dim: Any = kwargs.get("dim", args[1] if len(args) > 1 else 0)
     are_alike = all(one.dim() == entries[0].dim() for one in entries)
     lead = leader(list(entries)) if are_alike and any(isinstance(one, Sharded) for one in entries) else None
     more = func.__name__ == "stack"

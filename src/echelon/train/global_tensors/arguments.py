@@ -12,7 +12,7 @@ from ..wire import exchange
 from . import lists
 from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tensors_of, version_of
 
-_Place = tuple[Any, ...]
+_Place = tuple[object, ...]
 """The place of a tensor among a module's arguments: the argument, the tensor in it, its number of dims, its width."""
 _WHOLE = -1
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[_Place, int]]" = weakref.WeakKeyDictionary()
@@ -40,14 +40,14 @@ class Entries:
         """The dim of the rows of each tensor that the model gets, by the tensor's identity."""
         self._num_rows = lead.local.size(lead.dim_of_rows)
         self._kept: list[torch.Tensor] = []
-        self._lists: list[Any] = []
+        self._lists: list[object] = []
         """The lists and arrays among the arguments that have an entry for each sample."""
         self._guessed: torch.Tensor | None = None
         """A tensor beside the batch that was taken for samples because it is as long as the batch."""
         if first is not None:
             self._note(first, lead.local, lead.dim_of_rows)
 
-    def enter(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def enter(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
         """Return the arguments for this rank's call of the model."""
         own_args = type(args)(self._argument(place, value) for place, value in enumerate(args))
         return own_args, {name: self._argument(name, value) for name, value in kwargs.items()}
@@ -81,7 +81,7 @@ class Entries:
         self._num_rows = 2
         return both
 
-    def _argument(self, name: object, value: object) -> Any:
+    def _argument(self, name: object, value: object) -> object:
         value = lists.hide(value, self._own_list)
         numbers = iter(range(len(tensors_of(value))))
         return self._shown(map_tensors(value, lambda tensor: self._own(tensor, (name, next(numbers)))))
@@ -95,7 +95,7 @@ class Entries:
         first = min(sum(rows[: self._lead.world.rank]), len(value) - 1)  # a rank without samples computes a placeholder
         return value[first : first + max(1, rows[self._lead.world.rank])]
 
-    def _shown(self, value: object) -> Any:
+    def _shown(self, value: object) -> object:
         """Return a value with its hidden lists, which are noted as lists of samples."""
 
         def note(one: object) -> None:
@@ -110,7 +110,7 @@ class Entries:
 
     def _changed(
         self, value: object, change: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]
-    ) -> Any:
+    ) -> object:
         known = {id(one) for one in self._lists}
         hidden = lists.hide(value, lambda one: of_list(one) if id(one) in known else None)
         return self._shown(map_tensors(hidden, change))

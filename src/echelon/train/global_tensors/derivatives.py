@@ -9,6 +9,7 @@ from torch.autograd.graph import GradientEdge
 
 from ...pytorch import internals
 from .. import patches
+from ..protocols import Function
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from ..wire.world import World
@@ -40,7 +41,7 @@ def install(run: Owner) -> None:
         if is_of_rank and internals.is_going_backward():  # in a hook or a function of a model, with its rank's rows
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
 
-        def local_grad(local_outputs: Any, local_inputs: Any, weights: Any) -> Any:
+        def local_grad(local_outputs: Any, local_inputs: Any, weights: Sequence[torch.Tensor]) -> Any:
             return original(local_outputs, local_inputs, weights, *args, **kwargs)
 
         of_part = partial(_grad, local_grad, run.world, allows_unused=_allows_unused(*args, **kwargs))
@@ -58,7 +59,7 @@ def install_functions() -> None:
     """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
     original = internals.class_method(torch.autograd.Function, "apply")
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         bound = original(cls)
         if any(isinstance(one, GlobalTensor) for one in tensors_of(args)):
             return compute_whole(lambda *given: bound(*given, **kwargs), args)
@@ -69,8 +70,8 @@ def install_functions() -> None:
 
 
 def _grad_of_shards(
-    of_part: Callable[..., Any], num_shards: int, outputs: list[Any], inputs: list[Any], output_gradients: object
-) -> Any:
+    of_part: Callable[..., object], num_shards: int, outputs: list[object], inputs: list[Any], output_gradients: object
+) -> object:
     """Differentiate each virtual shard by itself, with respect to its own rows."""
     if not all(isinstance(one, Pieces) for one in (*outputs, *inputs)):
         raise ScalingError(
@@ -86,14 +87,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _grad(
-    local_grad: Callable[..., Any],
+    local_grad: Function,
     world: World,
     outputs: list[Any],
     inputs: list[Any],
     output_gradients: object,
     *,
     allows_unused: bool,
-) -> Any:
+) -> object:
     """Differentiate this rank's part of the outputs; sum the gradient of an input that all ranks have over ranks."""
     are_parts = [isinstance(one, GlobalTensor) for one in outputs]
     if any(are_parts) and not all(are_parts):
@@ -143,7 +144,7 @@ def _with_zeros(gradients: Sequence[Any], inputs: Sequence[Any], world: World) -
     ]
 
 
-def _local_like(weight: Any, output: torch.Tensor) -> Any:
+def _local_like(weight: torch.Tensor | None, output: torch.Tensor) -> torch.Tensor | None:
     """Return the weights (grad_outputs) for this rank's part of an output."""
     if isinstance(weight, GlobalTensor) and isinstance(output, Sharded):
         return weight.local

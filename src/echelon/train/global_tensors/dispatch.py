@@ -4,22 +4,22 @@ Old constructors (`Variable(x)`, `torch.FloatTensor(x)`) and functions that libr
 gradient has to pass, the function computes with the local part, or with the whole tensor.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...pytorch import internals
 from .. import patches
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from .elements import like
 from .pieces import Pieces
-from .tensors import Args, GlobalTensor, Kwargs, Partial, map_tensors, tensors_of
+from .tensors import GlobalTensor, Partial, map_tensors, tensors_of
 
 _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 
-def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def apply(func: Function, args: Args, kwargs: Kwargs) -> Any:
     """Compute an inner function of PyTorch that has a global tensor among its arguments."""
     name = internals.schema_of(func).name
     global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]
@@ -51,10 +51,10 @@ def _has_gradient(tensor: GlobalTensor) -> bool:
 
 def install() -> None:
     """Let `Variable(x)`, which scripts of PyTorch 0.3 call, detach a global tensor as it detaches any tensor."""
-    variable: Any = torch.autograd.Variable
+    variable: object = torch.autograd.Variable
     if isinstance(vars(variable).get("__new__"), staticmethod):
         return
-    original: Callable[..., Any] = variable.__new__
+    original: Function = variable.__new__
 
     def new(cls: object, data: object = None, requires_grad: bool = False, *args: object, **kwargs: object) -> Any:
         if not isinstance(data, GlobalTensor):

@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 
+from ..protocols import Args, Function, Kwargs
 from ..wire import exchange
 from .functions import IN_PLACE_OPERATORS, LINEAR
-from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, entered, map_tensors, own_part, tensors_of
+from .tensors import GlobalTensor, Partial, Sharded, entered, map_tensors, own_part, tensors_of
 
 
 def is_in_place(name: str) -> bool:
@@ -19,7 +20,7 @@ def like(tensor: Any, local: torch.Tensor) -> GlobalTensor:
     return Sharded(local, tensor.world, tensor.rows, tensor.dim_of_rows)
 
 
-def pointwise(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def pointwise(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Compute this rank's rows by themselves, if the rows of all tensors line up."""
     tensors = tensors_of(args, kwargs)
     if not any(isinstance(one, Sharded) for one in tensors):
@@ -66,12 +67,12 @@ def to_local(value: object, lead: Sharded) -> Any:
     return map_tensors(value, change)
 
 
-def wrap_rows(result: object, lead: Sharded) -> Any:
+def wrap_rows(result: object, lead: Sharded) -> object:
     """Return the computed rows as global tensors with the leading tensor's rows."""
     return map_tensors(result, lambda local: Sharded(local, lead.world, lead.rows, lead.dim_of_rows))
 
 
-def _of_totals(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _of_totals(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Compute with this rank's parts of totals, if the function is linear in them."""
     name = func.__name__
     tensors = tensors_of(args, kwargs)

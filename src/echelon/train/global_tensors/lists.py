@@ -18,7 +18,7 @@ class Hidden:
 
     __slots__ = ("content",)
 
-    def __init__(self, content: Any) -> None:
+    def __init__(self, content: object) -> None:
         self.content = content
 
 
@@ -72,7 +72,7 @@ def _is_object(value: object) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value)
 
 
-def hide(value: object, replace: Callable[[Any], Any]) -> Any:
+def hide(value: object, replace: Callable[[Any], object]) -> object:
     """Return a value with the result of `replace`, hidden, in place of each list or array for which there is one."""
     if isinstance(value, (tuple, list)) or is_array(value):
         changed = replace(value)
@@ -85,7 +85,7 @@ def hide(value: object, replace: Callable[[Any], Any]) -> Any:
     return value
 
 
-def show(value: object) -> Any:
+def show(value: object) -> object:
     """Return a value with the lists that `hide` has hidden."""
     if isinstance(value, Hidden):
         return value.content
@@ -96,7 +96,7 @@ def show(value: object) -> Any:
     return value
 
 
-def doubled(value: Any) -> Any:
+def doubled(value: Any) -> object:
     """Return a list or array of one sample with this sample twice."""
     if is_array(value):
         return sys.modules["numpy"].concatenate([value, value])
@@ -123,7 +123,7 @@ def length(value: object, of_lists: frozenset[Path]) -> int:
     return lengths.pop() if len(lengths) == 1 else 0
 
 
-def hide_at(value: object, of_lists: frozenset[Path], path: Path = ()) -> Any:
+def hide_at(value: object, of_lists: frozenset[Path], path: Path = ()) -> object:
     """Return a value with its lists at these paths hidden."""
     if path in of_lists:
         return Hidden(value)

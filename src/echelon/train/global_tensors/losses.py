@@ -14,11 +14,12 @@ from torch import nn
 
 from .. import patches
 from ..exact import tree
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange, world
 from . import ignore_index
 from .model_calls import Owner
-from .tensors import Args, Doubt, Kwargs, Partial, Sharded, entered, own_part
+from .tensors import Doubt, Partial, Sharded, entered, own_part
 
 _CLASSES = ("cross_entropy", "nll_loss")
 _ELEMENTS = (
@@ -34,7 +35,7 @@ _CONSTANTS = ("weight", "pos_weight")
 """Arguments that hold a value for each class, not for each sample; binary_cross_entropy's weight may do either."""
 
 
-def rule(func: object, args: Args, kwargs: Kwargs) -> Any:
+def rule(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Return the loss as a part of a total; None where it needs the whole batch."""
     prepared = _prepare(func, args, kwargs)
     if prepared is None:
@@ -49,7 +50,7 @@ def rule(func: object, args: Args, kwargs: Kwargs) -> Any:
     return _compute(func, prepared, exchange.start_total(count, prepared.lead.world))
 
 
-def rule_of_pieces(func: object, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
+def rule_of_pieces(func: Function, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
     """Return the loss of each virtual shard, divided by the count of all shards of all processes."""
     prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):
@@ -77,7 +78,7 @@ class _Prepared(NamedTuple):
     has_classes: bool
 
 
-def _prepare(func: Any, args: Args, kwargs: Kwargs) -> _Prepared | None:
+def _prepare(func: Function, args: Args, kwargs: Kwargs) -> _Prepared | None:
     name = func.__name__
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()
@@ -93,7 +94,7 @@ def _prepare(func: Any, args: Args, kwargs: Kwargs) -> _Prepared | None:
 
 
 def _compute(
-    func: Any, prepared: _Prepared, waits: Callable[[], torch.Tensor] | None, doubt: Doubt | None = None
+    func: Function, prepared: _Prepared, waits: Callable[[], torch.Tensor] | None, doubt: Doubt | None = None
 ) -> Any:
     lead, reduction = prepared.lead, prepared.reduction
     losses: torch.Tensor = func(**prepared.local)
@@ -121,7 +122,7 @@ def install(run: Owner) -> None:
         patches.replace(nn.functional, name, wraps(original)(inner), why=why)
 
 
-def _inside(original: Any, run: Owner, *args: object, **kwargs: object) -> Any:
+def _inside(original: Function, run: Owner, *args: object, **kwargs: object) -> Any:
     """Return a loss whose mean over ranks, weighted by samples, is the mean over all targets that count."""
     calls = run.calls
     if not calls.is_inside or run.world.size == 1 or torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -159,7 +160,7 @@ def _refuse_uneven_counts(arguments: Kwargs, count: torch.Tensor, has_rows: bool
 
 
 @cache
-def _signature(func: Any) -> inspect.Signature:
+def _signature(func: Callable[..., object]) -> inspect.Signature:
     return inspect.signature(func)
 
 

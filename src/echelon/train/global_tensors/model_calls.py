@@ -11,6 +11,7 @@ from torch import nn
 
 from ...pytorch import internals
 from ..gradient_hooks import LateHooks
+from ..protocols import Args, Kwargs
 from ..rng.draws import Draws
 from ..rng.generators import Generators
 from ..wire.world import World
@@ -97,7 +98,7 @@ class ModelCalls:
             if self.is_compiled:
                 self.enter_hooks()
 
-    def call(self, original: Callable[..., Any], module: nn.Module, args: object, kwargs: object) -> Any:
+    def call(self, original: Callable[..., object], module: nn.Module, args: object, kwargs: object) -> Any:
         """Call a module in place of `original`, which is PyTorch's own nn.Module.__call__."""
         raise NotImplementedError
 
@@ -157,6 +158,6 @@ class _Watch(internals.DispatchMode):  # type: ignore[misc]
         super().__init__()
         self._branches = branches
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         self._branches.are_there |= any(tag in func.tags for tag in _TAGS)
         return func(*args, **(kwargs or {}))

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire.world import World
 from . import pieces
-from .tensors import Args, Kwargs, Sharded, map_tensors
+from .tensors import Sharded, map_tensors
 
 _KEPT = frozenset(("to", "int", "long", "cpu", "cuda", "detach", "clone", "contiguous", "pin_memory"))
 """Functions that leave numbers as they are, on the way to a device."""
@@ -74,7 +75,7 @@ def shift(counted: int, rows: tuple[int, ...], counts: Sequence[tuple[int, ...]]
     return sum((rows if counted == OF_SAMPLES else counts[counted])[:rank])
 
 
-def convert(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any | None:
+def convert(func: Function, name: str, args: Args, kwargs: Kwargs) -> Any | None:
     """Return numbers on another device or of another type; None for a function that does something else."""
     tensor: Any = args[0] if args else None
     if isinstance(tensor, pieces.Pieces) and isinstance(tensor.parts[0], Numbered) and name in _KEPT:

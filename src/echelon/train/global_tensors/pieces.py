@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from ..exact import tree
+from ..protocols import Args, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
-from .tensors import Args, GlobalTensor, Kwargs, Partial, map_entries, map_tensors, tensors_of, version_of
+from .tensors import GlobalTensor, Partial, map_entries, map_tensors, tensors_of, version_of
 
 _SHARDS = "_echelon_shards"
 """The attribute that holds the shards' batches, on a batch that is no tuple, list or dict."""
@@ -142,7 +143,7 @@ def first_of(args: Args, kwargs: Kwargs) -> Pieces | None:
     return next((one for one in tensors_of(args, kwargs) if isinstance(one, Pieces)), None)
 
 
-def each(compute: Callable[[Args, Kwargs], Any], args: Args, kwargs: Kwargs, lead: Pieces, *, draws: bool) -> Any:
+def each(compute: Callable[[Args, Kwargs], object], args: Args, kwargs: Kwargs, lead: Pieces, *, draws: bool) -> Any:
     """Compute with each virtual shard's part by itself; return None where a shard needs another one's part."""
     state = torch.get_rng_state() if draws else None
     results = []

@@ -29,7 +29,7 @@ class ModelCall(NamedTuple):
     lead: Sharded
     compute: Callable[[nn.Module, int, int], Any]
     """A function that computes some rows; its arguments are the copy, the first row and the number of rows."""
-    arguments: Any
+    arguments: tuple[object, ...]
     say: Callable[[str], None]
     fits: dict[int, set[str]] | None = None
     """What the trial of this call has shown of the numbers among its outputs, by their place."""
@@ -45,7 +45,7 @@ class ModelCall(NamedTuple):
         return max(1, self.num_rows // 3)
 
 
-def of_two(call: ModelCall) -> tuple[Any, Any] | None:
+def of_two(call: ModelCall) -> tuple[object, Any] | None:
     """Return the outputs for two parts; None for less than two rows, or if the model can compute no part of a batch."""
     if call.num_rows < 2:
         return None
@@ -82,7 +82,7 @@ def of_all(result: object, local: object, call: ModelCall) -> Any:
     return _with_leaves(result, changed)
 
 
-def as_known(result: object, local: object, module: nn.Module, arguments: object, lead: Sharded) -> Any:
+def as_known(result: object, local: object, module: nn.Module, arguments: object, lead: Sharded) -> object:
     """Return a model's result with the numbers of one device, by the kinds that earlier calls have shown."""
     kinds = _known.get(module, {}).get(_way(module, arguments, result), {})
     leaves, own = leaves_of(result), leaves_of(local)
@@ -92,13 +92,13 @@ def as_known(result: object, local: object, module: nn.Module, arguments: object
     return _with_leaves(result, changed)
 
 
-def _way(module: nn.Module, arguments: object, result: object) -> tuple[Any, ...]:
+def _way(module: nn.Module, arguments: object, result: object) -> tuple[object, ...]:
     """Return how a model was called: another mode, another word or switch, another structure, other numbers."""
     words = tuple((at, one) for at, one in enumerate(leaves_of(arguments)) if isinstance(one, (str, bool)))
     return module.training, words, _structure(result)
 
 
-def _structure(value: object) -> Any:
+def _structure(value: object) -> object:
     if isinstance(value, dict):
         return tuple((str(name), _structure(one)) for name, one in value.items())
     if isinstance(value, (tuple, list)):
@@ -113,7 +113,7 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
 
 
-def _whole(leaf: Any, own: Any, kind: str, lead: Sharded) -> Any:
+def _whole(leaf: object, own: Any, kind: str, lead: Sharded) -> object:
     fraction = lead.rows[lead.world.rank] / sum(lead.rows)
     if kind in ("", _SAME) or (isinstance(leaf, Partial) and kind == _MEAN):
         return leaf
@@ -210,7 +210,7 @@ def leaves_of(value: object) -> list[Any]:
     return [value]
 
 
-def _with_leaves(value: Any, leaves: Any) -> Any:
+def _with_leaves(value: Any, leaves: Any) -> object:
     if isinstance(value, (tuple, list, dict)):
         entries = value.values() if isinstance(value, dict) else value
         return map_entries(value, [_with_leaves(one, leaves) for one in entries])

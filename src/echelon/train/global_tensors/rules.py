@@ -12,17 +12,18 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from . import aliases, along, dispatch, elements, ignore_index, losses, numbered, pieces
 from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
-from .tensors import Args, GlobalTensor, Kwargs, Partial, Sharded, map_tensors, own_part, plain, version_of
+from .tensors import GlobalTensor, Partial, Sharded, map_tensors, own_part, plain, version_of
 
 Rule = Callable[[Any, Args, Kwargs], Any]
 
 
-def apply(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def apply(func: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
     """Compute a function that has a global tensor among its arguments."""
     name = getattr(func, "__name__", "")
     aliases.copy_changes()
@@ -80,7 +81,7 @@ def _own_inside(tensor: torch.Tensor) -> torch.Tensor:
     return global_tensor.local
 
 
-def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _by_rule(rule: Rule, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Compute by a rule, with each virtual shard by itself; return None where the function needs the whole tensor."""
     lead = pieces.first_of(args, kwargs)
     if lead is None or rule in (_own_metadata, _register_hook, _retain_grad):
@@ -94,7 +95,7 @@ def _by_rule(rule: Rule, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return pieces.each(partial(_by_rule, rule, func), args, kwargs, lead, draws=rule is along.draw)
 
 
-def _with_whole(func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def _with_whole(func: Function, name: str, args: Args, kwargs: Kwargs) -> object:
     """Gather the parts and compute with whole tensors; copy in-place changes of a whole to its global tensor."""
     wholes: dict[int, _Whole] = {}
 
@@ -126,7 +127,7 @@ class _Whole(NamedTuple):
     """The version of the whole before a function was called with it."""
 
 
-def _without_changed(result: object, changed: list[_Whole]) -> Any:
+def _without_changed(result: object, changed: list[_Whole]) -> object:
     """Return a function's result with each changed whole replaced by its global tensor."""
     global_tensor_of = {id(one.whole): one.view for one in changed}
     return map_tensors(
@@ -134,7 +135,7 @@ def _without_changed(result: object, changed: list[_Whole]) -> Any:
     )
 
 
-def compute_whole(func: object, args: Args) -> Any:
+def compute_whole(func: Function, args: Args) -> object:
     """Compute a function with whole tensors in place of global tensors."""
     aliases.copy_changes()
     return _with_whole(func, "", args, {})
@@ -148,7 +149,7 @@ def _marked(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _attribute(func: Any, name: str, args: Args) -> Any:
+def _attribute(func: Any, name: str, args: Args) -> object:
     """Read or set an attribute: shape, dtype and device of the global tensor, gradients of this rank's part."""
     tensor: Any = args[0]
     attribute = getattr(func.__self__, "__name__", "")
@@ -175,7 +176,7 @@ def _attribute(func: Any, name: str, args: Args) -> Any:
         return func(*args)
 
 
-def _set_attribute(func: Any, tensor: Any, attribute: str, args: Args) -> None:
+def _set_attribute(func: Callable[..., object], tensor: Any, attribute: str, args: Args) -> None:
     value = args[1]
     if attribute == "requires_grad":
         setattr(tensor.local, attribute, value)
@@ -191,13 +192,13 @@ def _set_attribute(func: Any, tensor: Any, attribute: str, args: Args) -> None:
         _with_whole(func, "__setitem__", args, {})
 
 
-def has_rule(func: object, kwargs: Kwargs) -> bool:
+def has_rule(func: Function, kwargs: Kwargs) -> bool:
     """Say whether a function has a rule and computes something, rather than reading sizes."""
     rule = _RULES.get(getattr(func, "__name__", ""))
     return rule is not None and rule is not _own_metadata and "out" not in kwargs
 
 
-def _gradient_of(tensor: Any, gradient: torch.Tensor) -> Any:
+def _gradient_of(tensor: Any, gradient: torch.Tensor) -> torch.Tensor:
     """Return the gradient of a global tensor from its part's gradient, which is that of the sum of all ranks' losses.
 
     All ranks have the whole gradient of a total.
@@ -206,7 +207,7 @@ def _gradient_of(tensor: Any, gradient: torch.Tensor) -> Any:
     return gradient if isinstance(tensor, Partial) else like(tensor, gradient)
 
 
-def _register_hook(_func: object, args: Args, kwargs: Kwargs) -> Any:
+def _register_hook(_func: Function, args: Args, kwargs: Kwargs) -> object:
     """Register a hook that gets the gradient of the global tensor and may return another gradient."""
     tensor, hook = (*args, *kwargs.values())
     if isinstance(tensor, pieces.Pieces):
@@ -231,13 +232,13 @@ def _own_gradient(tensor: Any, whole: torch.Tensor) -> torch.Tensor:
     return whole if isinstance(tensor, Partial) else own_part(whole, tensor.world.rank, tensor.rows, tensor.dim_of_rows)
 
 
-def _retain_grad(_func: object, args: Args, _kwargs: Kwargs) -> Any:
+def _retain_grad(_func: Function, args: Args, _kwargs: Kwargs) -> Any:
     for shard in pieces.shards_of(args[0]):
         tensor: Any = shard
         tensor.local.retain_grad()
 
 
-def _own_metadata(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _own_metadata(func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     with internals.plain_classes():
         return func(*args, **kwargs)
 

@@ -13,12 +13,10 @@ import torch
 from torch.distributions import Distribution
 
 from ...pytorch import internals
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from ..wire.world import World
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 class GlobalTensor(torch.Tensor):
@@ -41,11 +39,11 @@ class GlobalTensor(torch.Tensor):
         return self
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         return GlobalTensor.rule(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:  # type: ignore[override]
         return GlobalTensor.below(func, args, kwargs or {})
 
     def whole(self) -> torch.Tensor:
@@ -207,7 +205,7 @@ def entered(tensor: torch.Tensor, world: World) -> torch.Tensor:
     return exchange.enter(tensor.whole() if isinstance(tensor, GlobalTensor) else tensor, world)
 
 
-def map_tensors(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: object, change: Callable[[torch.Tensor], object]) -> Any:
     """Return the value with `change` applied to every tensor in its tuples, lists, dicts and objects."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -232,7 +230,7 @@ def map_entries(value: Any, entries: list[Any]) -> Any:
     return changed
 
 
-def _map_attributes(value: object, change: Callable[[torch.Tensor], Any]) -> Any:
+def _map_attributes(value: object, change: Callable[[torch.Tensor], object]) -> Any:
     """Return a changed copy of an object with tensors, such as a batch of graphs; any other value as it is."""
     held = _attributes(value)
     if held:
@@ -251,7 +249,7 @@ def _attributes(value: object) -> dict[str, Any]:
     return {name: one for name, one in getattr(value, "__dict__", {}).items() if isinstance(one, kinds)}
 
 
-def _as_sequence(like: Any, values: Any) -> Any:
+def _as_sequence(like: Any, values: Sequence[object]) -> Any:
     """Return the values as a tuple, or as a named result of torch (torch.return_types.max)."""
     return tuple(values) if type(like) is tuple else type(like)(values)
 

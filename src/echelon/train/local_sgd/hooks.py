@@ -15,7 +15,8 @@ from torch import nn
 from ...pytorch import internals
 from .. import patches
 from ..global_tensors import losses
-from ..global_tensors.tensors import Args, GlobalTensor, Kwargs, Partial, Sharded
+from ..global_tensors.tensors import GlobalTensor, Partial, Sharded
+from ..protocols import Args, Function, Kwargs
 from ..training import Training
 from .meetings import Meetings
 
@@ -39,7 +40,7 @@ def is_layer(module: nn.Module) -> bool:
 def _hook_saving(run: Training, meetings: Meetings) -> None:
     """Meet before weights are saved, or others are loaded."""
 
-    def meets(original: Callable[..., Any], *, of_module: bool) -> Callable[..., Any]:
+    def meets(original: Callable[..., object], *, of_module: bool) -> Callable[..., object]:
         @wraps(original)
         def save(*args: Any, **kwargs: object) -> Any:
             if _may_meet(run):
@@ -69,7 +70,7 @@ def _hook_calls(run: Training, meetings: Meetings) -> None:
     """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
     original = run.calls.call
 
-    def call(as_ever: Callable[..., Any], module: nn.Module, args: object, kwargs: object) -> Any:
+    def call(as_ever: Callable[..., object], module: nn.Module, args: object, kwargs: object) -> Any:
         if meetings.are_apart and not torch.is_grad_enabled() and run.loop is None and _may_meet(run):
             run.parallelism.sync_weights(module)
         return original(as_ever, module, args, kwargs)
@@ -109,7 +110,7 @@ def install_losses() -> None:
     """Put this module's rule before the other rules of global tensors."""
     usual = GlobalTensor.rule
 
-    def rule(func: object, args: Args, kwargs: Kwargs) -> Any:
+    def rule(func: Function, args: Args, kwargs: Kwargs) -> Any:
         own = _own_mean(func, args, kwargs) if getattr(func, "__name__", "") in _NAMES else None
         return usual(func, args, kwargs) if own is None else own
 
@@ -119,11 +120,11 @@ def install_losses() -> None:
 
 
 @cache
-def _signature(func: Any) -> inspect.Signature:
+def _signature(func: Callable[..., object]) -> inspect.Signature:
     return inspect.signature(func)
 
 
-def _own_mean(func: Any, args: Args, kwargs: Kwargs) -> Partial | None:
+def _own_mean(func: Function, args: Args, kwargs: Kwargs) -> Partial | None:
     """Return the mean over the targets of this rank, weighted by its share of the batch; None for any other loss."""
     values = _signature(func).bind(*args, **kwargs)
     values.apply_defaults()

@@ -79,7 +79,7 @@ class Meetings:
     def __init__(self, world: World, rule: MeetingRule) -> None:
         self._world = world
         self._rule = rule
-        self._group: Any = None
+        self._group: dist.ProcessGroup | None = None
         self._places: dict[int, _Place] = {}  # in the order of their first steps, which is the same on all ranks
         self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._flights: list[_Flight] = []
@@ -209,7 +209,7 @@ class Meetings:
             self._flights.remove(flight)
         return landed
 
-    def _meet_apart(self) -> Any:
+    def _meet_apart(self) -> object:
         """Return a separate process group: a long exchange of drifts must not delay the loss that is printed."""
         if self._group is None:
             self._group = groups.new()

@@ -58,9 +58,9 @@ class _Pass:
     def __init__(self, number: int, of: object) -> None:
         self.number = number
         self.of = of
-        self.drawn: deque[Any] = deque()
+        self.drawn: deque[object] = deque()
         """The indices of batches that the loop has not got yet."""
-        self.newest: list[Any] = []
+        self.newest: list[object] = []
         self.num_ahead = 0
         """How many batches the loop took before its first pass backward."""
         self.is_trained = False
@@ -70,8 +70,8 @@ class BatchOrigins:
     """The newest batches of all loaders."""
 
     def __init__(self) -> None:
-        self._passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._passes: weakref.WeakKeyDictionary[object, _Pass] = weakref.WeakKeyDictionary()
+        self._numbers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._since: dict[int, _Pass] = {}
         """The passes that gave a batch since the last pass backward."""
         self._batch: Any = None
@@ -79,7 +79,7 @@ class BatchOrigins:
         self.is_continued = False
         """Whether another process has made the passes before, so that their numbers are unknown."""
 
-    def drew(self, iterator: Any, indices: object) -> None:
+    def drew(self, iterator: object, indices: object) -> None:
         """Note the indices of a batch that a loader is about to load."""
         one = self._passes.get(iterator)
         indices_of_pass = getattr(iterator, internals.INDICES)
@@ -88,7 +88,7 @@ class BatchOrigins:
         # workers of a loader without order give batches as they are done, so nobody knows which
         one.drawn.append(indices if getattr(iterator, internals.IN_ORDER, True) else None)
 
-    def gave(self, iterator: Any, batch: object) -> None:
+    def gave(self, iterator: object, batch: object) -> None:
         """Note a batch that the loop gets."""
         if self._is_used:
             self._since, self._is_used = {}, False
@@ -114,7 +114,7 @@ class BatchOrigins:
             return Origin(number, one.newest[-1:], self._batch)
         return Origin(number, one.newest[-one.num_ahead :], ())
 
-    def _number(self, iterator: Any) -> int:
+    def _number(self, iterator: object) -> int:
         sampler = getattr(iterator, internals.INDEX_SAMPLER)
         try:
             number = self._numbers[sampler] = self._numbers.get(sampler, 0) + 1
@@ -123,7 +123,7 @@ class BatchOrigins:
         return number
 
 
-def _parts(batch: Any) -> Iterable[object]:
+def _parts(batch: object) -> Iterable[object]:
     """Return the entries of a batch; what stands deeper is not looked at."""
     if isinstance(batch, dict):
         return batch.values()

@@ -18,9 +18,10 @@ import torch.distributed as dist
 from ...node import call_page
 from ...node.call_page import FAILED, RETURNED, RUNNING, WAITS
 from ...pytorch import distributed, internals
+from ..protocols import Function
 from ..wire import lines
 
-Func = TypeVar("Func", bound=Callable[..., Any])
+Func = TypeVar("Func", bound=Function)
 BETWEEN_TWO = ("send", "recv")
 """Calls that not all ranks of a group make: they have no number."""
 MOST_TEXTS = 1024
@@ -50,7 +51,7 @@ class CollectiveNotes:
         self._page = _mapped(descriptor)
         self._ordinal = self._num_loops = 0
         self._groups: dict[str | None, _Group] = {}
-        self._texts: dict[Any, bytes] = {}
+        self._texts: dict[object, bytes] = {}
         self._files: dict[str, tuple[bytes, bool]] = {}
         self._of_backward = (0, b"")
         """The script's line that goes backward: a thread of the device has no line of its own."""
@@ -66,7 +67,7 @@ class CollectiveNotes:
         name, has_number = kind.encode(), kind not in BETWEEN_TWO
 
         @wraps(call)
-        def calling(*args: Any, **kwargs: Any) -> Any:
+        def calling(*args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or (group_at and internals.num_dispatch_modes()):  # it is traced
                 return call(*args, **kwargs)
             ordinal = self._begin(name, has_number, group_at, args, kwargs)
@@ -82,7 +83,7 @@ class CollectiveNotes:
         return cast("Func", calling)
 
     def _begin(
-        self, kind: bytes, has_number: bool, group_at: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, kind: bytes, has_number: bool, group_at: int, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> int:
         group = kwargs.get("group")
         if group is None and group_at:
@@ -105,7 +106,7 @@ class CollectiveNotes:
         call_page.CALL.pack_into(self._page, _slot_of(ordinal), *row)
         return ordinal
 
-    def _group(self, group: Any) -> _Group | None:
+    def _group(self, group: object) -> _Group | None:
         """Return what is known of a group, None for the default one; None if there is none, as the call will tell."""
         name = None if group is None else _name_of(group)
         known = self._groups.get(name)
@@ -223,7 +224,7 @@ def _slot_of(ordinal: int) -> int:
     return call_page.CALLS_AT + ordinal % call_page.NUM_CALLS * call_page.CALL_BYTES
 
 
-def _name_of(group: Any) -> str:
+def _name_of(group: object) -> str:
     """Return the name of a group, of a dim of a mesh, or of a mesh with one dim; empty if there is none."""
     if isinstance(group, str):
         return group
@@ -235,7 +236,7 @@ def _name_of(group: Any) -> str:
     return str(getattr(group, "group_name", ""))
 
 
-def _num_begun(group: Any) -> int:
+def _num_begun(group: object) -> int:
     try:
         return distributed.num_collectives(group)
     except RuntimeError:

@@ -14,6 +14,7 @@ from torch import nn
 from ...pytorch import internals, targets
 from ...pytorch import modules as torch_modules
 from .. import events, patches
+from ..protocols import Function
 from ..scaling_error import leave_out_own_frames, tell_owner
 from .collective_notes import CollectiveNotes
 from .measures import Measures, Write
@@ -23,7 +24,7 @@ from .value_watch import LOSS, NORM
 _WHY_SAMPLES = "The first step with a value that is not finite is told, with its samples."
 _WHY = "The report of a run says where the time of its steps went."
 _WHY_CALLS = "A run that ends in a collective says which rank left which."
-Func = TypeVar("Func", bound=Callable[..., Any])
+Func = TypeVar("Func", bound=Function)
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "all_gather_object", "gather",
     "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "scatter", "barrier", "send", "recv",
@@ -86,7 +87,7 @@ def _hook_communication(spans: Spans, calls: CollectiveNotes) -> None:
         patches.Hooks().replace(module, attribute, wrap, why=_WHY)
 
 
-def _communicating() -> Iterator[tuple[Any, str]]:
+def _communicating() -> Iterator[tuple[object, str]]:
     """Yield the functions in which Python waits for other ranks."""
     if dist.is_available():
         yield from ((dist, name) for name in COLLECTIVES if hasattr(dist, name))
@@ -98,7 +99,7 @@ def _hook_loaders(measures: Measures, calls: CollectiveNotes) -> None:
     load = _timed(measures.spans, original, "data_seconds")
 
     @wraps(original)
-    def following(self: object) -> Any:
+    def following(self: object) -> object:
         is_training = measures.spans.may_measure()
         try:
             batch = load(self)
@@ -112,7 +113,7 @@ def _hook_loaders(measures: Measures, calls: CollectiveNotes) -> None:
             given.gave(self, batch)
         return batch
 
-    def next_index(self: object) -> Any:
+    def next_index(self: object) -> object:
         indices = draw(self)
         given.drew(self, indices)
         return indices
@@ -128,7 +129,7 @@ def _hook_backward(measures: Measures, calls: CollectiveNotes) -> None:
     spans = measures.spans
 
     @wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         if not spans.may_measure():
             original(tensors, *args, **kwargs)
             return
@@ -218,7 +219,7 @@ def _hook_norms(measures: Measures) -> None:
     scale = torch.amp.GradScaler.scale
 
     @wraps(scale)
-    def scaled(self: Any, outputs: Any) -> Any:
+    def scaled(self: Any, outputs: Any) -> object:
         result = scale(self, outputs)
         if not torch.compiler.is_compiling():
             bad_steps.scale(outputs, result)
@@ -232,7 +233,7 @@ def _timed(spans: Spans, original: Func, name: str) -> Func:
     """Return a function that adds the time of its calls to a sum."""
 
     @wraps(original)
-    def timed(*args: object, **kwargs: object) -> Any:
+    def timed(*args: object, **kwargs: object) -> object:
         if torch.compiler.is_compiling() or not spans.may_measure() or spans.is_beside():
             return original(*args, **kwargs)
         depth = spans.depth
@@ -277,7 +278,7 @@ def _hook_compilers(measures: Measures) -> None:
 def _hook_tracebacks(calls: CollectiveNotes) -> None:
     original = sys.excepthook
 
-    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+    def excepthook(kind: type, error: BaseException, trace: Any) -> None:
         calls.note_error(error)
         if not os.environ.get("ECHELON_TRACEBACK"):
             leave_out_own_frames(error)

@@ -29,7 +29,7 @@ class Measures:
         self.spans = Spans(self.add)
         self.bad_steps = ValueWatch(tell)
         self._loaded: dict[str, float] = {}
-        self._loader: Any = None
+        self._loader: object = None
         self._has_begun = False
         self._memory_at = 0.0
         self._last: tuple[float, float] | None = None

@@ -18,7 +18,7 @@ MOST_PENDING = 256
 """Spans whose end the device has not reached; of more, the oldest are given up."""
 
 
-Moment = tuple[float, Any]
+Moment = tuple[float, object]
 """The seconds of the processor's clock, and an event in the device's queue, None without a device."""
 
 
@@ -42,7 +42,7 @@ class Spans:
         self._add = add
         self._thread = get_ident()
         self._now = on_processor
-        self._queue: Any = None
+        self._queue: object = None
         self._open: list[tuple[str, Moment]] = []
         self._pending: deque[tuple[str, str, Any, Any]] = deque(maxlen=MOST_PENDING)
 

@@ -84,7 +84,7 @@ class ValueWatch:
         self._scaled: tuple[object, object] = (None, None)
         self._reader = _DeviceReader(self._judge)
         self._spikes: dict[str, Spikes[_Value]] = {LOSS: Spikes(), NORM: Spikes()}
-        self._notes: list[dict[str, Any]] = []
+        self._notes: list[dict[str, object]] = []
         self._last: _Value | None = None
         self._stepped: weakref.ref[torch.optim.Optimizer] | None = None
         self._has_told = False
@@ -253,7 +253,7 @@ class _DeviceReader:
         self._judge = judge
         self._waiting: list[_Value] = []
         self._copying: list[_Value] = []
-        self._copy: Any = None
+        self._copy: object = None
         self._copied: Any = None
         self._begun_at = 0.0
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
+from ..protocols import Function
 from ..scaling_error import ScalingError, as_of_library
 from ..strategies import dropout, norms
 from ..strategies.norms import EPSILON, INFINITE, local
@@ -31,7 +32,7 @@ class SplitGradients(Protocol):
     def current_parameter(self, parameter: object) -> Any:
         """Return the current parameter for a parameter that a script kept from before the split."""
 
-    def are_parts(self, gradients: Sequence[Any]) -> list[bool]:
+    def are_parts(self, gradients: Sequence[object]) -> list[bool]:
         """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
 
 
@@ -69,7 +70,7 @@ def install_clipping(gradients: SplitGradients) -> None:
                 own = local(parameter.grad.detach())
                 own.mul_(factor.to(own.device, own.dtype))
 
-    def clip_grad_value_(parameters: Any, clip_value: float, foreach: Any = None) -> None:
+    def clip_grad_value_(parameters: Sequence[torch.Tensor], clip_value: float, foreach: Any = None) -> None:
         by_value([gradients.current_parameter(one) for one in _listed(parameters)], clip_value, foreach)
 
     for function in (clip_grad_norm_, get_total_norm, clip_grads_with_norm_, clip_grad_value_):
@@ -82,7 +83,7 @@ def _listed(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _total(gradients: Sequence[Any], kind: float, models: SplitGradients) -> torch.Tensor:
+def _total(gradients: Sequence[object], kind: float, models: SplitGradients) -> torch.Tensor:
     """Return the norm of all gradients together, equal on all ranks."""
     world = models.world
     copies = [1 if is_part else world.size for is_part in models.are_parts(gradients)]
@@ -138,7 +139,7 @@ def _hook_saving(models: SplitModels) -> None:
     """Refuse to save a whole module if this rank has only a part of it."""
     original = torch.save
 
-    def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(obj: object, *args: Any, **kwargs: Any) -> Any:
         inside = obj.values() if isinstance(obj, dict) else [obj]
         for value in inside:
             if isinstance(value, nn.Module) and not models.is_alone and models.has_part_of(value):
@@ -154,7 +155,7 @@ def _hook_saving(models: SplitModels) -> None:
 def _hook_reading() -> None:
     """Gather a tensor before a script reads its number, such as the norm of all gradients."""
 
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(original: Callable[..., object]) -> Function:
         @wraps(original)  # global tensors look functions up by their names
         def read(self: object, *args: object, **kwargs: object) -> Any:
             return original(whole(self), *args, **kwargs)
@@ -181,7 +182,7 @@ def _hook_compile(run: Training) -> None:
     patches.replace(nn.Module, "compile", lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs)), why=why)
 
 
-def _same(model: Callable[..., Any]) -> Callable[..., Any]:
+def _same(model: Callable[..., object]) -> Function:
     return model
 
 

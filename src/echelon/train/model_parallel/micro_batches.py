@@ -64,7 +64,7 @@ class MicroBatches:
         self._shared = shared
         self._is_first, self._is_last = world.rank == 0, world.rank == world.size - 1
 
-    def call(self, original: Callable[..., Any], args: object, kwargs: object) -> Any:
+    def call(self, original: Callable[..., object], args: object, kwargs: object) -> Any:
         """Compute a batch; every rank gets the output of the model.
 
         A call with another form of inputs than the first call stays whole. In training it always stays whole, because
@@ -74,7 +74,7 @@ class MicroBatches:
         trains = torch.is_grad_enabled()
         form_of_inputs = form_of(args, kwargs)
         parts = parts_of(args, kwargs, self._num_parts.get(form_of_inputs, 1))
-        passes: list[tuple[Any, Any]] = []
+        passes: list[tuple[object, Any]] = []
         shape: dict[str, Any] = {}
         for part in parts:
             received = None if self._is_first else self._receive(shape, part)
@@ -175,9 +175,9 @@ class MicroBatches:
 class _Passes:
     """The micro-batches of one call, kept until backward() uses them."""
 
-    def __init__(self, owner: MicroBatches, passes: list[tuple[Any, Any]]) -> None:
+    def __init__(self, owner: MicroBatches, passes: list[tuple[object, object]]) -> None:
         self._owner = owner
-        self._passes: list[tuple[Any, Any]] | None = passes
+        self._passes: list[tuple[object, object]] | None = passes
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> None:
         if self._passes is None:
@@ -193,7 +193,7 @@ class _Join(torch.autograd.Function):
     """Connects the whole output of a pipeline with backward() through its stages, for a loss that knows no stages."""
 
     @staticmethod
-    def forward(context: Any, _anchor: torch.Tensor, passes: _Passes, *wholes: torch.Tensor) -> Any:
+    def forward(context: Any, _anchor: torch.Tensor, passes: _Passes, *wholes: torch.Tensor) -> object:
         context.passes = passes
         context.set_materialize_grads(False)
         outputs = tuple(one.view_as(one) for one in wholes)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..global_tensors.tensors import map_tensors, tensors_of
+from ..protocols import Args, Function, Kwargs
 from ..strategies import seen
 
 SHARED = -1
@@ -18,7 +19,7 @@ SHARED = -1
 class StageLayout(seen.ForwardRecord):
     """The record of one call of a model, and the blocks at which the model is cut into stages."""
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, kwargs: Any) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Args, kwargs: Kwargs) -> None:
         self.leading: dict[str, int] = {}
         """For each module outside of blocks, the number of leading dims that its output shares with its input."""
         super().__init__(model, blocks, args, kwargs)
@@ -77,11 +78,11 @@ class Stage:
         self._model = model
         self._layout = layout
         self._first, self._end = layout.bounds[number], layout.bounds[number + 1]
-        self._received: Any = None
-        self._left: Any = None
+        self._received: object = None
+        self._left: object = None
         self._others = self._replacements()
 
-    def compute(self, original: Callable[..., Any], received: Any, args: Any, kwargs: Any) -> Any:
+    def compute(self, original: Function, received: object, args: Args, kwargs: Kwargs) -> Any:
         """Return the output of this stage's last block; the last stage returns the output of the model."""
         self._received = received
         with self._left_out():
@@ -107,9 +108,9 @@ class Stage:
                 else:
                     module.__dict__["forward"] = own
 
-    def _replacements(self) -> list[tuple[nn.Module, Callable[..., Any]]]:
+    def _replacements(self) -> list[tuple[nn.Module, Function]]:
         layout, order = self._layout, self._layout.order
-        replacements: list[tuple[nn.Module, Callable[..., Any]]] = []
+        replacements: list[tuple[nn.Module, Callable[..., object]]] = []
         for place, name in enumerate(order):
             module = self._model.get_submodule(name)
             is_tuple = isinstance(layout.outputs[name], tuple)
@@ -133,7 +134,7 @@ class Stage:
         output = self._received if is_last else args[0] if args else next(iter(kwargs.values()))
         return (output,) if is_tuple else output
 
-    def _keep(self, forward: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    def _keep(self, forward: Callable[..., object], *args: object, **kwargs: object) -> Any:
         output = forward(*args, **kwargs)
         self._left = output[0] if isinstance(output, tuple) else output
         return output

@@ -23,6 +23,7 @@ from ..global_tensors.arguments import Doubt, Entries
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
 from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
+from ..protocols import Function
 from ..scaling_error import ScalingError
 from ..training import Training
 from ..wire import exchange
@@ -48,7 +49,7 @@ class Calls(ModelCalls):
         """What a model raised, and no exchange with a rank that was killed."""
         self._kept: weakref.WeakKeyDictionary[nn.Module, kept.Ways] = weakref.WeakKeyDictionary()
 
-    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, original: Function, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
             if self._is_for_training(self._leading(args, kwargs)):
                 self._run.begin_training()  # the oracle was forked before training began
@@ -78,7 +79,7 @@ class Calls(ModelCalls):
             return self._call_whole(original, module, args, kwargs)
         return self._compute_plain(original, module, args, kwargs, shared)
 
-    def _call_counted(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _call_counted(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module whole on every rank, so that a tool that counts operations counts those of one device."""
         if self._run.world.size > 1 and self._is_for_training(self._leading(args, kwargs)):
             self._run.begin_training()
@@ -88,7 +89,7 @@ class Calls(ModelCalls):
         return original(module, *args, **kwargs)
 
     def _compute_plain(
-        self, original: Callable[..., Any], module: nn.Module, args: object, kwargs: object, shared: list[Sharded]
+        self, original: Function, module: nn.Module, args: object, kwargs: object, shared: list[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
@@ -110,7 +111,7 @@ class Calls(ModelCalls):
                 "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
             ) from error
 
-    def _refuse_own_error(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _refuse_own_error(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> None:
         """Raise the error of the script itself, where a model fails with the whole batch too."""
         try:
             with self._inside(None):
@@ -118,7 +119,7 @@ class Calls(ModelCalls):
         except Exception as error:
             raise error from None
 
-    def _call_whole(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _call_whole(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = self._leading(args, kwargs)
         shape = None if first is None else tuple(first.shape)
@@ -138,7 +139,7 @@ class Calls(ModelCalls):
         return self.unhooked() if internals.uncompiled(module) is not module else nullcontext()
 
     def _compute(
-        self, original: Any, module: nn.Module, arguments: Any, every: list[Any], leads: list[list[Sharded]],
+        self, original: Function, module: nn.Module, arguments: Any, every: list[Any], leads: list[list[Sharded]],
         first: torch.Tensor | None = None, doubt: Doubt | None = None,
     ) -> Any:  # fmt: skip
         """Compute this rank's rows, or each virtual shard by itself."""

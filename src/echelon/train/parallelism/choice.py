@@ -81,7 +81,7 @@ def reason_against(kind: object) -> str:
     return "" if hasattr(kind, "kind_of_calls") else "does not say how models are called, as SharedBatches does"
 
 
-def _module_of(path: str) -> Any:
+def _module_of(path: str) -> ModuleType:
     name = os.path.splitext(os.path.basename(path))[0]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # noqa: S101  (it ends with .py)

@@ -1,6 +1,5 @@
 """--scale context: each rank computes its part of every sequence."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import nn
 
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..strategies import attention, dtensors
 from ..wire.gather import is_sharded
@@ -25,7 +25,7 @@ class Context(ModelParallel):
         attention.apply(root, self.axes)
         dtensors.teach_attention()
 
-    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def compute(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module with sequences that are cut, and give every rank the whole output."""
         if not any(is_sharded(one) for one in module.parameters()):
             return original(module, *args, **kwargs)

@@ -54,7 +54,7 @@ class Exact(SharedBatches):
         """Return the models whose weights are spread over the ranks."""
         return ()
 
-    def clip_grad_norm(self) -> Callable[..., Any]:
+    def clip_grad_norm(self) -> Callable[..., object]:
         return clip_by_whole_norm
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:

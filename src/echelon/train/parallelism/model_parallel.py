@@ -21,6 +21,7 @@ from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
 from ..model_parallel.absent_weights import WITH_SEEDS, WITH_THE_BATCH, AbsentWeight
 from ..modules import ReplacedParameters
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes
@@ -46,7 +47,7 @@ class WholeBatches(ModelCalls):
         super().__init__(run)
         self._run = run
 
-    def call(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Call a module; the outermost call is that of the whole model, on every rank."""
         run, models = self._run, self._run.parallelism
         assert isinstance(models, ModelParallel)  # noqa: S101
@@ -225,7 +226,7 @@ class ModelParallel(Parallelism):
     def split(self, root: nn.Module) -> None:
         raise NotImplementedError
 
-    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def compute(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module from outside of all other modules; every rank gets the whole output."""
         try:
             output = original(module, *args, **kwargs)

@@ -15,6 +15,7 @@ from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from ..model_parallel.stage import SHARED, Stage, StageLayout
+from ..protocols import Args, Function, Kwargs, StateDict
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
@@ -53,7 +54,7 @@ class Pipeline(ModelParallel):
         needs = "the statistics of the whole batch, but a pipeline computes a few rows at a time"
         refuse_batch_norms(root, needs, "use GroupNorm or LayerNorm")
 
-    def compute(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def compute(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module from outside of all other modules."""
         if id(module) not in self._micro_batches:
             if not any(module is root for root in self.roots):
@@ -162,7 +163,7 @@ class Pipeline(ModelParallel):
         every = messages.gather(mine)
         for place, (parameter, rank) in enumerate(self._owners):
             told = every[rank][place]
-            own: Any = parameter
+            own: torch.Tensor = parameter
             value = self._from(rank, parameter, told["like"]) if values else None
             if isinstance(own, AbsentWeight):
                 own.shown = value
@@ -176,7 +177,7 @@ class Pipeline(ModelParallel):
             if optimizer is not None:
                 _put_in_order(optimizer)
 
-    def _show_state(self, number: int, own: Any, rank: int, state: dict[str, Any]) -> None:
+    def _show_state(self, number: int, own: Any, rank: int, state: StateDict) -> None:
         """Broadcast the optimizer state of a weight from its rank to every rank."""
         optimizer = self.optimizers()[number]
         mine = optimizer.state[own] if optimizer is not None and rank == self.world.rank else {}
@@ -218,7 +219,7 @@ class Pipeline(ModelParallel):
         self._hook(torch.optim.Optimizer, "state_dict", lambda _: self.shown(values=False, gradients=False))
         load = torch.optim.Optimizer.load_state_dict
 
-        def load_state_dict(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
+        def load_state_dict(optimizer: torch.optim.Optimizer, state_dict: dict[str, object]) -> None:
             load(optimizer, state_dict)
             self._forget_states()
 

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..global_tensors.tensors import plain
+from ..protocols import StateDict
 from ..strategies import batches
 from ..strategies.parallel import NO_LIMIT, Step
 from ..strategies.states import State, read
@@ -25,7 +25,7 @@ class ParallelModel:
         self._loss = loss
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def optimize(self, kind: Any, **settings: object) -> torch.optim.Optimizer:
+    def optimize(self, kind: type, **settings: object) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings."""
         optimizer: torch.optim.Optimizer = kind(self.model.parameters(), **settings)
         self._optimizer = optimizer
@@ -71,7 +71,7 @@ class ParallelModel:
     def _here(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._run.world.device)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """Return the whole model's state as one device has it, in the memory of the host; every rank must ask."""
         self._run.parallelism.sync_weights(self.model)
         return {name: _kept(value) for name, value in self.model.state_dict().items()}
@@ -88,5 +88,5 @@ class ParallelModel:
             os.replace(path + ".part", path)
 
 
-def _kept(value: object) -> Any:
+def _kept(value: object) -> object:
     return whole(value.detach()).cpu().clone() if isinstance(value, torch.Tensor) else value

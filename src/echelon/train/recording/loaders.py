@@ -27,7 +27,7 @@ class Loaders:
         self.record = record
         self.is_reordered = record.order.is_reordered
         self._pid = os.getpid()
-        self._likes: list[dict[str, Any]] = like.get("loaders", [])
+        self._likes: list[dict[str, object]] = like.get("loaders", [])
         self._facts: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._pending: dict[int, list[int]] = {}  # samples that were not yet trained on, by the id of their pass
@@ -149,13 +149,13 @@ class Loaders:
             self._notes.append(text)
 
 
-def dealer(loader: "DataLoader[Any]") -> Any:
+def dealer(loader: "DataLoader[Any]") -> object:
     """Return the sampler that deals samples out to ranks; None if there is none."""
     sampler = getattr(loader.batch_sampler, "sampler", None)
     return sampler if hasattr(sampler, "num_replicas") else None
 
 
-def _facts_of(sampler: Any) -> dict[str, Any]:
+def _facts_of(sampler: Any) -> dict[str, object]:
     return {
         "is_torchs": isinstance(sampler, DistributedSampler),
         "num_replicas": int(sampler.num_replicas),
@@ -174,14 +174,14 @@ def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callab
         init(self, *args, **kwargs)
         loaders.made(self)
 
-    def begun(self: Any) -> Any:
+    def begun(self: Any) -> object:
         loaders.begins(self)
         before_batch()
         iterator = iterate(self)
         loaders.begun(self, iterator)
         return iterator
 
-    def gave(self: object) -> Any:
+    def gave(self: object) -> object:
         before_batch()
         try:
             batch = following(self)
@@ -206,7 +206,7 @@ def _hook_order(stride: int) -> None:
     """Note each batch of indices; with stride -1 reverse it, so that values other than tensors are reordered too."""
     original: Callable[[Any], Any] = getattr(DataLoader, internals.INDEX_SAMPLER).fget
 
-    def index_sampler(self: Any) -> Any:
+    def index_sampler(self: Any) -> object:
         sampler = original(self)
         is_stream = isinstance(self.dataset, IterableDataset)
         return sampler if is_stream or not internals.is_batching(self) else _Noted(sampler, stride)
@@ -221,7 +221,7 @@ class _Noted:
     def __init__(self, sampler: Any, stride: int) -> None:
         self._sampler = sampler
         self._stride = stride
-        self.drawn: deque[list[Any]] = deque()
+        self.drawn: deque[list[object]] = deque()
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -233,7 +233,7 @@ class _Noted:
             yield self.drawn[-1]
 
 
-def given_by(iterator: object) -> list[Any]:
+def given_by(iterator: object) -> list[object]:
     """Return the indices of the batch that a loader's iterator has just given; empty where they are not known."""
     sampler = getattr(iterator, internals.INDEX_SAMPLER, None)
     return sampler.drawn.popleft() if isinstance(sampler, _Noted) and sampler.drawn else []

@@ -1,7 +1,7 @@
 """Name the tensors and modules of a script by class and attribute, without the names of wrappers."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -71,7 +71,7 @@ def _held(root: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
         yield "parameter", name, tensor
 
 
-def _is_whole(tensor: Any) -> bool:
+def _is_whole(tensor: torch.Tensor) -> bool:
     is_plain = not is_sharded(tensor) and type(tensor).__name__ != "FlatParameter"
     return is_plain and not tensor.is_meta and tensor.layout == torch.strided and tensor.is_floating_point()
 

@@ -31,12 +31,12 @@ def begin(environ: Mapping[str, str]) -> None:
     loaders.hook(watched_loaders, draws.asked, draws.given)
 
 
-def _like(path: str) -> dict[str, Any]:
+def _like(path: str) -> dict[str, object]:
     """Return the facts of the run on several ranks that this run repeats; empty if there is none."""
     if not path:
         return {}
     with open(path) as file:
-        about: dict[str, Any] = json.load(file)
+        about: dict[str, object] = json.load(file)
     return about
 
 
@@ -69,7 +69,7 @@ class _Local:
         optimizers: Any = torch.optim.Optimizer
         original = optimizers.add_param_group
 
-        def add(optimizer: Any, group: dict[str, Any]) -> None:
+        def add(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> None:
             original(optimizer, group)
             self._parameters += [one for one in optimizer.param_groups[-1]["params"] if _is_plain(one)]
 

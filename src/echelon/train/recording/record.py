@@ -250,7 +250,7 @@ class Record:
             world.end_with_others(self._folder, dist.get_world_size() if is_joined() else 1)
 
 
-def _digest(indices: list[Any]) -> int:
+def _digest(indices: list[object]) -> int:
     """Return a number of these samples of a data set, in any order."""
     return sum(zlib.crc32(repr(index).encode()) for index in indices) % records.NUM_DIGESTS
 
@@ -288,7 +288,7 @@ def _hook_prints(record: Record) -> None:
     pid = os.getpid()
 
     @functools.wraps(original)
-    def say(*args: Any, **kwargs: Any) -> None:
+    def say(*args: object, **kwargs: Any) -> None:
         original(*args, **kwargs)
         evaluations = record.facts.get("evaluations", [])
         said = record.facts["said"]

@@ -14,6 +14,7 @@ from torch import nn
 
 from ...pytorch import distributed
 from .. import modules
+from ..protocols import StateDict
 from ..wire import messages
 from ..wire.gather import each_whole, is_sharded, whole
 from . import names
@@ -24,7 +25,7 @@ class FlatParameter(NamedTuple):
 
     names: list[str]  # of the parameters in it, from the module that was wrapped
     shapes: list[tuple[int, ...]]
-    group: Any  # None: every rank has all of it
+    group: "dist.ProcessGroup | None"  # None: every rank has all of it
 
     def whole(self, tensor: torch.Tensor | None, like: torch.Tensor) -> list[torch.Tensor]:
         """Return a parameter, a gradient or a state as the script's own tensors; all ranks must call this.
@@ -39,7 +40,7 @@ class FlatParameter(NamedTuple):
         pieces = torch.split(content[: sum(sizes)], sizes)
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=False)]
 
-    def states(self, state: dict[str, Any], like: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+    def states(self, state: StateDict, like: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         """Return the whole state of an optimizer; a rank without a part of the parameter has no state of it."""
         own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
         all_ranks: list[Any] = [own]
@@ -69,7 +70,7 @@ def find(modules: Iterable[nn.Module]) -> dict[int, FlatParameter]:
     return result
 
 
-def _joined(part: torch.Tensor, group: Any) -> torch.Tensor:
+def _joined(part: torch.Tensor, group: "dist.ProcessGroup | None") -> torch.Tensor:
     """Return the joined parts of all ranks; the parts may differ in length, and be empty."""
     if group is None:
         return part

@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from ...orders.records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
 from .. import patches
+from ..protocols import Function, Kwargs
 from ..wire.gather import is_sharded
 from .record import MOST_TEXT, Record
 
@@ -79,7 +80,7 @@ class _Meetings:
             return
 
         @functools.wraps(original)
-        def meet(*args: object, **kwargs: object) -> Any:
+        def meet(*args: object, **kwargs: object) -> object:
             if self._is_inside:
                 return original(*args, **kwargs)
             self._is_inside = True
@@ -105,7 +106,7 @@ class _Meetings:
 
         patches.replace(wrapper, "__init__", wrap, why="A record counts the models that are wrapped.")
 
-    def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note(self, name: str, args: tuple[object, ...], kwargs: Kwargs) -> None:
         if self._record.step >= _NOTED_STEPS or len(self._fresh) > 1000:
             return
         tensor = next((one for one in [*reversed(args), *kwargs.values()] if isinstance(one, torch.Tensor)), None)
@@ -164,9 +165,9 @@ def _hook_files(record: Record) -> None:
     locks = _Locks()
     pid = os.getpid()
 
-    def watched(original: Callable[..., Any], deed: str, place: int) -> Callable[..., Any]:
+    def watched(original: Callable[..., object], deed: str, place: int) -> Function:
         @functools.wraps(original)
-        def do(*args: object, **kwargs: object) -> Any:
+        def do(*args: object, **kwargs: object) -> object:
             path: Any = args[place] if len(args) > place else kwargs.get("f")
             is_seen = isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None and os.getpid() == pid
             if is_seen and not locks.num_held and not record.owns(path):
@@ -216,7 +217,7 @@ class ActivationTrace:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[dict[str, object]] = []
         self._handle: Any = patches.hook(
             register_module_forward_hook, self._note, why="A record has the outputs of each module in the first step."
         )
@@ -232,7 +233,7 @@ class ActivationTrace:
         self._record.keep_activations(calls)
         self._calls = []
 
-    def _note(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def _note(self, module: nn.Module, inputs: tuple[object, ...], output: Any) -> None:
         if not torch.is_grad_enabled() or len(self._calls) >= MOST_CALLS or not _is_kept(output):
             return
         if output.is_floating_point():

@@ -30,8 +30,8 @@ class _Held(NamedTuple):
     """What an optimizer has; the optimizer itself may end earlier, as without us."""
 
     owner: "weakref.ref[torch.optim.Optimizer]"
-    param_groups: list[dict[str, Any]]
-    state: Mapping[torch.Tensor, dict[str, Any]]
+    param_groups: list[dict[str, object]]
+    state: Mapping[torch.Tensor, dict[str, object]]
 
 
 class RehearsedRun:
@@ -169,7 +169,7 @@ def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> RehearsedRun
     return RehearsedRun(order, int(environ.get("RANK", "0")), needs_checkpoint=needs_checkpoint) if order else None
 
 
-def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def compare(before: Mapping[str, torch.Tensor], here: Mapping[str, torch.Tensor]) -> dict[str, object]:
     """Return whether two states have the same bits, and the largest relative differences with the tensor's name.
 
     "difference" is that of all tensors, and "weights" that of all but the states of optimizers.

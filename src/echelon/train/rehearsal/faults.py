@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from ...checkpoint import store, written
 from ...checkpoint.errors import writing
@@ -164,7 +163,7 @@ class _Guard:
         self._others = tuple(os.path.realpath(path) + os.sep for path in temporary)
         self._caches = os.path.expanduser("~") + os.sep + "."
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(self, event: str, arguments: tuple[object, ...]) -> None:
         """Refuse an event of Python that would change a file outside."""
         if event == "open":
             path, _, flags = arguments
@@ -176,10 +175,10 @@ class _Guard:
             for place in _TARGETS[event]:
                 self._check(arguments[place], follows=False)
 
-    def checking(self, place: int, key: str, original: Any) -> Any:
+    def checking(self, place: int, key: str, original: Callable[..., object]) -> object:
         """Return a function of a library that checks the path, its argument at `place` or named `key`."""
 
-        def checked(*args: object, **kwargs: object) -> Any:
+        def checked(*args: object, **kwargs: object) -> object:
             self._check(kwargs.get(key, args[place] if len(args) > place else None), follows=True)
             return original(*args, **kwargs)
 

@@ -5,7 +5,6 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -40,7 +39,7 @@ class StepLook:
         """The first weight that was not finite before the step."""
         self._module: nn.Module | None = None
         """The first module with an output that is not finite."""
-        self._output: dict[str, Any] = {}
+        self._output: dict[str, object] = {}
         self._gradient: nn.Parameter | None = None
         """The first weight with a gradient that is not finite, before ranks exchange gradients."""
 
@@ -64,14 +63,14 @@ class StepLook:
                     weight.register_hook(self._noting(weight))  # type: ignore[no-untyped-call]
                     self._weight = weight if self._weight is None and not _is_finite(weight) else self._weight
 
-    def _noting(self, weight: nn.Parameter) -> Any:
+    def _noting(self, weight: nn.Parameter) -> object:
         def note(gradient: torch.Tensor) -> None:
             if self._gradient is None and not _is_finite(gradient):
                 self._gradient = weight
 
         return note
 
-    def _called(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def _called(self, module: nn.Module, inputs: object, output: object) -> None:
         if self._module is not None or not self._is_now():
             return
         if not self._has_begun:
@@ -133,7 +132,7 @@ def _named(weight: nn.Parameter | None) -> str | None:
     return None if weight is None else names.names([weight])[0]
 
 
-def _tensors(values: Any) -> "list[torch.Tensor]":
+def _tensors(values: object) -> "list[torch.Tensor]":
     return [value for value in internals.tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
@@ -143,7 +142,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
         return not local.is_floating_point() or bool(internals.TensorBase.item(local.isfinite().all()))
 
 
-def _described(tensor: torch.Tensor) -> dict[str, Any]:
+def _described(tensor: torch.Tensor) -> dict[str, object]:
     """Return the form of a tensor, and the range of those of its values that are finite."""
     with torch.no_grad(), internals.plain_functions():
         local = getattr(tensor, "to_local", lambda: tensor)().detach().cpu()

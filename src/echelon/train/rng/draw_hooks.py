@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,12 +10,12 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import device as devices
 from ..wire import exchange
 from .draws import Draws, RowsPlace
 
-Function = Callable[..., Any]
 BY_DEFAULT, ON_REQUEST, NEVER = "by default", "--same-random", "never"
 _ALPHA = 1.7580993408473766
 """The value to which SELU saturates, with the opposite sign."""
@@ -34,7 +33,7 @@ _OF_FEATURES = {
 def _dropout(draws: Draws, original: Function, *, name: str) -> Function:
     least = _OF_FEATURES.get(name.rstrip("_"), 0)
 
-    def draw(input: Any, p: float = 0.5, training: bool | None = None, inplace: bool = False, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: torch.Tensor, p: float = 0.5, training: Any = None, inplace: bool = False, **kwargs: Any) -> object:  # noqa: A002
         training = kwargs.pop("train", "alpha" not in name) if training is None else training
         is_random = training and 0 < p < 1 and draws.leads and type(input) is torch.Tensor and input.dim() >= least
         place = draws.place(input.shape, is_sure=True) if is_random else None
@@ -79,10 +78,10 @@ def _fill(draws: Draws, original: Function) -> Function:
     return draw
 
 
-def _with_whole_parameters(self: torch.Tensor, place: RowsPlace, args: Any, kwargs: Any) -> Any:
+def _with_whole_parameters(self: torch.Tensor, place: RowsPlace, args: Args, kwargs: Kwargs) -> Any:
     """Return a distribution's parameters, which may have a value for each row, for the rows of all ranks."""
 
-    def widen(value: object) -> Any:
+    def widen(value: object) -> object:
         if not isinstance(value, torch.Tensor) or not value.dim():
             return value
         whole = torch.full(place.whole(self.shape), 0.5, dtype=value.dtype, device=value.device)
@@ -92,7 +91,7 @@ def _with_whole_parameters(self: torch.Tensor, place: RowsPlace, args: Any, kwar
 
 
 def _like(draws: Draws, original: Function) -> Function:
-    def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: torch.Tensor, *args: object, **kwargs: Any) -> Any:  # noqa: A002
         place = draws.place(input.shape) if draws.leads and type(input) is torch.Tensor else None
         if place is None:
             return original(input, *args, **kwargs)
@@ -103,7 +102,7 @@ def _like(draws: Draws, original: Function) -> Function:
 
 
 def _bernoulli(draws: Draws, original: Function) -> Function:
-    def draw(input: Any, *args: object, **kwargs: object) -> Any:  # noqa: A002
+    def draw(input: torch.Tensor, *args: object, **kwargs: object) -> Any:  # noqa: A002
         place = draws.place(input.shape) if draws.leads and type(input) is torch.Tensor else None
         if place is None:
             return original(input, *args, **kwargs)
@@ -114,7 +113,7 @@ def _bernoulli(draws: Draws, original: Function) -> Function:
 
 
 def _multinomial(draws: Draws, original: Function) -> Function:
-    def draw(input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+    def draw(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
         is_plain = draws.leads and type(input) is torch.Tensor
         if is_plain and input.dim() == 1:  # one distribution, from which so many numbers are drawn
             size = kwargs.pop("num_samples", None)
@@ -150,7 +149,7 @@ def _permuted(draws: Draws, original: Function) -> Function:
 def _normal(draws: Draws, original: Function) -> Function:
     by_shape = _made(draws, original)
 
-    def draw(mean: Any, std: Any = 1.0, *args: object, **kwargs: object) -> Any:
+    def draw(mean: torch.Tensor, std: Any = 1.0, *args: object, **kwargs: object) -> Any:
         parameters = [one for one in (mean, std) if isinstance(one, torch.Tensor)]
         if not parameters:
             return by_shape(mean, std, *args, **kwargs)
@@ -168,7 +167,7 @@ def _normal(draws: Draws, original: Function) -> Function:
 def _made(draws: Draws, original: Function) -> Function:
     """Draw a new tensor of some size: torch.rand(3, 4), torch.randint(5, (3, 4)), torch.normal(0, 1, (3, 4))."""
 
-    def draw(*args: Any, **kwargs: Any) -> Any:
+    def draw(*args: object, **kwargs: Any) -> Any:
         sizes, rest = _sizes(args, kwargs) if draws.leads and kwargs.get("out") is None else ((), ())
         place = draws.place(sizes, is_made=True) if sizes else None
         if place is None:
@@ -180,7 +179,7 @@ def _made(draws: Draws, original: Function) -> Function:
     return draw
 
 
-def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def _sizes(args: Args, kwargs: Kwargs) -> tuple[tuple[int, ...], tuple[object, ...]]:
     """Return the size among the arguments, and the arguments before the size."""
     if "size" in kwargs:
         return tuple(kwargs["size"]), args
@@ -192,7 +191,7 @@ def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ..
 def _gathered(draws: Draws, original: Function, *, finish: Function) -> Function:
     """Draw with the gathered parameters of all ranks, for distributions whose rows consume unequally many numbers."""
 
-    def draw(input: Any, *args: object, **kwargs: object) -> Any:  # noqa: A002
+    def draw(input: torch.Tensor, *args: object, **kwargs: object) -> Any:  # noqa: A002
         is_plain = draws.leads and type(input) is torch.Tensor
         place = draws.place(input.shape) if is_plain and _is_random(args, kwargs, original) else None
         if place is None:
@@ -211,7 +210,7 @@ def _gather(own: torch.Tensor, like: torch.Tensor, place: RowsPlace) -> torch.Te
         return exchange.gather(own.detach().expand(like.shape).contiguous(), place.world, place.rows, place.dim)
 
 
-def _is_random(args: Any, kwargs: Any, original: Function) -> bool:
+def _is_random(args: tuple[object, ...], kwargs: dict[str, object], original: Function) -> bool:
     """Say whether a function draws with these arguments; only rrelu() may draw nothing."""
     return original.__name__ != "rrelu" or bool(kwargs.get("training", args[2] if len(args) > 2 else False))
 
@@ -237,9 +236,9 @@ def _sloped(x: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
 
 def _attention(draws: Draws, original: Function) -> Function:
     def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        **options: Any,
-    ) -> Any:  # fmt: skip
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, **options: Any,
+    ) -> object:  # fmt: skip
         is_random = bool(dropout_p) and draws.is_inside and type(query) is torch.Tensor
         if is_random and devices.is_accelerator(query.device):
             dropout_p = 0.0 if draws.is_compared else dropout_p
@@ -352,7 +351,7 @@ def _checkpoint(draws: Draws, original: Function) -> Function:
         if leads is None:
             return original(function, *args, **kwargs)
 
-        def again(*inputs: object, **options: object) -> Any:
+        def again(*inputs: object, **options: object) -> object:
             with draws.of(leads):
                 return function(*inputs, **options)
 
@@ -374,7 +373,7 @@ def _leave_to_compilers(draws: Draws, hooks: patches.Hooks) -> None:
     def put_back() -> AbstractContextManager[None]:
         return patches.set_aside(patch for patch in hooks.patches if patch.attribute != _CHECKPOINT)
 
-    def compile_script(*args: Any, **kwargs: object) -> Any:
+    def compile_script(*args: Any, **kwargs: object) -> object:
         with put_back():
             compiled = script(*args, **internals.one_frame_up(kwargs))
             if _DRAWN.search(str(getattr(compiled, "inlined_graph", ""))):

@@ -148,7 +148,7 @@ class Draws:
         self._generators = generators
         self._say = say
         self._said: set[str] = set()
-        self._leads: list[Any] | None = None
+        self._leads: list[object] | None = None
         self.is_inside = False
         """Whether a model computes now."""
         self.put_back: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -159,7 +159,7 @@ class Draws:
         self.num_otherwise = 0
         """How often a model that is tried drew numbers that cannot be those of one device."""
         self._is_tried = False
-        self._memory: dict[Any, torch.Tensor] = {}
+        self._memory: dict[object, torch.Tensor] = {}
         self._num_steps = 0
 
     @contextmanager
@@ -180,7 +180,7 @@ class Draws:
             self._leads, self.is_inside = before
 
     @contextmanager
-    def tried(self, leads: list[Any]) -> Iterator[None]:
+    def tried(self, leads: list[object]) -> Iterator[None]:
         """Compute a model once more for these rows; whoever calls this restores the generators."""
         before = (self._leads, self.is_inside, self.is_compared)
         self._is_tried = True

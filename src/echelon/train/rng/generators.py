@@ -36,9 +36,9 @@ class Generators:
         self.is_watched = False
         """Whether to notice draws from the rank's own stream."""
         self.was_drawn = False
-        self._seen: list[Any] | None = None
+        self._seen: list[object] | None = None
         self._is_own = False
-        self._other: list[Any] | None = None
+        self._other: list[object] | None = None
         if seed is not None:
             seed_all(seed)
 
@@ -136,7 +136,7 @@ class Generators:
         if world.rank:
             put_portable_state(told)
 
-    def own_state(self) -> list[Any] | None:
+    def own_state(self) -> list[object] | None:
         """Return the states of the rank's own stream in a portable form; None if nothing was drawn from it."""
         if self._other is None or self._is_own:
             return None
@@ -202,7 +202,7 @@ def kept() -> Iterator[Callable[[], bool]]:
         _set_state(state)
 
 
-def _state() -> list[Any]:
+def _state() -> list[object]:
     return [_torch_state(), random_states.keep()]
 
 

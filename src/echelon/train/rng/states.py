@@ -75,7 +75,7 @@ def digest() -> int:
     return zlib.crc32(repr((kept.python, kept.numpy)).encode())
 
 
-def portable() -> list[Any]:
+def portable() -> list[object]:
     """Return the states in the libraries' own form, for another process."""
     numpy = sys.modules.get("numpy")
     return [random.getstate(), None if numpy is None else numpy.random.get_state()]
@@ -88,7 +88,7 @@ def put_portable(states: list[Any]) -> None:
         sys.modules["numpy"].random.set_state(states[1])
 
 
-def _keep_python() -> Any:
+def _keep_python() -> object:
     place = _place_of_python()
     return (place.read(), random._inst.gauss_next) if place.spans else random.getstate()  # type: ignore[attr-defined]
 
@@ -127,13 +127,13 @@ def _numpy_generators() -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=4)
-def _place_of_numpy(generator: Any, bits: Any) -> _Place:
+def _place_of_numpy(generator: object, bits: Any) -> _Place:
     """Return the memory of numpy's words, position and second normal number; no spans if the trial fails.
 
     The address of the words is public (BitGenerator.ctypes). The generator itself holds the second number of a pair of
     normal numbers, and a flag that says whether there is such a number.
     """
-    cls: Any = type(generator)
+    cls: object = type(generator)
     offset = _offset_of_normal(cls) if type(bits).__name__ == "MT19937" else None
     if offset is None:
         return _Place(())
@@ -141,7 +141,7 @@ def _place_of_numpy(generator: Any, bits: Any) -> _Place:
 
 
 @cache
-def _offset_of_normal(cls: Any) -> int | None:
+def _offset_of_normal(cls: type) -> int | None:
     """Return the offset of a generator's second normal number: eight bytes for the flag, then the number."""
     tried, twin = cls(1), cls(2)
     name, words, position = tried.get_state()[:3]

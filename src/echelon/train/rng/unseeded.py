@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ..patches import Hooks
+from ..protocols import Function
 from ..wire.lines import is_called_by_script
 from .generators import Generators
 
@@ -92,8 +93,8 @@ def _install_secrets(seeds: SharedEntropy, hooks: Hooks) -> None:
     hooks.replace("secrets", "choice", _by_script(lambda values: values[seeds.next() % len(values)]), why=_WHY_NAMES)
 
 
-def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
-    def wrap(original: Any) -> Any:
+def _by_script(instead: Callable[..., object]) -> Callable[[Any], Any]:
+    def wrap(original: Callable[..., object]) -> Any:
         def draw(*args: object, **kwargs: object) -> Any:
             return (instead if is_called_by_script(sys._getframe(1)) else original)(*args, **kwargs)
 
@@ -105,8 +106,8 @@ def _by_script(instead: Callable[..., Any]) -> Callable[[Any], Any]:
 def _seeded(seeds: SharedEntropy, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
     """Return a wrapper that passes a seed to a function where the script passes none."""
 
-    def wrap(original: Any) -> Any:
-        def seeded(*args: object, **kwargs: object) -> Any:
+    def wrap(original: Callable[..., object]) -> Any:
+        def seeded(*args: object, **kwargs: object) -> object:
             if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
                 return original(*args[:place], seeds.next(num_bits))
             return original(*args, **kwargs)
@@ -126,19 +127,19 @@ def _is_wanted_by_script(frame: Any) -> bool:
 class _Known:
     """The metaclass of a class that replaces another: instances of the original class are its instances too."""
 
-    original: Any
+    original: Function
 
     def __instancecheck__(cls, value: object) -> bool:  # noqa: N805
         is_ours = "original" in cls.__dict__
         return isinstance(value, cls.original) if is_ours else type.__instancecheck__(cls, value)  # type: ignore[arg-type]
 
 
-def _stand_in(original: Any, names: dict[str, Any]) -> Any:
+def _stand_in(original: Callable[..., object], names: dict[str, Any]) -> Any:
     kind: Any = type("_Known", (_Known, type(original)), {})
     return kind(original.__name__, (original,), {"original": original, "__module__": original.__module__, **names})
 
 
-def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any], Any]) -> None:
+def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[object], object]) -> None:
     def act(imported_module: object) -> None:
         original = getattr(imported_module, name, None)
         if original is not None:
@@ -147,8 +148,8 @@ def _replace_class(hooks: Hooks, module: str, name: str, stand_in: Callable[[Any
     hooks.when_imported(module, act, why=_WHY, attribute=name)
 
 
-def _seeded_class(seeds: SharedEntropy) -> Callable[[Any], Any]:
-    def stand_in(original: Any) -> Any:
+def _seeded_class(seeds: SharedEntropy) -> Callable[[object], object]:
+    def stand_in(original: Any) -> object:
         def new(cls: object, *args: object, **kwargs: object) -> Any:
             values = (*args, *kwargs.values())
             if "original" not in cls.__dict__:  # a class of the script's own

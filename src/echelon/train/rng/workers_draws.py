@@ -108,7 +108,7 @@ class WorkersDraws:
 class _Begin:
     """Begins a worker: with the script's function, then with the states of the worker before."""
 
-    def __init__(self, init: Callable[[int], Any], draws: WorkersDraws) -> None:
+    def __init__(self, init: Callable[[int], object], draws: WorkersDraws) -> None:
         self._init, self._draws = init, draws
 
     def __call__(self, worker: int) -> None:
@@ -119,10 +119,10 @@ class _Begin:
 class _Collate:
     """Makes a batch, and adds the number of the worker and what its generators have become."""
 
-    def __init__(self, inner: Callable[[list[Any]], Any], draws: WorkersDraws) -> None:
+    def __init__(self, inner: Callable[[list[object]], object], draws: WorkersDraws) -> None:
         self._inner, self._draws = inner, draws
 
-    def __call__(self, samples: list[Any]) -> Any:
+    def __call__(self, samples: list[object]) -> object:
         worker: int = _worker().id
         if self._draws.passes_over(worker):
             return None, _PASSED_OVER, {}
@@ -149,7 +149,7 @@ def _own_generators() -> list[Any]:
     return list(generators_of(_worker().dataset))
 
 
-def generators_of(dataset: object) -> Iterator[Any]:
+def generators_of(dataset: object) -> Iterator[object]:
     """Yield the generators that a data set holds, or the modules whose functions it calls; each once.
 
     >>> from torch.utils.data import Subset
@@ -162,7 +162,7 @@ def generators_of(dataset: object) -> Iterator[Any]:
     yield from _within(dataset, seen, 0)
 
 
-def _within(value: object, seen: set[int], depth: int) -> Iterator[Any]:
+def _within(value: object, seen: set[int], depth: int) -> Iterator[object]:
     if depth > _MOST_DEPTH or id(value) in seen or isinstance(value, (torch.Tensor, type, str, bytes, int, float)):
         return
     seen.add(id(value))
@@ -173,7 +173,7 @@ def _within(value: object, seen: set[int], depth: int) -> Iterator[Any]:
         yield from _within(part, seen, depth + 1)
 
 
-def _parts(value: object, seen: set[int]) -> list[Any]:
+def _parts(value: object, seen: set[int]) -> list[object]:
     """Return what an object may draw from: entries, attributes, and the global names of its functions."""
     if isinstance(value, (list, tuple)):
         return list(value) if len(value) <= _MOST_ENTRIES else []
@@ -190,7 +190,7 @@ def _parts(value: object, seen: set[int]) -> list[Any]:
     return [*attributes.values(), *_globals_of(type(value).__module__, seen)]
 
 
-def _globals_of(module: str, seen: set[int]) -> list[Any]:
+def _globals_of(module: str, seen: set[int]) -> list[object]:
     """Return the generators among the global names of a module of the script."""
     names = getattr(sys.modules.get(module), "__dict__", {})
     if id(names) in seen or module.partition(".")[0] in ("torch", "numpy", "builtins"):

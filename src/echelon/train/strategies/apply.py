@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
+from ..protocols import Kwargs
 from ..training import Training
 from . import attention, blocks, meta, precision, spreading, stages, states, tensor_plans, versions
 from . import virtual_shards as exact
@@ -23,7 +24,7 @@ class ModelHints(NamedTuple):
     """Facts about a model that a strategy may need."""
 
     blocks: Sequence[str] = ()
-    plan: Mapping[str, Any] = {}
+    plan: Mapping[str, object] = {}
     sample: Any = None
     state: State | None = None
     initialize: Callable[[nn.Module], Any] | None = None
@@ -57,7 +58,7 @@ def parallelize(
     trained = [name for name, one in model.named_parameters() if one.requires_grad]
     names = list(blocks.find(model, hints.blocks))
     parts = _apply(model, axes, hints)
-    settings: dict[str, Any] = {"order": order, "trained": trained, "loss": loss, "count": count}
+    settings: Kwargs = {"order": order, "trained": trained, "loss": loss, "count": count}
     if num_shards:
         return ExactParallel(run, parts, axes, blocks=names, **settings)
     return Parallel(run, parts, axes, **settings)
@@ -110,7 +111,7 @@ def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> dict[str
     return blocks.find(model, hints.blocks)
 
 
-def _sample(hints: ModelHints, axes: Axes) -> Any:
+def _sample(hints: ModelHints, axes: Axes) -> object:
     """Return the inputs of one micro-batch."""
     if hints.sample is None:
         raise StrategyError(

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
+from ..protocols import Function
 from ..wire import messages
 from ..wire.gather import whole
 from . import dropout
@@ -30,12 +31,12 @@ from .versions import unsent
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def make(original: Any, mesh: Any, kind: str) -> Any:
+def make(original: Function, mesh: Any, kind: str) -> object:
     """Return an attention function for DTensors that are cut along positions; other tensors go to PyTorch's."""
     from torch.distributed.tensor import DTensor, Shard
 
     def attend(
-        query: Any,
+        query: torch.Tensor,
         key: Any,
         value: Any,
         attn_mask: object = None,
@@ -70,7 +71,7 @@ def make(original: Any, mesh: Any, kind: str) -> Any:
 
 
 def _with_all(
-    original: Any, query: Any, key: Any, value: object, mask: Any, is_causal: bool, options: Any
+    original: Function, query: Any, key: torch.Tensor, value: object, mask: Any, is_causal: bool, options: Any
 ) -> torch.Tensor:
     """Gather all keys and values, and compute the attention of this rank's queries."""
     own = _plain(query.to_local())
@@ -95,14 +96,14 @@ def _all_of(tensor: Any) -> torch.Tensor:
     return gathered
 
 
-def _own_rows(mask: Any, query: Any, first: int, number: int) -> Any:
+def _own_rows(mask: Any, query: torch.Tensor, first: int, number: int) -> Any:
     """Return the rows of a mask for this rank's queries."""
     mask = whole(mask)
     return mask[..., first : first + number, :] if mask.size(-2) == query.size(-2) else mask
 
 
 def _with_dropout(
-    query: Any, key: Any, value: object, mask: object, p: float, is_causal: bool, scale: Any, enable_gqa: bool
+    query: Any, key: torch.Tensor, value: object, mask: object, p: float, is_causal: bool, scale: Any, enable_gqa: bool
 ) -> torch.Tensor:
     """Compute attention with the dropout of one device: all ranks draw numbers for all queries."""
     noise, first = dropout.rows_of_noise(query, key.size(-2), p)
@@ -135,7 +136,7 @@ class _Ring(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        group: Any,
+        group: "dist.ProcessGroup | None",
         causal: bool,
         scale: float,
     ) -> torch.Tensor:

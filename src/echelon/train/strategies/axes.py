@@ -34,7 +34,7 @@ class Axes:
     def _spreads(self, name: str) -> bool:
         return name == "shard" and self.strategy.is_fully_sharded  # also over one rank
 
-    def _make_mesh(self) -> Any:
+    def _make_mesh(self) -> object:
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh(

@@ -24,14 +24,14 @@ from .strategy import Strategy, StrategyError
 IGNORED = -100  # the default of PyTorch's losses
 
 
-def arguments_of(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: object) -> tuple[tuple[Any, ...], dict[str, object]]:
     """Return inputs as the positional and the named arguments of a model."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
-def each(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
+def each(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -97,7 +97,7 @@ def own_rows(batch: object, axes: Axes) -> Any:
     return each(cut, batch)
 
 
-def in_parts(batch: object, number: int, *, is_even: bool) -> list[Any]:
+def in_parts(batch: object, number: int, *, is_even: bool) -> list[object]:
     """Cut rows into the parts that are computed one after another."""
 
     def piece(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -137,7 +137,7 @@ class OwnRows:
         """The script's own loader."""
         return self._loader
 
-    def behind(self, change: Callable[[Any], Any], more: dict[str, Any]) -> "OwnRows":
+    def behind(self, change: Callable[[object], object], more: dict[str, Any]) -> "OwnRows":
         """Return the loader with other batches of indices, which `change` makes of its own, and other attributes."""
         indices = change(self._loader.batch_sampler)
         return OwnRows(twin_of(self._loader, batch_sampler=indices, **more), self._axes)
@@ -167,7 +167,7 @@ def matters(strategy: Strategy) -> bool:
 
 @torch.no_grad()
 def check(
-    loss: Callable[..., Any],
+    loss: Callable[..., object],
     count: Callable[[Any], int],
     outputs: object,
     targets: object,

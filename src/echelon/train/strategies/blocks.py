@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...pytorch import distributed, internals
+from ..protocols import Kwargs
 from .strategy import StrategyError
 
 STAGE = "echelon_stage."
@@ -87,7 +88,7 @@ def _named(model: nn.Module, name: str) -> nn.Module:
 
 def apply(model: nn.Module, model_blocks: dict[str, nn.Module], kind: str) -> None:
     """Wrap each block: "full" keeps only its input, "selective" also the results of matrix products and attention."""
-    settings: dict[str, Any] = {}
+    settings: Kwargs = {}
     if kind == "selective":
         from torch.utils.checkpoint import create_selective_checkpoint_contexts
 

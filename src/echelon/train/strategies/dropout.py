@@ -29,7 +29,7 @@ def install() -> None:
     original, attention = nn.functional.dropout, nn.functional.scaled_dot_product_attention
     _installed.append(original)
 
-    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> object:  # noqa: A002
         if not (isinstance(input, DTensor) and training and p):
             return original(input, p, training, inplace)
         whole = _without_sums(input)
@@ -37,8 +37,8 @@ def install() -> None:
         return input.copy_(result) if inplace else result
 
     def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        **options: Any,
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, **options: Any,
     ) -> Any:  # fmt: skip
         if not (isinstance(query, DTensor) and dropout_p):
             return attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -49,7 +49,7 @@ def install() -> None:
     patches.replace(nn.functional, "scaled_dot_product_attention", attend, why=why)
 
 
-def _noise(shape: Any, p: float, like: Any, stride: Any = ()) -> torch.Tensor:
+def _noise(shape: Any, p: float, like: torch.Tensor, stride: Any = ()) -> torch.Tensor:
     """Return the dropout factor of each element of a whole tensor; numbers are drawn in the order of its memory."""
     ones = torch.ones(tuple(shape), dtype=like.dtype, device=like.device)
     if stride:
@@ -77,7 +77,7 @@ def _without_sums(tensor: Any) -> Any:
     return tensor.redistribute(placements=[Replicate() if one.is_partial() else one for one in tensor.placements])
 
 
-def _attend_to_cut(query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, options: Any) -> Any:
+def _attend_to_cut(query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, options: Any) -> object:
     """Compute attention with dropout over heads, or samples, that are cut."""
     from torch.distributed.tensor import DTensor
 

@@ -33,13 +33,13 @@ def teach_attention() -> None:
     _gather_projections()
     kinds = [Replicate(), Shard(1), Shard(0)]
 
-    def forward(*args: object, attn_mask: object = None, **_options: object) -> Any:
+    def forward(*args: object, attn_mask: object = None, **_options: object) -> object:
         return [([kind] * 2, [kind] * 3 + [None] * (len(args) - 3) + of_mask(attn_mask, kind)) for kind in kinds]
 
     def backward(*args: object, attn_mask: object = None, **_options: object) -> Any:
         return [([kind] * 3, [kind] * 6 + [None] * (len(args) - 6) + of_mask(attn_mask, kind)) for kind in kinds]
 
-    def of_mask(mask: Any, kind: Any) -> list[Any]:
+    def of_mask(mask: Any, kind: Any) -> list[object]:
         """Return the placement of a mask, if there is one: cut like the other tensors, except along dims of size 1."""
         if mask is None or not distributed.places_keywords():  # PyTorch 2.6 to 2.9 leave it as it is
             return []
@@ -58,7 +58,7 @@ def teach_losses() -> None:
     """
     handlers = distributed.dtensor_handlers()
 
-    def forward(operation: Any, args: Any, kwargs: Any) -> Any:
+    def forward(operation: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         scores, target, weight, reduction, ignored = args
         leave()  # as PyTorch does it
         try:
@@ -86,7 +86,7 @@ def _gather_projections() -> None:
     functional: Any = nn.functional
     original = getattr(functional, internals.IN_PROJECTION)
 
-    def project(q: object, k: object, v: object, w: object, b: Any = None) -> Any:
+    def project(q: object, k: object, v: object, w: object, b: Any = None) -> object:
         if not isinstance(w, DTensor) or w.placements == (Replicate(),):
             return original(q, k, v, w, b)
         if q is k and k is v:

@@ -43,7 +43,7 @@ class ExactParallel(Parallel):
             hint="pass batches of the script's own loader to trained.step(inputs, targets)",
         )
 
-    def _make_schedule(self, parts: dict[int, nn.Module]) -> Any:
+    def _make_schedule(self, parts: dict[int, nn.Module]) -> object:
         def prepare(stage: Any) -> None:
             stage.begin = self._virtual.begin
             stage.take = lambda place: self._virtual.take(stage.stage_index, place)
@@ -104,7 +104,7 @@ class _OneByOne:
     begin: Callable[[int], None]
     take: Callable[[int], None]
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: object, **kwargs: object) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: object, **kwargs: object) -> object:
         self.begin(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)  # type: ignore[misc]
 

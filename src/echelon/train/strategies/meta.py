@@ -16,7 +16,7 @@ from ..wire.gather import is_dtensor
 from . import blocks, states
 from .strategy import StrategyError
 
-Initialize = Callable[[nn.Module], Any]
+Initialize = Callable[[nn.Module], object]
 
 
 def is_meta(model: nn.Module) -> bool:
@@ -100,11 +100,11 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _initializer_of(root: nn.Module, module: nn.Module) -> Initialize | None:
     """Return the function that initializes a module: the model's own rule, or the module's method."""
-    rule: Any = getattr(root, "_init_weights", None)  # Hugging Face's name, and nanoGPT's
+    rule: Initialize | None = getattr(root, "_init_weights", None)  # Hugging Face's name, and nanoGPT's
     if callable(rule):
         if any(True for _ in module.buffers(recurse=False)) and not hasattr(module, "reset_parameters"):
             return None
-        return rule  # type: ignore[no-any-return]
+        return rule
     for name in internals.layer_resets():
         method = getattr(module, name, None)
         if callable(method):

@@ -52,7 +52,7 @@ def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
     """Return the 2-norm of the gradients of weights that a strategy has spread."""
     strategy = axes.strategy
     is_spread = strategy.is_fully_sharded or max(strategy.tensor, strategy.pipeline, strategy.context) > 1
-    gradients: list[Any] = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients: list[object] = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not is_spread:
         return total(gradients, [1] * len(gradients), axes.world.device)
     copies = [strategy.num_ranks // strategy.pipeline // _num_parts(gradient) for gradient in gradients]

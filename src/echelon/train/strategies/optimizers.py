@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from .. import optimizer_kinds
+from ..protocols import Kwargs, StateDict
 from ..wire import messages
 from ..wire.gather import is_dtensor
 from . import spreading, states
@@ -14,7 +15,7 @@ from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
-Chooser = Callable[[str, nn.Parameter], dict[str, Any]]
+Chooser = Callable[[str, nn.Parameter], dict[str, object]]
 
 
 class Optimizing:
@@ -27,7 +28,7 @@ class Optimizing:
         axes: Axes,
         *,
         groups: Chooser | None = None,
-        settings: dict[str, Any],
+        settings: Kwargs,
     ) -> None:
         wanted = {
             name: groups(name, parameter) if groups is not None else {}
@@ -42,7 +43,7 @@ class Optimizing:
         grouped = _grouped(parameters, wanted, every)
         self.optimizer = spreading.make_optimizer(kind, grouped, axes, settings)
 
-    def state(self, order: Sequence[str], spool: str = "") -> dict[str, Any]:
+    def state(self, order: Sequence[str], spool: str = "") -> StateDict:
         """Return states and groups as torch.optim saves them on one device; on the main rank alone.
 
         With `spool`, a file, the tensors lie in it and are mapped, so that memory does not hold all of them.
@@ -99,7 +100,7 @@ class Optimizing:
             for group in self._groups()
         }
 
-    def _state_of_zero(self) -> dict[str, Any]:
+    def _state_of_zero(self) -> StateDict:
         axes = self._axes
         if axes.place("replicate"):
             return {}  # only the first replica returns the state
@@ -166,7 +167,7 @@ def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _part(value: Any, parameter: Any) -> Any:
+def _part(value: object, parameter: Any) -> object:
     """Return this rank's part of one state, with the placements of its weight."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value.clone() if isinstance(value, torch.Tensor) else value

@@ -306,7 +306,7 @@ class Parallel:
         losses: list[torch.Tensor] = []
         has_first, has_last = 0 in self._stages, self.strategy.num_stages - 1 in self._stages
         tensors = self._show_stages(inputs)
-        wanted: dict[str, Any] = {"target": self._here(targets), "losses": losses} if has_last else {}
+        wanted: dict[str, object] = {"target": self._here(targets), "losses": losses} if has_last else {}
         wanted.update(versions.no_outputs(self._schedule))
         with precision.autocast(self.axes):
             self._schedule.step(*(tensors if has_first else ()), **stages.as_named(tensors), **wanted)
@@ -341,7 +341,7 @@ class Parallel:
         """Load the state of a whole model, from a mapping or a file; every rank reads only its parts."""
         states.fill(states.named(self.parts), read(state), self._order)
 
-    def optimizer_state(self) -> dict[str, Any]:
+    def optimizer_state(self) -> dict[str, object]:
         """Return the optimizer's state as one device has it, on the main rank; every rank must ask."""
         self.optimizer  # noqa: B018  (refuses where there is none)
         assert self._optimizing is not None  # noqa: S101

@@ -72,7 +72,7 @@ class Gathered:
     def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the optimizer states of each weight, on the main rank."""
         names = self._optimizing.names(self.names)
-        state_by_number: dict[int, dict[str, Any]] = self._optimizing.state(self.names).get("state", {})
+        state_by_number: dict[int, dict[str, object]] = self._optimizing.state(self.names).get("state", {})
         for number, values in state_by_number.items():
             for key, value in values.items():
                 yield f"{key} of {names[number]}", torch.as_tensor(value)
@@ -81,7 +81,7 @@ class Gathered:
         """Return the learning rate of each group of one device."""
         return self._optimizing.rates()
 
-    def _whole(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    def _whole(self, tensors: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
         yield from states.gather(tensors, self._axes, self.names).items()
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...pytorch import internals
 from ..global_tensors.tensors import map_tensors, tensors_of
+from ..protocols import Args, Function, Kwargs
 from ..rng import generators
 from .strategy import StrategyError
 
@@ -22,7 +23,7 @@ EVERYWHERE = (
 class ForwardRecord:
     """The record of one forward(): the called modules in their order, and their outputs."""
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Any, named: Any) -> None:
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Args, named: Kwargs) -> None:
         self.calls: list[str] = []
         self.outputs: dict[str, Any] = {}
         self.changed = ""
@@ -70,7 +71,7 @@ class ForwardRecord:
                 self.uses[name].add(self._side)
 
     def _leave(self, name: str) -> Any:
-        def leave(_module: nn.Module, _args: Any, output: Any) -> None:
+        def leave(_module: nn.Module, _args: object, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
             self._left = (name, tensor, tensor._version)
             self._side = 1 if name == self._last else 0
@@ -90,7 +91,7 @@ class _Operations(internals.DispatchMode):  # type: ignore[misc]
         super().__init__()
         self._see = see
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Function, types: object, args: Args = (), kwargs: Any = None) -> Any:
         self._see((args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -101,7 +102,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 
 def _computed(
-    model: nn.Module, args: Any, named: Any, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
+    model: nn.Module, args: Args, named: Kwargs, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
 ) -> Any:
     """Return the output of a model, with some weights replaced, and restore the random number generators."""
     is_meta = any(one.is_meta for one in tensors_of((args, named)))
@@ -181,8 +182,8 @@ def needed_later(
     seen: ForwardRecord,
     before: Sequence[str],
     first: str,
-    args: object,
-    named: object,
+    args: Args,
+    named: Kwargs,
     weights: Sequence[str] = (),
 ) -> list[str]:
     """Return the modules and weights before the blocks that are also used after the first block.
@@ -221,6 +222,6 @@ def _none_like(tensor: torch.Tensor) -> torch.Tensor:
     return no_numbers(tensor.dtype, tensor.device).expand(tensor.shape)
 
 
-def no_numbers(dtype: torch.dtype, device: Any) -> torch.Tensor:
+def no_numbers(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a scalar in place of a number of another stage: NaN, so that every result that uses it is NaN."""
     return torch.full((), math.nan if dtype.is_floating_point else 0, dtype=dtype, device=device)

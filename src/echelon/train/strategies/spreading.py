@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..protocols import Kwargs
 from ..wire import device as devices
 from ..wire import gather
 from ..wire.gather import is_dtensor
@@ -32,7 +33,7 @@ def _shard(model: nn.Module, model_blocks: dict[str, nn.Module], axes: Axes) -> 
     from torch.distributed.fsdp import fully_shard
 
     strategy = axes.strategy
-    settings: dict[str, Any] = {
+    settings: Kwargs = {
         "mesh": axes.mesh_of_weights(),
         "mp_policy": _precision(axes, is_root=False),
         "reshard_after_forward": strategy.reshard == "always" and strategy.shard > 1,
@@ -54,7 +55,7 @@ def casts(axes: Axes) -> bool:
     return axes.strategy.is_fully_sharded and not axes.num_shards
 
 
-def _precision(axes: Axes, *, is_root: bool) -> Any:
+def _precision(axes: Axes, *, is_root: bool) -> object:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     if axes.strategy.precision == "fp32" or not casts(axes):
@@ -66,7 +67,7 @@ def _precision(axes: Axes, *, is_root: bool) -> Any:
     )
 
 
-def _offload(strategy: Strategy, device: torch.device) -> dict[str, Any]:
+def _offload(strategy: Strategy, device: torch.device) -> dict[str, object]:
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     return {"offload_policy": CPUOffloadPolicy(pin_memory=devices.is_accelerator(device))} if strategy.offload else {}
@@ -81,7 +82,7 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
             spread.set_is_last_backward(is_last)
 
 
-def make_optimizer(kind: Any, groups: list[dict[str, Any]], axes: Axes, settings: dict[str, Any]) -> Any:
+def make_optimizer(kind: type, groups: list[dict[str, Any]], axes: Axes, settings: Kwargs) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some weights."""
     weights = [weight for group in groups for weight in group["params"]]
     if axes.num_shards or any(is_dtensor(weight) for weight in weights):

@@ -28,7 +28,7 @@ class StrategyStage(nn.Module):
         self.echelon_stage = model
         self._ends = ends
         self._is_first = is_first
-        self.form: Any = None
+        self.form: object = None
         """A batch of inputs as the model gets them; a stage gets their tensors."""
 
     def watch(self) -> None:
@@ -39,7 +39,7 @@ class StrategyStage(nn.Module):
     def _note(self, _module: nn.Module, _args: object, output: object) -> None:
         self._ends.left[:] = [output[0] if isinstance(output, tuple) else output]
 
-    def forward(self, *received: Any, **inputs: object) -> Any:
+    def forward(self, *received: Any, **inputs: object) -> object:
         """Compute this stage's blocks from the received activation and the model's inputs."""
         if not self._is_first:
             self._ends.received[:] = received
@@ -63,8 +63,8 @@ class _Ends:
     def __init__(self, last: str) -> None:
         self.last = last
         """The name of the last block; empty for the last stage."""
-        self.received: list[Any] = []
-        self.left: list[Any] = []
+        self.received: list[object] = []
+        self.left: list[object] = []
 
 
 class _Done(Exception):
@@ -99,7 +99,7 @@ class _Before(_StandIn):
         super().__init__(original, device)
         self._ends, self._is_tuple, self._is_last = ends, is_tuple, is_last
 
-    def forward(self, block_input: object, *_args: object, **_kwargs: object) -> Any:
+    def forward(self, block_input: object, *_args: object, **_kwargs: object) -> object:
         output = self._ends.received[0] if self._is_last else block_input
         return (output,) if self._is_tuple else output
 
@@ -107,7 +107,7 @@ class _Before(_StandIn):
 class _After(_StandIn):
     """The first block of the next stage."""
 
-    def forward(self, *_args: object, **_kwargs: object) -> Any:
+    def forward(self, *_args: object, **_kwargs: object) -> object:
         raise _Done
 
 
@@ -125,7 +125,7 @@ class _Elsewhere(_StandIn):
 
 def _leave_out(module: nn.Module, leaf: str, device: torch.device) -> None:
     """Remove a weight that another stage uses; a placeholder keeps its shape."""
-    weight: Any = internals.weights(module).pop(leaf)
+    weight: torch.Tensor = internals.weights(module).pop(leaf)
     module.__dict__[leaf] = weight if weight is None else no_numbers(weight.dtype, device).expand(weight.shape)
 
 

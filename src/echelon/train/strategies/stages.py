@@ -38,7 +38,7 @@ def _balanced(model: nn.Module, names: Sequence[str], num_stages: int) -> list[s
     """Return where stages begin so that the largest has as few weights as can be."""
     sizes = _sizes(model, names)
     count = len(names)
-    best: dict[Any, Any] = {(count, 0): (0, [])}
+    best: dict[object, object] = {(count, 0): (0, [])}
 
     def cut(first: int, stages: int) -> Any:
         if (first, stages) not in best:
@@ -112,7 +112,7 @@ def make_schedule(
     loss: Callable[..., torch.Tensor],
     *,
     changes: Sequence[type] = (distributed.StageRepairs,),
-    prepare: Callable[[Any], None] = lambda _: None,
+    prepare: Callable[[object], None] = lambda _: None,
 ) -> Any:
     """Return PyTorch's schedule over this rank's stages; it scales no gradients: the loss has its weight already."""
     from torch.distributed import pipelining
@@ -138,7 +138,7 @@ def make_schedule(
     return kind(stages, n_microbatches=strategy.accumulation, loss_fn=loss, **unscaled(kind))
 
 
-def as_named(inputs: Sequence[Any]) -> dict[str, Any]:
+def as_named(inputs: Sequence[object]) -> dict[str, object]:
     """Return a model's inputs as every stage gets them, in the order of their names."""
     return {f"input_{place:03d}": one for place, one in enumerate(inputs)}
 
@@ -148,7 +148,7 @@ def forward_only(parts: Mapping[int, nn.Module], axes: Axes, inputs: Sequence[to
     shaped like a V (2.13: "can't steal_bwd_input if this stage doesn't have backward")."""
     place, group = axes.place("pipeline"), axes.group("pipeline")
     owner = {number: rank for rank in range(axes.sizes["pipeline"]) for number in places(axes.strategy, rank)}
-    carried: Any = None
+    carried: object = None
     for number in range(axes.strategy.num_stages):
         source = owner[number - 1] if number else owner[number]
         if source != owner[number] and place in (source, owner[number]):

@@ -27,7 +27,7 @@ class TensorOwner(NamedTuple):
     dtype: torch.dtype
 
 
-def named(parts: Sequence[nn.Module]) -> dict[str, Any]:
+def named(parts: Sequence[nn.Module]) -> dict[str, object]:
     """Return this rank's weights and kept buffers by the names that they have in the model as it was written."""
     tensors: dict[str, Any] = {}
     for part in parts:
@@ -45,7 +45,7 @@ def part_of(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     return tensor[tuple(slice(first, first + size) for first, size in zip(offset, shape, strict=False))]
 
 
-def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: str = "") -> dict[str, torch.Tensor]:
+def gather(local: Mapping[str, object], axes: Axes, order: Sequence[str], spool: str = "") -> dict[str, torch.Tensor]:
     """Return all tensors whole, on the main rank and in the host's memory; return nothing on other ranks.
 
     With `spool`, a file of this name has them, and they are mapped.
@@ -57,7 +57,7 @@ def gather(local: Mapping[str, Any], axes: Axes, order: Sequence[str], spool: st
     return {name: value.cpu().clone() for name, value in zip(entries, _wholes(local, entries, axes), strict=False)}
 
 
-def write(path: str, local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> None:
+def write(path: str, local: Mapping[str, object], axes: Axes, order: Sequence[str]) -> None:
     """Write all tensors whole into a safetensors file; the main rank holds only a few of them at a time.
 
     Every rank must call it; the main rank writes.
@@ -120,7 +120,7 @@ def fill(local: Mapping[str, Any], state: Mapping[str, torch.Tensor], order: Seq
             _local(target).copy_(part_of(state[name], target))
 
 
-def _local(tensor: Any) -> torch.Tensor:
+def _local(tensor: torch.Tensor) -> torch.Tensor:
     part: torch.Tensor = distributed.local_part(tensor) if is_dtensor(tensor) else tensor
     return part.detach()
 

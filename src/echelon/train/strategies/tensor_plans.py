@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..protocols import Args
 from ..wire import device as devices
 from ..wire.gather import is_dtensor
 from . import blocks, dropout, dtensors
@@ -47,7 +48,7 @@ class CutModule(NamedTuple):
         return [module.get_submodule(name) for name in (*self.first, *self.last)] if self.by_layer else [module]
 
 
-def apply(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, Any]) -> None:
+def apply(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes, plan: Mapping[str, object]) -> None:
     """Cut a model by the user's plan, by the plan of a Hugging Face model, or by a derived plan."""
     tied = list(blocks.tied(model).values())
     given_plan = plan or getattr(model, "_tp_plan", None) or {}
@@ -259,11 +260,11 @@ def _enters(mesh: Any, outside: Any) -> Any:
     """Return a hook that makes activations DTensors, whole on every rank; masks and tables stay plain."""
     from torch.distributed.tensor import DTensor, Replicate
 
-    def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(_module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
         changed: dict[int, Any] = {}  # a tensor that is passed twice stays one tensor: so self-attention is recognized
 
-        def change(value: Any) -> Any:
+        def change(value: object) -> Any:
             if isinstance(value, DTensor) or not isinstance(value, torch.Tensor):
                 return value
             if value is not tensors[0] and not value.requires_grad:
@@ -278,7 +279,7 @@ def _enters(mesh: Any, outside: Any) -> Any:
     return enter
 
 
-def _gathered(_module: nn.Module, _args: Any, output: Any) -> Any:
+def _gathered(_module: nn.Module, _args: object, output: Any) -> object:
     from torch.distributed.tensor import Replicate
 
     return output.redistribute(placements=[Replicate()])
@@ -287,7 +288,7 @@ def _gathered(_module: nn.Module, _args: Any, output: Any) -> Any:
 def _leaves(outside: object) -> Any:
     """Return a hook that makes outputs plain: the sum over all ranks, or this rank's part of it."""
 
-    def leave(module: nn.Module, _args: Any, output: Any) -> Any:
+    def leave(module: nn.Module, _args: object, output: Any) -> Any:
         if isinstance(output, tuple):
             return tuple(leave(module, (), one) for one in output)
         if not is_dtensor(output):
@@ -297,7 +298,7 @@ def _leaves(outside: object) -> Any:
     return leave
 
 
-def _laid_like(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+def _laid_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the dims of another in the same order in memory: dropout draws numbers in that order."""
     order = sorted(range(like.dim()), key=like.stride, reverse=True)
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(like.dim())])
@@ -327,7 +328,7 @@ def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, CutModule],
                 )
             parallelize_module(module, mesh, SequenceParallel(use_local_output=True), **unsent(parallelize_module))
 
-    def enter(_module: nn.Module, args: tuple[Any, ...]) -> Any:
+    def enter(_module: nn.Module, args: Args) -> Any:
         activation = args[0]
         if activation.size(1) % mesh.size():
             raise StrategyError(
@@ -338,7 +339,7 @@ def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, CutModule],
         whole = DTensor.from_local(activation, mesh, [Replicate()], run_check=False)
         return (whole.redistribute(placements=[Shard(1)]).to_local(), *args[1:])
 
-    def leave(_module: nn.Module, _args: Any, output: Any) -> Any:
+    def leave(_module: nn.Module, _args: object, output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
         part = DTensor.from_local(first, mesh, [Shard(1)], run_check=False)
         whole = part.redistribute(placements=[Replicate()]).to_local()

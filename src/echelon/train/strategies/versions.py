@@ -12,12 +12,12 @@ from ..wire import device as devices
 from .strategy import Strategy, StrategyError
 
 
-def unsent(function: Callable[..., Any]) -> dict[str, Any]:
+def unsent(function: Callable[..., object]) -> dict[str, Any]:
     """Return the arguments to cut a tensor that all ranks have without sending it; before 2.7 the first rank sends."""
     return {"src_data_rank": None} if "src_data_rank" in inspect.signature(function).parameters else {}
 
 
-def unscaled(schedule: Callable[..., Any]) -> dict[str, Any]:
+def unscaled(schedule: Callable[..., object]) -> dict[str, object]:
     """Return the arguments that let a schedule leave gradients unscaled; before 2.7 no schedule scales them."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(schedule).parameters else {}
 

@@ -129,7 +129,7 @@ class VirtualShards:
         if self._axes.strategy.is_fully_sharded and self._axes.sizes["pipeline"] > 1:
             for part in self._parts.values():
                 for module in part.modules():
-                    spread: Any = module
+                    spread: object = module
                     if hasattr(spread, "reshard"):
                         spread.reshard()
 
@@ -283,7 +283,7 @@ def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
     return not is_dtensor(parameter) and axes.place("shard") > 0
 
 
-def _first_element(parameter: Any) -> int:
+def _first_element(parameter: nn.Parameter) -> int:
     """Return the index of the first element of a weight that this rank holds."""
     if not is_dtensor(parameter):
         return 0

@@ -84,7 +84,7 @@ def before_first_use(act: Callable[[], None]) -> None:
     built = _built()
     if built == CPU:
         return
-    entrances: list[tuple[Any, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
+    entrances: list[tuple[object, str]] = [(torch.Tensor, "pin_memory")]  # it starts the driver by itself
     entrances += internals.driver_functions(internals.DRIVER_STARTS)
     if built not in ("cuda", "xpu") and hasattr(_module(), internals.LAZY_INIT):
         entrances.append((_module(), internals.LAZY_INIT))
@@ -102,7 +102,7 @@ def before_first_use(act: Callable[[], None]) -> None:
         installed.append(patches.replace(owner, name, _counting(getattr(owner, name)), why=_WHY_COUNTED))
 
 
-def _first(original: Any, leave: Callable[[], None], act: Callable[[], None]) -> Any:
+def _first(original: Callable[..., object], leave: Callable[[], None], act: Callable[[], None]) -> Any:
     @wraps(original)
     def use(*args: object, **kwargs: object) -> Any:
         leave()

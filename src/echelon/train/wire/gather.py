@@ -85,7 +85,7 @@ def _wholes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [results[place] for place in range(len(tensors))]
 
 
-def _axis(tensor: Any) -> Axis | None:
+def _axis(tensor: torch.Tensor) -> Axis | None:
     """Return the axis along which a tensor is sharded in consecutive parts; None for any other tensor."""
     if not is_sharded(tensor) or not tensor.numel():
         return None

@@ -29,6 +29,7 @@ from ...node import secret
 from ...node.secret import NONCE_BYTES, digest, is_digest
 from ...pytorch import distributed, internals
 from .. import patches
+from ..protocols import Kwargs
 from ..scaling_error import ScalingError
 from . import device as devices
 from . import waiting
@@ -39,14 +40,14 @@ _SHARED = (
 )
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _LOOPBACK = "lo"
-_stores: list[Any] = []  # PyTorch knows a store's C++ half alone
+_stores: list[object] = []  # PyTorch knows a store's C++ half alone
 _key: bytes | None = None
 
 
 def form(device: torch.device, timeout: timedelta | None = None) -> None:
     """Form the default group of all ranks of the run; with gloo if some ranks share a device."""
     devices.set_current(device)
-    settings: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+    settings: Kwargs = {} if timeout is None else {"timeout": timeout}
     store = _store_of_run()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     is_shared = False
@@ -85,7 +86,7 @@ def temporary(timeout: timedelta) -> Iterator[None]:
         patches.replace(sys, "excepthook", excepthook, why=why)
 
 
-def _store_of_run() -> Any:
+def _store_of_run() -> object:
     """Return the store that the first agent serves; None for ranks of another launcher, which has its own store."""
     global _key
     if _stores:

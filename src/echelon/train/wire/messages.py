@@ -19,7 +19,7 @@ _HEAD_BYTES = 1024  # most values fit into one message
 _LENGTH_BYTES = 8
 
 
-def gather(value: Any, group: Any = None) -> list[Any]:
+def gather(value: object, group: "dist.ProcessGroup | None" = None) -> list[Any]:
     """Return the values of all ranks of a group, in their order."""
     content = plain_data.encode(value)
     device = _device_of(group)
@@ -37,7 +37,7 @@ def gather(value: Any, group: Any = None) -> list[Any]:
     return [_value(torch.cat(pair), length) for *pair, length in zip(heads, rests, lengths, strict=False)]
 
 
-def broadcast(value: Any, source: int, group: Any = None, *, leaves_out: bool = False) -> Any:
+def broadcast(value: object, source: int, group: "dist.ProcessGroup | None" = None, *, leaves_out: bool = False) -> Any:
     """Return the value of rank `source` on all ranks; `source` counts all ranks of the run."""
     device = _device_of(group)
     if dist.get_rank() == source:
@@ -79,7 +79,7 @@ def receive(source: int) -> Any:
     return _value(head, length)
 
 
-def _device_of(group: Any) -> torch.device:
+def _device_of(group: "dist.ProcessGroup | None") -> torch.device:
     """Return the device of a group's messages: the CPU if the group has a backend for it."""
     config = str(dist.get_backend_config(group))
     return devices.current(devices.CPU if "cpu:" in config else config.partition(":")[0])
@@ -133,11 +133,11 @@ class TensorExchange:
         return self._received
 
 
-def send_tensors(tensor: torch.Tensor, rank: int, group: Any = None) -> None:
+def send_tensors(tensor: torch.Tensor, rank: int, group: "dist.ProcessGroup | None" = None) -> None:
     dist.send(_carried(tensor.contiguous(), group), rank, group)
 
 
-def receive_tensors(tensor: torch.Tensor, rank: int, group: Any = None) -> None:
+def receive_tensors(tensor: torch.Tensor, rank: int, group: "dist.ProcessGroup | None" = None) -> None:
     """Receive a tensor from a rank, into the memory of `tensor`."""
     carrier = _carrier(tensor, group)
     dist.recv(carrier, rank, group)
@@ -145,14 +145,14 @@ def receive_tensors(tensor: torch.Tensor, rank: int, group: Any = None) -> None:
         tensor.copy_(carrier)
 
 
-def _carried(tensor: torch.Tensor, group: Any | None) -> torch.Tensor:
+def _carried(tensor: torch.Tensor, group: "dist.ProcessGroup | None") -> torch.Tensor:
     return tensor.cpu() if _is_by_gloo(tensor, group) else tensor
 
 
-def _carrier(tensor: torch.Tensor, group: Any | None) -> torch.Tensor:
+def _carrier(tensor: torch.Tensor, group: "dist.ProcessGroup | None") -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu") if _is_by_gloo(tensor, group) else tensor
 
 
-def _is_by_gloo(tensor: torch.Tensor, group: Any | None) -> bool:
+def _is_by_gloo(tensor: torch.Tensor, group: "dist.ProcessGroup | None") -> bool:
     device = tensor.device.type
     return device != "cpu" and f"{device}:gloo" in str(dist.get_backend_config(group))

@@ -77,7 +77,7 @@ class Oracle:
         """Let the oracle clean up before it ends."""
         self._before_it_ends = act
 
-    def report(self, message: dict[str, Any]) -> None:
+    def report(self, message: dict[str, object]) -> None:
         """Send a report to rank 0."""
         content = io.BytesIO()
         torch.save(message, content)
@@ -91,7 +91,7 @@ class Oracle:
         self.report({"end": why_not})
         os._exit(0)
 
-    def hear(self, *, patience_seconds: float) -> dict[str, Any] | None:
+    def hear(self, *, patience_seconds: float) -> dict[str, object] | None:
         """Return the oracle's next message; None if it has ended, or sent nothing within that time."""
         with self._hearing:
             if not self._pid:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..protocols import Function, StateDict
 from ..scaling_error import ScalingError
 
 
@@ -32,7 +33,7 @@ class KindRow(NamedTuple):
 
     kind: Any
     parts: Any
-    build: Callable[..., Any]
+    build: Function
 
 
 def bytes_at(address: int, size: int) -> bytes:
@@ -40,7 +41,7 @@ def bytes_at(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-def take_apart(value: object) -> tuple[Any, ...] | None:
+def take_apart(value: object) -> tuple[object, ...] | None:
     """Return the name of a value's kind and its parts; None for a value of another kind."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -59,7 +60,7 @@ def take_apart(value: object) -> tuple[Any, ...] | None:
     return None
 
 
-def build(name: str, parts: list[Any]) -> Any:
+def build(name: str, parts: list[object]) -> object:
     """Return the value of a kind that has these parts."""
     return _ROWS[name].build(*parts)
 
@@ -84,7 +85,7 @@ def parts_of_error(error: BaseException) -> list[Any] | None:
     return [tuple(made[1]), state]
 
 
-def error_of(kind: Any, arguments: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+def error_of(kind: type, arguments: tuple[object, ...], state: StateDict) -> BaseException:
     """Return a rebuilt error."""
     error: BaseException = kind(*arguments)
     for name, value in state.items():
@@ -92,14 +93,14 @@ def error_of(kind: Any, arguments: tuple[Any, ...], state: dict[str, Any]) -> Ba
     return error
 
 
-def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
+def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> object:
     import numpy
 
     array = numpy.frombuffer(content, dtype=numpy.dtype(dtype)).reshape(shape)
     return array[()] if is_scalar else array.copy()
 
 
-def _headers(items: list[tuple[str, str]]) -> Any:
+def _headers(items: list[tuple[str, str]]) -> HTTPMessage:
     made = HTTPMessage()
     for name, value in items:
         made[name] = value
@@ -176,7 +177,7 @@ def decode(content: bytes) -> Any:
         raise NotPlain("another rank sent data that is not a message of echelon") from None
 
 
-def _form(value: Any, blobs: Blobs, leaves_out: bool) -> Any:
+def _form(value: Any, blobs: Blobs, leaves_out: bool) -> object:
     """Return a JSON form: a scalar itself, any other value as a list that begins with its kind."""
     kind = type(value)
     if value is None or kind in (bool, float, str):
@@ -208,7 +209,7 @@ def _form_of_object(value: object, blobs: Blobs, leaves_out: bool) -> Any:
     return None if leaves_out else _refuse(value)
 
 
-def _forms(values: Iterable[Any], blobs: Blobs, leaves_out: bool) -> list[Any]:
+def _forms(values: Iterable[object], blobs: Blobs, leaves_out: bool) -> list[Any]:
     return [_form(value, blobs, leaves_out) for value in values]
 
 
@@ -301,7 +302,7 @@ def _fields(form: list[Any], blobs: Blobs) -> Any:
     return kind._make(values) if hasattr(kind, "_fields") else kind(values)
 
 
-def _mapping(form: list[Any], blobs: Blobs) -> Any:
+def _mapping(form: list[Any], blobs: Blobs) -> object:
     kind: Any = _imported(*form[:2])
     keys, values = _values(form[2], blobs)
     pairs = dict(zip(keys, values, strict=False))
@@ -312,7 +313,7 @@ def _mapping(form: list[Any], blobs: Blobs) -> Any:
     return kind(pairs)
 
 
-def _dataclass(form: list[Any], blobs: Blobs) -> Any:
+def _dataclass(form: list[Any], blobs: Blobs) -> object:
     kind: Any = _imported(*form[:2])
     if not dataclasses.is_dataclass(kind):
         raise TypeError(form[1])
@@ -351,7 +352,7 @@ def _refusal(value: object) -> ScalingError:
     )
 
 
-def _building(build: Callable[[list[Any]], Any]) -> Callable[[list[Any], Blobs], Any]:
+def _building(build: Callable[[list[Any]], object]) -> Callable[[list[Any], Blobs], Any]:
     return lambda form, blobs: build(_values(form[0], blobs))
 
 

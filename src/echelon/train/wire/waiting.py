@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -47,12 +47,12 @@ class WaitingPlace(NamedTuple):
 class Waits:
     """The thread of one rank that watches its main thread."""
 
-    def __init__(self, rank: int, num_ranks: int, store: Any) -> None:
+    def __init__(self, rank: int, num_ranks: int, store: object) -> None:
         self._rank = rank
         self._num_ranks = num_ranks
         self._store = distributed.PrefixStore("echelon waiting", store)
         self._thread_id = threading.get_ident()
-        self._mark: Any = None
+        self._mark: object = None
         self._since = time.monotonic()
         self._next_note = FIRST_NOTE_SECONDS
         self._round = 0

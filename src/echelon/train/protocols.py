@@ -1,0 +1,12 @@
+"""What several parts of a training ask of functions, of their arguments and of states."""
+
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+"""A function of PyTorch, Python or a script: only its caller knows its arguments and its value."""
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+"""The arguments of such a function."""
+StateDict = dict[str, Any]
+"""What a `state_dict` has: tensors, numbers and, by their names, more of them."""
