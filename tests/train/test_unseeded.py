@@ -20,6 +20,9 @@ drawn = [random.Random().random(), default_rng().random(), np.random.RandomState
     torch.seed(), torch.rand(1).item(), random.random(), uuid4(), uuid.uuid1().hex, secrets.token_hex(40),
     secrets.token_urlsafe(), secrets.randbelow(10**9), secrets.choice(range(10**9)), os.urandom(8).hex()]
 print("drawn", *drawn)
+sys.path.append(os.path.abspath("elsewhere/site-packages"))
+import library
+print("secret", library.secret())
 assert len(set(map(str, drawn))) == len(drawn)
 assert random.Random(3).random() == 0.23796462709189137
 assert isinstance(np.random.mtrand._rand, np.random.RandomState) and isinstance(generator, torch.Generator)
@@ -51,6 +54,9 @@ torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
 def run(folder: Path, name: str, num_workers: int) -> list[str]:
     """Return what each of two ranks has said."""
     (folder / "train.py").write_text(SCRIPT)
+    library = folder / "elsewhere" / "site-packages" / "library.py"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.write_text("import secrets\ndef secret(): return secrets.token_hex(8)\n")
     words = ["-m", "echelon", "run", "-n", "2", "--run-dir", name, "train.py", str(num_workers)]
     done = warm.run(words, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -59,7 +65,10 @@ def run(folder: Path, name: str, num_workers: int) -> list[str]:
 
 
 def test_all_ranks_draw_the_same(tmp_path: Path) -> None:
-    """Draws without a seed are equal on all ranks and new in each run; each sample has its own numbers."""
+    """Draws without a seed are equal on all ranks and new in each run; each sample has its own numbers.
+
+    A library's secret stays its own, also where the library is installed outside of the environment of this Python.
+    """
     first, second = run(tmp_path, "first", 0), run(tmp_path, "second", 1)
     for said in (first, second):
         assert said[0] == said[1]
@@ -67,3 +76,5 @@ def test_all_ranks_draw_the_same(tmp_path: Path) -> None:
         assert said[0].endswith("8")  # as many numbers as samples: none is drawn twice, on whatever rank
     assert first[0].split("\n")[0] != second[0].split("\n")[0]
     assert len(list(tmp_path.glob("run-*/model.pt"))) == 2
+    logs = "".join(path.read_text() for path in (tmp_path / "first").rglob("rank-*.log"))
+    assert len(set(re.findall("^secret .*", logs, re.MULTILINE))) == 2

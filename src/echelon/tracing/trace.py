@@ -17,6 +17,7 @@ import torch
 from ..orders.trace import CONFIG, FUNCTION, MODULE, TraceOrder
 from ..pytorch import internals
 from ..train import patches
+from ..train.wire import lines
 from . import builders, kernels, pretended, unknown_shapes
 from .course import StepTracer, StopTracing
 from .ledger import Ledger, Storage
@@ -145,7 +146,7 @@ class Tracer:
     def _failed(self, error: BaseException) -> Failed:
         """Return an error with the frames of the script and its own modules, of packages if there are no others."""
         known = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
-        frames = [part for part in known if not _is_of_package(part.filename)] or known
+        frames = [part for part in known if not lines.is_of_package(part.filename)] or known
         lines = [f"{os.path.basename(part.filename)}:{part.lineno or 0}" for part in frames]
         text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
         return Failed(type(error).__name__, str(error).partition("\n")[0], lines[-1] if lines else "", text)
@@ -185,11 +186,6 @@ def _is_of_script(path: str) -> bool:
     if path.startswith("<"):
         return False
     return not os.path.abspath(path).startswith(_FOREIGN)
-
-
-def _is_of_package(path: str) -> bool:
-    """Say whether a frame is of an installed package, such as transformers."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(os.path.abspath(path).split(os.sep))
 
 
 _WHY_COMPILING = "A compiler would run a training that is only traced."

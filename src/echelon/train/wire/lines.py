@@ -58,4 +58,9 @@ def is_called_by_script(frame: FrameType) -> bool:
 
 def is_file_of_script(path: str) -> bool:
     """Say whether a file is the script or is imported by it, and belongs to no library that is installed."""
-    return not os.path.abspath(path).startswith(_LIBRARIES)
+    return not os.path.abspath(path).startswith(_LIBRARIES) and not is_of_package(path)
+
+
+def is_of_package(path: str) -> bool:
+    """Say whether a file is of an installed package, such as transformers, also of one outside of this environment."""
+    return not {"site-packages", "dist-packages"}.isdisjoint(os.path.abspath(path).split(os.sep))
