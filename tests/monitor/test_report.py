@@ -326,6 +326,34 @@ def test_advice_has_only_options_that_the_run_would_accept(
         read_job(scan([*option.split(), "train.py"], OPTIONS, command="run"))  # the command line takes it
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "advised"),
+    [
+        (4, 4, "2 ranks with 4 threads each run on 4 cores; torch.set_num_threads(2) fits"),
+        (1, 1, "2 ranks with 1 thread each run on 1 core: start fewer of them (-n)"),
+        (2, 4, "what else runs on this node?"),
+        (2, None, "what else runs on this node?"),
+    ],
+)
+def test_advice_about_cores_follows_from_what_the_agent_offers(
+    tmp_path: Path, threads: int, cores: "int | None", advised: str
+) -> None:
+    """A number of threads is named where the ranks have more of them than cores; an old run does not know its cores."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("agent", agent_index=0, node="n", **({} if cores is None else {"cores": cores}))
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.now += 10.0
+    for rank in range(2):
+        measures = {"step_seconds": 9.0, "core_wait_seconds": 3.0, "backward_seconds": 3.0, "threads": threads}
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    run.write("plan.json", {"format": 1})
+    found = recorded.read(str(run.folder))
+    assert advice.advise(found, account.of_run(found)) == [f"ranks waited 33% of the steps' time for a core: {advised}"]
+
+
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return warm.run(["-m", "echelon", "report", *words], cwd=folder)
 

@@ -100,7 +100,7 @@ def _cores(recorded: Recorded, account: Account) -> str:
         return f"{told}: what else runs on this node?"
     ranks = f"{counted(per_node, 'rank')} with {counted(threads, 'thread')} each"
     fits = f"; torch.set_num_threads({max(1, cores // per_node)}) fits" if threads > 1 else ": start fewer of them (-n)"
-    return f"{told}: {ranks} run on {cores} cores{fits}"
+    return f"{told}: {ranks} run on {counted(cores, 'core')}{fits}"
 
 
 def _is_of_cores(account: Account, share: float) -> bool:
