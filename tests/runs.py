@@ -83,8 +83,12 @@ class Run:
                 raise AssertionError(f"waited {seconds} s for {what}: {self.events()}")
             time.sleep(0.01)
 
-    def until_started(self, num_ranks: int) -> None:
-        self.until(lambda: len(self.events("started")) == num_ranks, f"{num_ranks} ranks started")
+    def until_started(self, num_ranks: int, *, attempt: int = 0) -> None:
+        """Wait until the supervisor tells that the ranks of an attempt have started; they may be far by then."""
+        self.until(
+            lambda: sum(event["attempt"] == attempt for event in self.events("started")) == num_ranks,
+            f"{num_ranks} ranks started",
+        )
 
     def shown_bytes(self) -> int:
         """Return how much standard output has to read; nothing is taken from it."""

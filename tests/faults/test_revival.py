@@ -31,9 +31,13 @@ def in_job(folder: Path, cluster: Cluster, *words: str, num_nodes: int = 2) -> R
 
 
 def until_waiting(run: Run, attempt: int, num_ranks: int) -> None:
-    """Wait until all ranks wait, and the line of each attempt is shown: a supervisor that is killed shows no more."""
+    """Wait until all ranks wait and are told, and the line of each attempt is shown.
+
+    A rank waits before the supervisor tells that it started, and a supervisor that is killed shows no more.
+    """
     folder = run.directory.parent
     run.until(lambda: len(list(folder.glob(f"waits-{attempt}-*"))) == num_ranks, f"attempt {attempt} waits")
+    run.until_started(num_ranks, attempt=attempt)
     size = (attempt + 1) * len("attempt 0 of 2\n")
     run.until(lambda: run.shown_bytes() >= size, f"the line of attempt {attempt} is shown")
 

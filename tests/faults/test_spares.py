@@ -9,7 +9,7 @@ import pytest
 from tests import warm
 from tests.cluster import Cluster
 from tests.faults.test_fewer_nodes import SNAPSHOTS, by_hand
-from tests.faults.test_revival import AGAIN, in_job, last_agent
+from tests.faults.test_revival import AGAIN, in_job, last_agent, until_waiting
 from tests.runs import ECHELON
 
 ORPHAN_SECONDS = 5.0
@@ -24,7 +24,7 @@ def test_spare_takes_over(slurm: Cluster, tmp_path: Path) -> None:
     run = in_job(tmp_path, slurm, "--spares", "1", "--show", "all", PLACES, num_nodes=3)
     run.until(lambda: len(list(tmp_path.glob("waits-*"))) == 4, "four ranks wait")
     agents = {agent["node"]: agent["pid"] for agent in run.events("agent")}
-    run.until(lambda: len(run.events("started")) == 4, "four ranks are told")
+    run.until_started(4)
     used = {event["node"] for event in run.events("started")}
     (spare,) = set(agents) - used
     lost = sorted(used)[-1]
@@ -43,7 +43,7 @@ def test_spare_takes_over(slurm: Cluster, tmp_path: Path) -> None:
 def test_lost_spare_and_then_a_lost_node(slurm: Cluster, tmp_path: Path) -> None:
     """The loss of a spare disturbs nobody; after it, --max-restarts starts a lost agent again."""
     run = in_job(tmp_path, slurm, "--spares", "1", "--max-restarts", "1", AGAIN, "1", num_nodes=3)
-    run.until(lambda: len(list(tmp_path.glob("waits-0-*"))) == 4, "four ranks wait")
+    until_waiting(run, 0, 4)
     used = {event["node"] for event in run.events("started")}
     (spare,) = {agent["node"] for agent in run.events("agent")} - used
     run.kill(last_agent(run, spare))
