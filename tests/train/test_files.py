@@ -819,7 +819,7 @@ def on_two_nodes(folder: Path, script: str, own_disk: Path) -> list[subprocess.C
             )
         )
     try:
-        ended = [(*process.communicate(timeout=60), process) for process in begun]
+        ended = [(*process.communicate(), process) for process in begun]
     finally:
         for process in begun:
             process.kill()
