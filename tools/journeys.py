@@ -3,7 +3,8 @@
     python tools/journeys.py [SRC]
 
 A copy of src notes the functions that are called in a real `echelon run -n 2`: in the command, the agent, the warm
-process and the ranks. What runs while a module is imported is on no way, nor what is called after the first line.
+process and the ranks. What runs while a module is imported is on no way, nor what is called after the first line,
+nor what watches the run and the script beside it: it comes to more files where the ranks start slowly.
 """
 
 import ast
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 WAYS = {"start": "from the command line to a rank's first line", "step": "from a batch to a step"}
 ENTRIES = ("__init__.py", "node/__main__.py", "node/start_hook.py")
 """The first module of each process."""
+BESIDE = ("lint/", "monitor/", "launch/lookouts.py", "launch/samples.py")
 PROLOGUE = """
 import os as _os
 if "JOURNEY" in _os.environ:
@@ -103,7 +105,8 @@ def count(source: Path) -> dict[str, list[str]]:
 
 
 def _union(notes: list[Path]) -> list[str]:
-    return list(dict.fromkeys(line for path in notes for line in path.read_text().splitlines()))
+    files = dict.fromkeys(line for path in notes for line in path.read_text().splitlines())
+    return [name for name in files if not name.startswith(BESIDE)]
 
 
 def _add_prologue(path: Path) -> None:
