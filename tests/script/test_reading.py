@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from echelon.script.reading import ScriptReading, of_job
+import pytest
+
+from echelon.script.reading import ScriptReading, of_job, search_path_of_scripts
 from echelon.spec import Command, Job
 
 WATCHED = """
@@ -47,3 +49,10 @@ def test_what_cannot_be_read() -> None:
     assert of_job(Job(command=Command(kind="program", target="train"))) is None
     assert of_job(Job(command=Command(kind="module", target="train"), container="image.sif")) is None
     assert of_job(Job(command=Command(kind="script", target="train.py"), container="image.sif")) is not None
+
+
+def test_search_path_of_scripts_is_that_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script finds what is installed; the folder of the command, and the one in which it stands, are not its own."""
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/echelon"])
+    monkeypatch.setattr(sys, "path", ["", "/opt/bin", "/opt/lib/python3.12", "/opt/lib/python3.12/site-packages"])
+    assert search_path_of_scripts() == ["/opt/lib/python3.12", "/opt/lib/python3.12/site-packages"]
