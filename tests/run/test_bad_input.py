@@ -244,7 +244,8 @@ def _refuse(shell: Shell, words: Sequence[str], message: str, hint: str, **envir
     """Assert that a command line is refused with exactly these words and leaves nothing behind."""
     facts = {"folder": shell.folder, "python": sys.executable, "version": platform.python_version()}
     before = sorted(shell.folder.rglob("*"))
-    done = shell.fork(*words, seconds=10.0, **environ)
+    # less than a start waits for nodes, and enough for the process of all forks to import torch on a busy machine
+    done = shell.fork(*words, seconds=50.0, **environ)
     assert done.said == f"echelon: error: {message.format(**facts)}\n  hint: {hint.format(**facts)}\n"
     assert done.exit_code == 2
     assert done.stdout == b""
