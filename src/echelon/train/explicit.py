@@ -36,7 +36,7 @@ class Explicit(Training):
         """The device of this rank."""
         return self.world.device
 
-    def loader(self, loader: "DataLoader[Any]") -> ShardedLoader:
+    def loader(self, loader: "DataLoader[object]") -> ShardedLoader:
         """Return an iterable over the loader's batches, in the order of one device.
 
         A batch shows the shape of the global batch, [batch, …]; this rank holds its rows. The batch must have at least

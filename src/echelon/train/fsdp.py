@@ -15,7 +15,7 @@ from ..pytorch import distributed, internals
 from . import modules, optimizer_kinds, patches
 from .global_tensors.tensors import map_tensors, tensors_of
 from .modules import ReplacedParameters
-from .protocols import Function
+from .protocols import Function, StateDict
 from .scaling_error import ScalingError
 from .wire import device as devices
 from .wire import gather
@@ -214,7 +214,7 @@ def _hook_modules() -> None:
         internals.keep_versions(result, parts)
         return result
 
-    def load(self: nn.Module, state_dict: dict[str, object], *args: Any, **kwargs: Any) -> Any:
+    def load(self: nn.Module, state_dict: StateDict, *args: Any, **kwargs: Any) -> Any:
         own = dict(self.named_parameters(remove_duplicate=False))
         state_dict = {
             name: _part_of_state(value, own[name]) if name in own and is_sharded(own[name]) else value

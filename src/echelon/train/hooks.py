@@ -194,7 +194,7 @@ def _hook_lengths(run: Run) -> None:
     """Let a loader that shuffles, and so feeds training, have as many batches as there are steps."""
     original = DataLoader.__len__
 
-    def length(self: "DataLoader[Any]") -> int:
+    def length(self: "DataLoader[object]") -> int:
         num_batches = original(self)
         return num_batches if isinstance(self.sampler, SequentialSampler) else -(-num_batches // run.batches_per_step)
 
@@ -267,11 +267,11 @@ def _is_local_loss(tensor: torch.Tensor, run: Run) -> bool:
 
 def _hook_autocast(run: Run) -> None:
     """Notice autocast, because gradients in half precision agree to fewer digits."""
-    original = torch.autocast.__enter__
+    original: Function = torch.autocast.__enter__
 
     def enter(self: Any) -> Any:
         run.first_step.is_half = True
-        return original(self)  # type: ignore[no-untyped-call]
+        return original(self)
 
     patches.replace(
         torch.autocast, "__enter__", enter, why="In half precision gradients are compared with fewer digits."
@@ -280,7 +280,7 @@ def _hook_autocast(run: Run) -> None:
 
 def _hook_own_distribution(run: Run) -> None:
     """Refuse to scale a script that distributes itself, because its work would be shared twice."""
-    original = torch.distributed.init_process_group
+    original: Function = torch.distributed.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         if not _is_ours():

@@ -356,7 +356,7 @@ def new_sharded_loaders() -> "weakref.WeakKeyDictionary[Any, Any]":
 class ShardedLoader:
     """The explicit form of a sharded loader."""
 
-    def __init__(self, loader: "DataLoader[Any]", run: Training) -> None:
+    def __init__(self, loader: "DataLoader[object]", run: Training) -> None:
         self._loader = loader
         self._run = run
 
@@ -368,7 +368,7 @@ class ShardedLoader:
         return Loop(self._loader, self._run)
 
     @property
-    def inner(self) -> "DataLoader[Any]":
+    def inner(self) -> "DataLoader[object]":
         """The script's own loader."""
         return self._loader
 

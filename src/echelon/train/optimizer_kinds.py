@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..pytorch import distributed
 from . import patches
-from .protocols import Function
+from .protocols import Function, ParamGroup
 
 ELEMENTWISE = (
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
@@ -101,7 +101,7 @@ def _of_kind(kind: object, at_once: bool) -> Any:
     return own.__new__(own)
 
 
-def _place_gradients(groups: Iterable[dict[str, Any]]) -> None:
+def _place_gradients(groups: Iterable[ParamGroup]) -> None:
     """Give each gradient the placements of its weight; this completes partial sums."""
     for weight in (one for group in groups for one in group["params"]):
         if isinstance(weight.grad, DTensor) and weight.grad.placements != weight.placements:

@@ -94,7 +94,7 @@ class Run(Explicit):
         """Return the process that ends when one of its children trains; 0 where children may train."""
         return 0 if self.is_aside else self._pid
 
-    def begin(self, loader: "DataLoader[Any]") -> Any:
+    def begin(self, loader: "DataLoader[object]") -> Any:
         """Return the iterator of a loader: sharded for training, whole for evaluation."""
         if not self.is_at_home or self.is_aside:  # a worker may use loaders of its own
             return iterate(loader)

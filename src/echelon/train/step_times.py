@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..orders import bench
 from ..orders.bench import BenchOrder
 from . import events, patches
+from .protocols import Function
 from .wire import device as devices
 from .wire import world
 
@@ -87,7 +88,7 @@ def begin(environ: Mapping[str, str]) -> None:
 
 def _raise_workers(number: int) -> None:
     """Give each DataLoader at least this many workers; of a stream, each worker might read all samples."""
-    construct = DataLoader.__init__
+    construct: Function = DataLoader.__init__
 
     @wraps(construct)
     def construct_with_workers(self: Any, *arguments: Any, **options: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import Hooks
+from ..protocols import Function, Wrap
 from ..wire.lines import is_called_by_script
 from .sharing import Files
 
@@ -41,8 +42,8 @@ def install(files: Files, hooks: Hooks) -> None:
         )
 
 
-def _once(files: Files, name: str) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _once(files: Files, name: str) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def run(*args: object, **kwargs: object) -> Any:
             if not is_called_by_script(sys._getframe(1)):
                 return original(*args, **kwargs)
@@ -53,8 +54,8 @@ def _once(files: Files, name: str) -> Callable[[Any], Any]:
     return wrap
 
 
-def _waiting(files: Files, name: str) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _waiting(files: Files, name: str) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def end(*args: object, **kwargs: object) -> Any:
             result = original(*args, **kwargs)
             if is_called_by_script(sys._getframe(1)):

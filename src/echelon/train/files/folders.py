@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
-from ..protocols import Function
+from ..protocols import Function, Wrap
 from .sharing import EACH, Files, path_of
 
 # function, place and name of the argument with the path that it changes
@@ -62,10 +62,10 @@ def install(files: Files, hooks: Hooks) -> None:
     _hook_old_pathlib()
 
 
-def changing(files: Files, name: str, place: int, key: str) -> Callable[[Any], Any]:
+def changing(files: Files, name: str, place: int, key: str) -> Wrap:
     """Return a wrapper for a function that changes the path in its argument."""
 
-    def wrap(original: Function) -> Any:
+    def wrap(original: Function) -> Function:
         def change(*args: object, **kwargs: object) -> Any:
             target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
             if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
@@ -104,8 +104,8 @@ def _drop_own(files: Files, source: object) -> None:
         os.remove(path)
 
 
-def _asking(files: Files) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _asking(files: Files) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def ask(*args: object, **kwargs: object) -> object:
             return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
 
@@ -125,7 +125,7 @@ def _stand_for(original: object, new: object) -> None:
 def _hook_tempfile(files: Files, hooks: Hooks) -> None:
     """Give temporary files to the rank that makes them; a temporary folder inside a folder of the script is shared."""
 
-    def wrap(original: Function) -> Any:
+    def wrap(original: Function) -> Function:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -143,7 +143,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
 
         return make
 
-    def wrap_folder(original: Function) -> Any:
+    def wrap_folder(original: Function) -> Function:
         own = wrap(original)
 
         def make(suffix: object = None, prefix: object = None, dir: object = None) -> Any:  # noqa: A002
@@ -200,8 +200,8 @@ def install_downloads(files: Files, hooks: Hooks) -> None:
     hooks.when_imported("urllib.error", _let_errors_travel, why="An error of a download reaches all ranks.")
 
 
-def _unpacking(files: Files, name: str, place: int) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _unpacking(files: Files, name: str, place: int) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def unpack(*args: object, **kwargs: object) -> object:
             folder = args[place] if len(args) > place else kwargs.get("path")
             return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
-from ..protocols import Function
+from ..protocols import Function, Wrap
 from ..wire.world import alone
 from .sharing import Files
 from .writers import with_plain
@@ -49,7 +49,7 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
 
 
 # All ranks have to join the parts of a shared tensor that is logged
-_take_call: Callable[..., None] = with_plain(lambda _: _nothing)(None)
+_take_call: Callable[..., None] = with_plain(lambda _: _nothing)(_nothing)
 
 
 class Silent:
@@ -89,7 +89,7 @@ class Silent:
 def _hook_methods(files: Files, hooks: Hooks, owner: object, names: Iterable[str]) -> None:
     """Let methods log numbers that are equal on all ranks, and do nothing in a fork of the rank that logs."""
 
-    def wrap(original: Callable[..., object]) -> Any:
+    def wrap(original: Callable[..., object]) -> Function:
         def speak(*args: object, **kwargs: object) -> object:
             if files.is_closed:
                 return None
@@ -134,10 +134,10 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
     return act
 
 
-def _speaking_once(files: Files) -> Callable[[Function], Function]:
+def _speaking_once(files: Files) -> Wrap:
     """Begin a run of Weights & Biases on rank 0, and a disabled run on other ranks."""
 
-    def wrap(original: Function) -> Any:
+    def wrap(original: Function) -> Function:
         def init(*args: object, **kwargs: object) -> object:
             if not files.is_closed:
                 return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import patches
 from ..patches import Hooks
+from ..protocols import Function
 from ..scaling_error import as_of_library
 from . import whole
 from .sharing import EACH, ONE, TOGETHER, Files, path_of
@@ -87,7 +88,7 @@ def _copy(files: Files, made: object, path: str) -> None:
     files.meet("read back", path)
 
 
-def _hook_numpy(opened: object) -> Any:
+def _hook_numpy(opened: object) -> Function:
     """Return a hook for numpy.savetxt, which keeps io.open in a table."""
 
     def act(numpy: Any) -> None:

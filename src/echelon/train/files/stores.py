@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import Hooks
+from ..protocols import Function, Wrap
 from .sharing import EACH, ONE, Files, path_of
 
 _WHY = "A database is written by rank 0; the other ranks work on a copy."
@@ -24,8 +25,8 @@ def install(files: Files, hooks: Hooks) -> None:
     hooks.replace("h5py", "File.close", _closing(files, written), why=_WHY)
 
 
-def _connecting(files: Files) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _connecting(files: Files) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         if getattr(original, "_echelon_is_hooked", False):
             return original  # one function under two names
 
@@ -62,8 +63,8 @@ def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) 
     return copy
 
 
-def _opening(files: Files, written: Written) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _opening(files: Files, written: Written) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def init(self: Any, name: Any, mode: Any = "r", *args: object, **kwargs: object) -> None:
             path = path_of(name)
             way = files.way(path)
@@ -92,8 +93,8 @@ def _copy_for_itself(files: Files, path: str, mode: str) -> str:
     return own
 
 
-def _closing(files: Files, written: Written) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+def _closing(files: Files, written: Written) -> Wrap:
+    def wrap(original: Callable[..., object]) -> Function:
         def close(self: Any) -> None:
             path, own = written.pop(self.id.id, ("", "")) if self.id.valid else ("", "")
             original(self)

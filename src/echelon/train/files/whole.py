@@ -17,7 +17,7 @@ from os import chmod, listdir, mkdir, replace, rmdir, scandir, unlink
 from os import stat as look  # these names stay Python's own functions, also when scripts get ours
 from typing import Any
 
-from ..protocols import Function
+from ..protocols import Function, Wrap
 
 TEXT_PAUSE_SECONDS = 1.0  # text that is written with such pauses is a log, which people read while it grows
 BYTES_PAUSE_SECONDS = 10.0  # between two parts of a snapshot, a device may compute
@@ -175,10 +175,10 @@ def are_hidden() -> bool:
     return bool(_hidden)
 
 
-def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None]) -> Callable[[Any], Any]:
+def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None]) -> Wrap:
     """Return a wrapper for a function of a library that writes a file, by its path or into an open file."""
 
-    def wrap(original: Callable[..., object]) -> Any:
+    def wrap(original: Callable[..., object]) -> Function:
         @functools.wraps(original)
         def write(*args: object, **kwargs: object) -> Any:
             file: Any = args[place] if len(args) > place else kwargs.get(key)

@@ -4,13 +4,13 @@ import builtins
 import io
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ...pytorch import modules as torch_modules
 from .. import patches, scaling_error
 from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..patches import Hooks
+from ..protocols import Function, Wrap
 from ..scaling_error import as_of_library
 from . import whole
 from .folders import changing
@@ -27,14 +27,14 @@ def install(files: Files, hooks: Hooks) -> None:
         )
 
 
-def _both(outer: Callable[[Any], object], inner: Callable[[Any], object]) -> Callable[[object], object]:
+def _both(outer: Wrap, inner: Wrap) -> Wrap:
     return lambda original: outer(inner(original))
 
 
-def with_plain(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def with_plain(wrap: Wrap) -> Wrap:
     """Let all ranks join the parts of shared tensors before one rank calls the wrapped function."""
 
-    def wrap_plain(original: object) -> object:
+    def wrap_plain(original: Function) -> Function:
         wrapped = wrap(original)
 
         def call(*args: object, **kwargs: object) -> Any:

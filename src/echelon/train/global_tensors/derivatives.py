@@ -22,7 +22,7 @@ from .tensors import GlobalTensor, Partial, Sharded, own_part, tensors_of
 
 def install(run: Owner) -> None:
     """Hook torch.autograd.grad."""
-    original = torch.autograd.grad
+    original: Function = torch.autograd.grad
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         if internals.is_transformed():
@@ -59,7 +59,7 @@ def install_functions() -> None:
     """Let a script's own autograd functions, which know no global tensors, compute with whole tensors."""
     original = internals.class_method(torch.autograd.Function, "apply")
 
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         bound = original(cls)
         if any(isinstance(one, GlobalTensor) for one in tensors_of(args)):
             return compute_whole(lambda *given: bound(*given, **kwargs), args)

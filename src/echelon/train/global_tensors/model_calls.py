@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from ...pytorch import internals
 from ..gradient_hooks import LateHooks
-from ..protocols import Args, Kwargs
+from ..protocols import Args, Function, Kwargs
 from ..rng.draws import Draws
 from ..rng.generators import Generators
 from ..wire.world import World
@@ -98,7 +98,7 @@ class ModelCalls:
             if self.is_compiled:
                 self.enter_hooks()
 
-    def call(self, original: Callable[..., object], module: nn.Module, args: object, kwargs: object) -> Any:
+    def call(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module in place of `original`, which is PyTorch's own nn.Module.__call__."""
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ from .elements import is_in_place, like
 from .functions import ALONG, DRAWS, LOCAL_ATTRIBUTES, POINTWISE, READS, RESHAPES
 from .tensors import GlobalTensor, Partial, Sharded, map_tensors, own_part, plain, version_of
 
-Rule = Callable[[Any, Args, Kwargs], Any]
+Rule = Callable[[Function, Args, Kwargs], Any]
 
 
 def apply(func: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:

@@ -22,11 +22,11 @@ from ..wire.world import World
 class GlobalTensor(torch.Tensor):
     """A tensor with the shape that it has on one device, and no memory of its own."""
 
-    rule: Callable[[Any, Args, Kwargs], Any]
+    rule: Callable[[Function, Args, Kwargs], Any]
     """The function that computes PyTorch's functions of global tensors; `rules.install` sets it."""
     inside_of: "ClassVar[Sharded | None]" = None
     """The leading rows of the model that is being computed."""
-    below: Callable[[Any, Args, Kwargs], Any]
+    below: Callable[[Function, Args, Kwargs], Any]
     """The function that computes PyTorch's inner functions, where no rule was asked; `rules.install` sets it."""
     local: torch.Tensor
     world: World

@@ -49,7 +49,7 @@ def _hook_saving(run: Training, meetings: Meetings) -> None:
 
         return save
 
-    load = nn.Module.load_state_dict
+    load: Function = nn.Module.load_state_dict
 
     @wraps(load)
     def load_state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def _hook_calls(run: Training, meetings: Meetings) -> None:
     """Meet before a model computes without gradients outside of any loop over a loader, as an evaluation does."""
     original = run.calls.call
 
-    def call(as_ever: Callable[..., object], module: nn.Module, args: object, kwargs: object) -> Any:
+    def call(as_ever: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if meetings.are_apart and not torch.is_grad_enabled() and run.loop is None and _may_meet(run):
             run.parallelism.sync_weights(module)
         return original(as_ever, module, args, kwargs)
@@ -80,7 +80,7 @@ def _hook_calls(run: Training, meetings: Meetings) -> None:
 
 def _hook_scaler(one_step: Callable[[Any], AbstractContextManager[None]]) -> None:
     """Count a step that one rank's scaler skips because that rank's gradients were too large for 16 bits."""
-    original = torch.amp.GradScaler.step
+    original: Function = torch.amp.GradScaler.step
 
     def step(self: Any, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> Any:
         with one_step(optimizer):

@@ -95,7 +95,7 @@ def _communicating() -> Iterator[tuple[object, str]]:
 
 
 def _hook_loaders(measures: Measures, calls: CollectiveNotes) -> None:
-    original = internals.LoaderIterator.__next__
+    original: Function = internals.LoaderIterator.__next__
     load = _timed(measures.spans, original, "data_seconds")
 
     @wraps(original)
@@ -125,7 +125,7 @@ def _hook_loaders(measures: Measures, calls: CollectiveNotes) -> None:
 
 
 def _hook_backward(measures: Measures, calls: CollectiveNotes) -> None:
-    original = torch.autograd.backward
+    original: Function = torch.autograd.backward
     spans = measures.spans
 
     @wraps(original)
@@ -203,11 +203,11 @@ def _follow_steps(measures: Measures) -> None:
 
 def _hook_norms(measures: Measures) -> None:
     """Let who watches for bad steps know norms, losses that a GradScaler scales, and gradients that are left out."""
-    original = nn.utils.clip_grad_norm_
+    original: Function = nn.utils.clip_grad_norm_
 
     @wraps(original)
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> torch.Tensor:
-        norm = original(*args, **kwargs)
+        norm: torch.Tensor = original(*args, **kwargs)
         if not torch.compiler.is_compiling():
             events.clipped(norm)
         return norm
@@ -216,7 +216,7 @@ def _hook_norms(measures: Measures) -> None:
         patches.replace(owner, "clip_grad_norm_", clip_grad_norm_, why=_WHY_SAMPLES)
     bad_steps, may_measure = measures.bad_steps, measures.spans.may_measure
     events.clipped.listen("measuring", lambda norm: bad_steps.note(NORM, norm) if may_measure() else None)
-    scale = torch.amp.GradScaler.scale
+    scale: Function = torch.amp.GradScaler.scale
 
     @wraps(scale)
     def scaled(self: Any, outputs: Any) -> object:

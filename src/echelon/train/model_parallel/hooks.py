@@ -119,7 +119,7 @@ def install(run: Training, models: SplitModels) -> None:
 
 def _hook_scaler(models: SplitModels) -> None:
     """Refuse a loss that is scaled for fp16: each rank would look for overflows in its own part alone."""
-    original = torch.amp.GradScaler.scale
+    original: Function = torch.amp.GradScaler.scale
 
     def scale(self: Any, outputs: Any) -> Any:
         if self.is_enabled() and not models.is_alone:
@@ -137,7 +137,7 @@ def _hook_scaler(models: SplitModels) -> None:
 
 def _hook_saving(models: SplitModels) -> None:
     """Refuse to save a whole module if this rank has only a part of it."""
-    original = torch.save
+    original: Function = torch.save
 
     def save(obj: object, *args: Any, **kwargs: Any) -> Any:
         inside = obj.values() if isinstance(obj, dict) else [obj]

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..batches import rows_of
 from ..global_tensors.tensors import map_tensors, tensors_of
+from ..protocols import Function
 from ..scaling_error import ScalingError
 from ..wire import messages
 from ..wire.world import World
@@ -210,4 +211,4 @@ def _rows(part: Any) -> int:
     return next((one.size(0) for one in tensors_of(*part) if one.dim()), 1)
 
 
-_join: Any = _Join.apply
+_join: Function = _Join.apply

@@ -38,7 +38,7 @@ class StageLayout(seen.ForwardRecord):
         """Set the stages by the names of their first blocks, without the first stage."""
         self.bounds = [0, *(self.order.index(name) for name in begins), len(self.order)]
 
-    def _note(self, name: str) -> Any:
+    def _note(self, name: str) -> Function:
         note = super()._note(name)
 
         def both(module: nn.Module, args: object, output: object) -> None:

@@ -23,7 +23,7 @@ from ..global_tensors.arguments import Doubt, Entries
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
 from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
-from ..protocols import Function
+from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..training import Training
 from ..wire import exchange
@@ -49,7 +49,7 @@ class Calls(ModelCalls):
         """What a model raised, and no exchange with a rank that was killed."""
         self._kept: weakref.WeakKeyDictionary[nn.Module, kept.Ways] = weakref.WeakKeyDictionary()
 
-    def call(self, original: Function, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
             if self._is_for_training(self._leading(args, kwargs)):
                 self._run.begin_training()  # the oracle was forked before training began
@@ -79,7 +79,7 @@ class Calls(ModelCalls):
             return self._call_whole(original, module, args, kwargs)
         return self._compute_plain(original, module, args, kwargs, shared)
 
-    def _call_counted(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _call_counted(self, original: Callable[..., object], module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module whole on every rank, so that a tool that counts operations counts those of one device."""
         if self._run.world.size > 1 and self._is_for_training(self._leading(args, kwargs)):
             self._run.begin_training()
@@ -89,7 +89,7 @@ class Calls(ModelCalls):
         return original(module, *args, **kwargs)
 
     def _compute_plain(
-        self, original: Function, module: nn.Module, args: object, kwargs: object, shared: list[Sharded]
+        self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs, shared: list[Sharded]
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
@@ -111,7 +111,7 @@ class Calls(ModelCalls):
                 "let the first dim of the model's input be the batch dimension, or start one rank: echelon run -n 1 …",
             ) from error
 
-    def _refuse_own_error(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _refuse_own_error(self, original: Callable[..., object], module: nn.Module, args: Args, kwargs: Kwargs) -> None:
         """Raise the error of the script itself, where a model fails with the whole batch too."""
         try:
             with self._inside(None):
@@ -119,7 +119,7 @@ class Calls(ModelCalls):
         except Exception as error:
             raise error from None
 
-    def _call_whole(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _call_whole(self, original: Callable[..., object], module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = self._leading(args, kwargs)
         shape = None if first is None else tuple(first.shape)
@@ -128,7 +128,7 @@ class Calls(ModelCalls):
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 
-    def _as_a_whole(self, module: nn.Module, args: object, kwargs: object) -> AbstractContextManager[Any]:
+    def _as_a_whole(self, module: nn.Module, args: Args, kwargs: Kwargs) -> AbstractContextManager[Any]:
         """Return the context of a call with arguments that ranks cannot share; its modules may share theirs.
 
         They may not where the model got a batch with too few samples: what they get would be steps of time, say.
@@ -212,7 +212,7 @@ class Calls(ModelCalls):
             self._has_told_norm = True
             self._run.say(f"note: {batch_norm.OWN_STATISTICS}")
 
-    def _rows_of_plain(self, args: object, kwargs: object) -> list[Sharded] | None:
+    def _rows_of_plain(self, args: Args, kwargs: Kwargs) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
         Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
@@ -236,7 +236,7 @@ class Calls(ModelCalls):
             return False
         return self._run.begins_training() and self._is_batch(first)
 
-    def _leading(self, args: object, kwargs: object) -> torch.Tensor | None:
+    def _leading(self, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
         return lists.leading(args, kwargs, self._run.batch_sizes())
 
     def _is_batch(self, tensor: torch.Tensor) -> bool:

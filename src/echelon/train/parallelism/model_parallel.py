@@ -47,7 +47,7 @@ class WholeBatches(ModelCalls):
         super().__init__(run)
         self._run = run
 
-    def call(self, original: Callable[..., object], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, original: Callable[..., object], module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Call a module; the outermost call is that of the whole model, on every rank."""
         run, models = self._run, self._run.parallelism
         assert isinstance(models, ModelParallel)  # noqa: S101

@@ -37,7 +37,7 @@ class Loaders:
         record.about.update(loaders=self._facts, notes=self._notes, num_batches=0)
         record.facts.update(loaders=self._facts, evaluations=[])
 
-    def made(self, loader: "DataLoader[Any]") -> None:
+    def made(self, loader: "DataLoader[object]") -> None:
         """Note a new loader, or give it the batches of all ranks."""
         if os.getpid() != self._pid:
             return  # in a worker of another loader
@@ -58,14 +58,14 @@ class Loaders:
         if is_dealt and getattr(loader.batch_sampler, "sampler", None) is not None:
             self._become_like(loader, like)
 
-    def begun(self, loader: "DataLoader[Any]", iterator: object) -> None:
+    def begun(self, loader: "DataLoader[object]", iterator: object) -> None:
         """Begin to count the samples of a pass over a loader."""
         self._pending.pop(id(iterator), None)
         self._chosen.pop(id(iterator), None)
         self._training.discard(id(iterator))
         self._places[id(iterator)] = loader.__dict__.get("_echelon_place", -1)
 
-    def begins(self, loader: "DataLoader[Any]") -> None:
+    def begins(self, loader: "DataLoader[object]") -> None:
         """Begin a pass over a loader, with the epoch of that pass in the other run."""
         place = loader.__dict__.get("_echelon_place")
         if place is None or os.getpid() != self._pid:
@@ -112,7 +112,7 @@ class Loaders:
                 if self._places.get(key, -1) >= 0:
                     self._facts[self._places[key]]["is_for_training"] = True
 
-    def _become_like(self, loader: "DataLoader[Any]", like: dict[str, Any]) -> None:
+    def _become_like(self, loader: "DataLoader[object]", like: dict[str, Any]) -> None:
         """Let one process draw the samples of N ranks: batches of N·b, and the samples that are dealt twice."""
         deals, batches = like["deals"], loader.batch_sampler
         num_ranks, size = deals["num_replicas"], like["batch_size"]
@@ -149,7 +149,7 @@ class Loaders:
             self._notes.append(text)
 
 
-def dealer(loader: "DataLoader[Any]") -> object:
+def dealer(loader: "DataLoader[object]") -> object:
     """Return the sampler that deals samples out to ranks; None if there is none."""
     sampler = getattr(loader.batch_sampler, "sampler", None)
     return sampler if hasattr(sampler, "num_replicas") else None

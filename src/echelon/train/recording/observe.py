@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .. import patches
+from ..protocols import Function
 from ..rng.generators import seed_all
 from ..wire.gather import is_sharded
 from ..wire.world import SEED_OF_RECORDS
@@ -42,7 +43,7 @@ def _like(path: str) -> dict[str, object]:
 
 def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
     """Note each loss, its samples, and the gradients that this rank computes by itself."""
-    original = torch.autograd.backward
+    original: Function = torch.autograd.backward
     local = _Local(record)
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:

@@ -94,7 +94,7 @@ def _install_secrets(seeds: SharedEntropy, hooks: Hooks) -> None:
 
 
 def _by_script(instead: Callable[..., object]) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Any:
+    def wrap(original: Callable[..., object]) -> Function:
         def draw(*args: object, **kwargs: object) -> Any:
             return (instead if is_called_by_script(sys._getframe(1)) else original)(*args, **kwargs)
 
@@ -106,7 +106,7 @@ def _by_script(instead: Callable[..., object]) -> Callable[[Any], Any]:
 def _seeded(seeds: SharedEntropy, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
     """Return a wrapper that passes a seed to a function where the script passes none."""
 
-    def wrap(original: Callable[..., object]) -> Any:
+    def wrap(original: Callable[..., object]) -> Function:
         def seeded(*args: object, **kwargs: object) -> object:
             if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
                 return original(*args[:place], seeds.next(num_bits))

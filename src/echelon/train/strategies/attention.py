@@ -202,8 +202,8 @@ def _pass_on(tensors: list[torch.Tensor], group: Any) -> messages.TensorExchange
     return messages.TensorExchange(sends, receives, group=group)
 
 
-_ring: Any = _Ring.apply
-_plain: Any = _Plain.apply
+_ring: Function = _Ring.apply
+_plain: Function = _Plain.apply
 
 
 def apply(model: nn.Module, axes: Axes) -> None:

@@ -117,7 +117,7 @@ def in_parts(batch: object, number: int, *, is_even: bool) -> list[object]:
 class OwnRows:
     """A loader that loads only this rank's rows of every batch; all ranks draw the same order."""
 
-    def __init__(self, loader: "DataLoader[Any]", axes: Axes) -> None:
+    def __init__(self, loader: "DataLoader[object]", axes: Axes) -> None:
         if loader.batch_sampler is None:
             raise StrategyError(
                 "the loader does not make batches of samples by index, so no rank can load its rows alone",
@@ -133,7 +133,7 @@ class OwnRows:
         return iter(self.own)
 
     @property
-    def inner(self) -> "DataLoader[Any]":
+    def inner(self) -> "DataLoader[object]":
         """The script's own loader."""
         return self._loader
 

@@ -1,13 +1,13 @@
 """An optimizer over weights that are cut in several ways, and its states as one device would save them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from .. import optimizer_kinds
-from ..protocols import Kwargs, StateDict
+from ..protocols import Kwargs, ParamGroup, StateDict
 from ..wire import messages
 from ..wire.gather import is_dtensor
 from . import spreading, states
@@ -15,6 +15,8 @@ from .axes import Axes
 from .strategy import StrategyError
 
 OURS = ("echelon_group", "params")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 Chooser = Callable[[str, nn.Parameter], dict[str, object]]
 
 
@@ -23,7 +25,7 @@ class Optimizing:
 
     def __init__(
         self,
-        kind: Any,
+        kind: type,
         parameters: Mapping[str, nn.Parameter],
         axes: Axes,
         *,
@@ -58,7 +60,7 @@ class Optimizing:
                     tensors[f"{name}\n{key}"] = value
                 else:
                     numbers[f"{name}\n{key}"] = value
-        entries: dict[str, Any] = dict(states.gather(tensors, self._axes, (), spool))
+        entries: StateDict = dict(states.gather(tensors, self._axes, (), spool))
         members, kept = self._members(), {}
         for stage in self._of_all_stages((numbers, members, self._settings())):
             entries.update(stage[0])
@@ -75,17 +77,17 @@ class Optimizing:
         """Return the names of the weights as one device numbers them; every rank must ask."""
         return _in_order(self._merged(self._members()), order)
 
-    def _groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = self.optimizer.param_groups
+    def _groups(self) -> list[ParamGroup]:
+        groups: list[ParamGroup] = self.optimizer.param_groups
         return groups
 
-    def _merged(self, mine: dict[Any, Any]) -> dict[Any, Any]:
-        merged: dict[Any, Any] = {}
+    def _merged(self, mine: dict[Key, Value]) -> dict[Key, Value]:
+        merged: dict[Key, Value] = {}
         for stage in self._of_all_stages(mine):
             merged.update(stage)
         return merged
 
-    def _of_all_stages(self, mine: object) -> list[Any]:
+    def _of_all_stages(self, mine: Value) -> list[Value]:
         if self._axes.sizes["pipeline"] == 1:
             return [mine]
         return messages.gather(mine)
@@ -94,7 +96,7 @@ class Optimizing:
         """Return for each weight the number of its group on one device."""
         return {self._names[id(one)]: group["echelon_group"] for group in self._groups() for one in group["params"]}
 
-    def _settings(self) -> dict[int, dict[str, Any]]:
+    def _settings(self) -> dict[int, ParamGroup]:
         return {
             group["echelon_group"]: {key: value for key, value in group.items() if key not in OURS}
             for group in self._groups()
@@ -111,7 +113,7 @@ class Optimizing:
         groups = [{key: value for key, value in one.items() if key != "echelon_group"} for one in state["param_groups"]]
         return {"state": state["state"], "param_groups": groups}
 
-    def load(self, state: Mapping[str, Any], order: Sequence[str]) -> None:
+    def load(self, state: StateDict, order: Sequence[str]) -> None:
         """Load a state that one device or any strategy has saved; every rank must pass the whole state."""
         if self._axes.strategy.spreads_states_only:
             groups = [{**one, "echelon_group": number} for number, one in enumerate(state["param_groups"])]
@@ -128,7 +130,7 @@ class Optimizing:
                 values = state["state"].get(names[self._names[id(parameter)]], {})
                 self.optimizer.state[parameter] = {key: _part(value, parameter) for key, value in values.items()}
 
-    def _names_of(self, state: Mapping[str, Any], order: Sequence[str]) -> dict[str, int]:
+    def _names_of(self, state: StateDict, order: Sequence[str]) -> dict[str, int]:
         """Return the number of each weight in the saved state, by name."""
         names = self.names(order)
         numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -193,11 +195,11 @@ def _in_order(members: Mapping[str, int], order: Sequence[str]) -> list[str]:
 
 
 def _as_one_device(
-    entries: dict[str, Any], members: dict[str, int], settings: dict[int, dict[str, Any]], order: Sequence[str]
-) -> dict[str, Any]:
+    entries: StateDict, members: dict[str, int], settings: dict[int, ParamGroup], order: Sequence[str]
+) -> StateDict:
     names = _in_order(members, order)
     numbers = {name: number for number, name in enumerate(names)}
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, ParamGroup] = {}
     for both, value in sorted(entries.items()):
         name, _, key = both.partition("\n")
         state.setdefault(numbers[name], {})[key] = value
@@ -209,10 +211,10 @@ def _as_one_device(
 
 
 def _grouped(
-    parameters: Mapping[str, nn.Parameter], wanted: dict[str, dict[str, Any]], every: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    parameters: Mapping[str, nn.Parameter], wanted: dict[str, ParamGroup], every: list[ParamGroup]
+) -> list[ParamGroup]:
     """Return groups of weights with equal settings and the same mesh: PyTorch steps over a group at once."""
-    groups: dict[tuple[int, str], dict[str, Any]] = {}
+    groups: dict[tuple[int, str], ParamGroup] = {}
     for name, own in wanted.items():
         number = every.index(own)
         key = (number, _how_cut(parameters[name]))
@@ -220,12 +222,12 @@ def _grouped(
     return [groups[key] for key in sorted(groups)]
 
 
-def _all_settings(mine: list[dict[str, Any]], axes: Axes) -> list[dict[str, Any]]:
+def _all_settings(mine: list[ParamGroup], axes: Axes) -> list[ParamGroup]:
     """Return the different settings, in one order on all stages of a pipeline."""
     every = [mine]
     if axes.sizes["pipeline"] > 1:
         every = messages.gather(mine)
-    different: list[dict[str, Any]] = []
+    different: list[ParamGroup] = []
     for settings in [one for part in every for one in part]:
         if settings not in different:
             different.append(settings)

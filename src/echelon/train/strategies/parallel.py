@@ -1,7 +1,7 @@
 """A model to which a strategy was applied: it steps, clips, saves and loads as on one device."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ..check import same_batch
+from ..protocols import StateDict
 from ..recording.record import in_other_order
 from ..rng.generators import Generators
 from ..training import Training
@@ -120,7 +121,7 @@ class Parallel:
         known = {name: place for place, name in enumerate(self._order)}
         return dict(sorted(parameters.items(), key=lambda item: known.get(item[0], len(known))))
 
-    def optimize(self, kind: object, *, groups: Chooser | None = None, **settings: object) -> torch.optim.Optimizer:
+    def optimize(self, kind: type, *, groups: Chooser | None = None, **settings: object) -> torch.optim.Optimizer:
         """Make the optimizer: a class of torch.optim and its settings; groups(name, weight) gives a weight's own."""
         self._optimizing = Optimizing(kind, self._parameters, self.axes, groups=groups, settings=settings)
         if self._record is not None:
@@ -347,7 +348,7 @@ class Parallel:
         assert self._optimizing is not None  # noqa: S101
         return self._optimizing.state(self._trained)
 
-    def load_optimizer(self, state: Mapping[str, Any]) -> None:
+    def load_optimizer(self, state: StateDict) -> None:
         """Load the state of an optimizer of the whole model."""
         self.optimizer  # noqa: B018  (refuses where there is none)
         assert self._optimizing is not None  # noqa: S101

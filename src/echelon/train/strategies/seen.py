@@ -57,7 +57,7 @@ class ForwardRecord:
                 hook.remove()
         self._left = None
 
-    def _note(self, name: str) -> Any:
+    def _note(self, name: str) -> Function:
         def note(_module: nn.Module, _args: object, output: object) -> None:
             self.calls.append(name)
             self.outputs[name] = output
@@ -70,7 +70,7 @@ class ForwardRecord:
             if name is not None:
                 self.uses[name].add(self._side)
 
-    def _leave(self, name: str) -> Any:
+    def _leave(self, name: str) -> Function:
         def leave(_module: nn.Module, _args: object, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) else output
             self._left = (name, tensor, tensor._version)

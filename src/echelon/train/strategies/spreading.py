@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..protocols import Kwargs
+from ..protocols import Kwargs, ParamGroup
 from ..wire import device as devices
 from ..wire import gather
 from ..wire.gather import is_dtensor
@@ -82,7 +82,7 @@ def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:
             spread.set_is_last_backward(is_last)
 
 
-def make_optimizer(kind: type, groups: list[dict[str, Any]], axes: Axes, settings: Kwargs) -> Any:
+def make_optimizer(kind: type, groups: list[ParamGroup], axes: Axes, settings: Kwargs) -> Any:
     """Make an optimizer of the weights that this rank has; ZeRO-1 gives each rank the states of some weights."""
     weights = [weight for group in groups for weight in group["params"]]
     if axes.num_shards or any(is_dtensor(weight) for weight in weights):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..protocols import Args
+from ..protocols import Args, Function
 from ..wire import device as devices
 from ..wire.gather import is_dtensor
 from . import blocks, dropout, dtensors
@@ -256,7 +256,7 @@ def place(module: nn.Module, mesh: Any, placements: Mapping[str, Any]) -> None:
             module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
 
 
-def _enters(mesh: Any, outside: Any) -> Any:
+def _enters(mesh: Any, outside: Any) -> Function:
     """Return a hook that makes activations DTensors, whole on every rank; masks and tables stay plain."""
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -285,7 +285,7 @@ def _gathered(_module: nn.Module, _args: object, output: Any) -> object:
     return output.redistribute(placements=[Replicate()])
 
 
-def _leaves(outside: object) -> Any:
+def _leaves(outside: object) -> Function:
     """Return a hook that makes outputs plain: the sum over all ranks, or this rank's part of it."""
 
     def leave(module: nn.Module, _args: object, output: Any) -> Any:

@@ -17,6 +17,7 @@ from torch import nn
 from ...pytorch import internals
 from ..exact import tree
 from ..exact.tree import WeightGradients, own_rows
+from ..protocols import Function
 from ..rng.generators import Generators, seed_again
 from ..wire import gather, messages
 from ..wire.gather import is_dtensor, whole
@@ -230,7 +231,7 @@ class BlockSeeds:
         self._fingerprint = fingerprint
         self._key = zlib.crc32(b"%d %d" % (fingerprint, self._number))
 
-    def _seeding(self, place: int) -> Any:
+    def _seeding(self, place: int) -> Function:
         def seed(*_: object) -> None:
             seed_again(zlib.crc32(b"%d %d %d" % (self._key, self.shard, place)))
 

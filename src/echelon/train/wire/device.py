@@ -21,6 +21,7 @@ from ...hardware import vendors
 from ...node import processes
 from ...pytorch import internals
 from .. import patches
+from ..protocols import Function
 
 CPU = "cpu"
 _WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."
@@ -102,7 +103,7 @@ def before_first_use(act: Callable[[], None]) -> None:
         installed.append(patches.replace(owner, name, _counting(getattr(owner, name)), why=_WHY_COUNTED))
 
 
-def _first(original: Callable[..., object], leave: Callable[[], None], act: Callable[[], None]) -> Any:
+def _first(original: Callable[..., object], leave: Callable[[], None], act: Callable[[], None]) -> Function:
     @wraps(original)
     def use(*args: object, **kwargs: object) -> Any:
         leave()

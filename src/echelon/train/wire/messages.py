@@ -7,7 +7,7 @@ PyTorch 2.11 on an H200). So such tensors travel over a copy on the CPU.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,12 @@ import torch.distributed as dist
 from . import device as devices
 from . import plain_data
 
+Value = TypeVar("Value")
 _HEAD_BYTES = 1024  # most values fit into one message
 _LENGTH_BYTES = 8
 
 
-def gather(value: object, group: "dist.ProcessGroup | None" = None) -> list[Any]:
+def gather(value: Value, group: "dist.ProcessGroup | None" = None) -> list[Value]:
     """Return the values of all ranks of a group, in their order."""
     content = plain_data.encode(value)
     device = _device_of(group)
