@@ -119,11 +119,11 @@ class Parallelism:
         """Give every rank all weights, gradients and states, or its part of each, inside of a with block."""
         return nullcontext()
 
-    def learnt(self) -> dict[str, Any]:
+    def learnt(self) -> dict[str, object]:
         """Return what the steps so far have shown about the training, as plain data for a checkpoint."""
         return {}
 
-    def go_on(self, learnt: dict[str, Any]) -> None:
+    def go_on(self, learnt: dict[str, object]) -> None:
         """Train on as the run did that has learnt this."""
 
     def continue_as_one_device(self) -> None:

@@ -29,7 +29,7 @@ class _Sum(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(_ctx: object, *gradients: torch.Tensor) -> Any:
+    def backward(_ctx: object, *gradients: torch.Tensor) -> object:
         return _Sum.apply(gradients[0])  # type: ignore[no-untyped-call]
 
 

@@ -54,7 +54,7 @@ class LateHooks:
             is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
                 return original(tensor, hook)
-            hooks: dict[int, Any] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
+            hooks: dict[int, object] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
             handle = RemovableHandle(hooks)
             hooks[handle.id] = hook
             return handle

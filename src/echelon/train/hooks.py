@@ -269,7 +269,7 @@ def _hook_autocast(run: Run) -> None:
     """Notice autocast, because gradients in half precision agree to fewer digits."""
     original: Function = torch.autocast.__enter__
 
-    def enter(self: Any) -> Any:
+    def enter(self: object) -> Any:
         run.first_step.is_half = True
         return original(self)
 
@@ -282,7 +282,7 @@ def _hook_own_distribution(run: Run) -> None:
     """Refuse to scale a script that distributes itself, because its work would be shared twice."""
     original: Function = torch.distributed.init_process_group
 
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
+    def init_process_group(*args: object, **kwargs: object) -> None:
         if not _is_ours():
             run.first_step.leave("the script distributes itself")
         if not _is_ours() and not run.world.is_alone:

@@ -91,7 +91,7 @@ def _raise_workers(number: int) -> None:
     construct: Function = DataLoader.__init__
 
     @wraps(construct)
-    def construct_with_workers(self: Any, *arguments: Any, **options: Any) -> None:
+    def construct_with_workers(self: Any, *arguments: object, **options: object) -> None:
         construct(self, *arguments, **options)
         if not isinstance(self.dataset, IterableDataset):
             self.num_workers = max(number, self.num_workers)

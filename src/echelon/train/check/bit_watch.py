@@ -165,7 +165,7 @@ class BitWatch:
         """Name the tensor, and the ranks whose sum is not that of most ranks."""
         name = exchange.names[place]
         mine = (int(exchange.own[place]), socket.gethostname(), str(self._run.world.device))
-        every: list[Any] = messages.gather(mine)
+        every = messages.gather(mine)
         told = [f"rank {rank} ({node}, {device})" for rank, (_, node, device) in enumerate(every)]
         usual, number = Counter(total for total, *_ in every).most_common(1)[0]
         odd = [told[rank] for rank, (total, *_) in enumerate(every) if total != usual]

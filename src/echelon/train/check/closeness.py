@@ -78,7 +78,7 @@ def differs(own: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(_how_tensors(own, expected))
 
 
-def _leaves(value: object, name: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, name: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, (torch.Tensor, bool, int, float)):
         yield name, value
     elif isinstance(value, (tuple, list)):
@@ -92,7 +92,7 @@ def _leaves(value: object, name: str) -> Iterator[tuple[str, Any]]:
             yield f"a tensor of {name}", tensor
 
 
-def _how_numbers(own: Any, expected: Any) -> str:
+def _how_numbers(own: object, expected: Any) -> str:
     if isinstance(expected, torch.Tensor) or abs(own - expected) <= OF_OUTPUTS.single * abs(expected):
         return ""
     return f"is {own:.6g} for the rows of rank 0, but {expected:.6g} for the whole batch"

@@ -89,7 +89,7 @@ def is_apart() -> bool:
     return bool(_apart)
 
 
-def uncompiled(is_compiled: bool) -> AbstractContextManager[Any]:
+def uncompiled(is_compiled: bool) -> AbstractContextManager[object]:
     """Return a context in which compiled code is computed by Python."""
     return torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
 

@@ -164,7 +164,7 @@ def _of_script(module: nn.Module) -> list[object]:
     return list({id(one): one for one in generators if not isinstance(one, random.SystemRandom)}.values())
 
 
-def states_of(generators: list[Any]) -> list[int]:
+def states_of(generators: list[object]) -> list[int]:
     return [zlib.crc32(repr([_plain(part) for part in own_generators.state_of(one)]).encode()) for one in generators]
 
 
@@ -173,7 +173,7 @@ def _plain(value: object) -> object:
 
 
 @contextmanager
-def _put_back(generators: list[Any]) -> Iterator[None]:
+def _put_back(generators: list[object]) -> Iterator[None]:
     states = [own_generators.state_of(one) for one in generators]
     try:
         yield

@@ -129,7 +129,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def make(*args: object, **kwargs: object) -> Any:
+        def make(*args: object, **kwargs: object) -> object:
             bound = signature.bind(*args, **kwargs)
             is_aside = files.is_closed and files.way(path_of(bound.arguments.get("dir"))) != EACH
             if is_aside:
@@ -146,7 +146,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
     def wrap_folder(original: Function) -> Function:
         own = wrap(original)
 
-        def make(suffix: object = None, prefix: object = None, dir: object = None) -> Any:  # noqa: A002
+        def make(suffix: object = None, prefix: object = None, dir: object = None) -> object:  # noqa: A002
             if dir is None or path_of(dir) == os.path.abspath(tempfile.gettempdir()):
                 return own(suffix, prefix)
             return files.act("mkdtemp", dir, lambda: original(suffix, prefix, dir))

@@ -107,7 +107,7 @@ def _spoken(mlflow: object) -> list[str]:
     return [name for name in dir(mlflow) if name.startswith(("log_", "set_tag")) and callable(getattr(mlflow, name))]
 
 
-def _hook_writer(files: Files, hooks: Hooks) -> Callable[[Any], None]:
+def _hook_writer(files: Files, hooks: Hooks) -> Callable[[object], None]:
     """Return a hook that makes the folder of events in a meeting of all ranks, as every change of the disk."""
 
     def act(module: object) -> None:

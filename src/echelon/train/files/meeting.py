@@ -153,7 +153,7 @@ class Meeting:
         self._group: Any = None
         self._nodes = SeparateFolders(os.environ)
 
-    def lead(self, act: str, path: str, do: Callable[[], object], tells: Callable[[Any], object] = _same) -> object:
+    def lead(self, act: str, path: str, do: Callable[[], object], tells: Callable[[object], object] = _same) -> object:
         """On rank 0, act when all ranks have come, and tell them the result."""
         self._wait()
         place = here()

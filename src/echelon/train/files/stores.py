@@ -65,7 +65,7 @@ def _copy_of_database(connect: Any, path: str, *args: object, **kwargs: object) 
 
 def _opening(files: Files, written: Written) -> Wrap:
     def wrap(original: Callable[..., object]) -> Function:
-        def init(self: Any, name: Any, mode: Any = "r", *args: object, **kwargs: object) -> None:
+        def init(self: Any, name: object, mode: Any = "r", *args: object, **kwargs: object) -> None:
             path = path_of(name)
             way = files.way(path)
             if path is None or mode in (None, "r") or way == EACH or (way == ONE and not files.is_closed):

@@ -81,7 +81,7 @@ def squeeze(func: Function, args: Args, kwargs: Kwargs) -> object:
     return wrap_rows(tensor.local.squeeze(dims), tensor) if tensor.size(0) > 1 and not tensor.dim_of_rows else None
 
 
-def multiply(func: Function, args: Args, kwargs: Kwargs) -> Any:
+def multiply(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Multiply the rows by a matrix that all ranks have."""
     rows, matrix = args[0], args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other", kwargs.get("mat2")))
     if not isinstance(rows, Sharded) or not isinstance(matrix, torch.Tensor) or rows.dim() < 2:

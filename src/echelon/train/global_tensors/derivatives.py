@@ -24,7 +24,7 @@ def install(run: Owner) -> None:
     """Hook torch.autograd.grad."""
     original: Function = torch.autograd.grad
 
-    def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def grad(outputs: object, inputs: object, grad_outputs: object = None, *args: Any, **kwargs: Any) -> Any:
         if internals.is_transformed():
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         if isinstance(inputs, (dict, GradientEdge)):
@@ -33,7 +33,7 @@ def install(run: Owner) -> None:
         gradients = differentiate(outputs, inputs, grad_outputs, *args, **kwargs)
         return tuple(map(run.late_hooks.changed, inputs, gradients))
 
-    def differentiate(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def differentiate(outputs: object, inputs: object, grad_outputs: object = None, *args: Any, **kwargs: Any) -> Any:
         if run.world.size == 1 or run.calls.is_inside or not (run.has_begun and run.calls.num_shared):
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         outputs, inputs = _listed(outputs), _listed(inputs)
@@ -41,7 +41,7 @@ def install(run: Owner) -> None:
         if is_of_rank and internals.is_going_backward():  # in a hook or a function of a model, with its rank's rows
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
 
-        def local_grad(local_outputs: Any, local_inputs: Any, weights: Sequence[torch.Tensor]) -> Any:
+        def local_grad(local_outputs: object, local_inputs: object, weights: Sequence[torch.Tensor]) -> Any:
             return original(local_outputs, local_inputs, weights, *args, **kwargs)
 
         of_part = partial(_grad, local_grad, run.world, allows_unused=_allows_unused(*args, **kwargs))

@@ -19,7 +19,7 @@ from .tensors import GlobalTensor, Partial, map_tensors, tensors_of
 _KEEPING = ("aten::detach", "aten::alias", "aten::lift_fresh")
 
 
-def apply(func: Function, args: Args, kwargs: Kwargs) -> Any:
+def apply(func: Function, args: Args, kwargs: Kwargs) -> object:
     """Compute an inner function of PyTorch that has a global tensor among its arguments."""
     name = internals.schema_of(func).name
     global_tensors = [one for one in tensors_of(args, kwargs) if isinstance(one, GlobalTensor)]

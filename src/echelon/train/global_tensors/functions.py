@@ -1,7 +1,5 @@
 """Names of PyTorch's functions, grouped by their rule; a method, an operator and a torch.* function share a name."""
 
-from typing import Any
-
 from ...pytorch import internals
 
 _ARITHMETIC = (
@@ -47,7 +45,7 @@ LINEAR: dict[str, str] = {
 }  # fmt: skip
 """Functions that are linear in a total, and so may be computed with each rank's part, by their kind."""
 
-ALONG: dict[str, tuple[int, Any, int]] = {
+ALONG: dict[str, tuple[int, object, int]] = {
     **dict.fromkeys(("sum", "mean", "prod", "std", "var", "max", "min", "argmax", "argmin", "all", "any", "median",
                      "softmax", "log_softmax", "softmin", "logsumexp", "cumsum", "cumprod", "flip", "gather",
                      "index_select", "narrow", "select", "squeeze", "count_nonzero"), (1, None, 0)),

@@ -72,7 +72,7 @@ def _is_object(value: object) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)) and not callable(value)
 
 
-def hide(value: object, replace: Callable[[Any], object]) -> object:
+def hide(value: object, replace: Callable[[object], object]) -> object:
     """Return a value with the result of `replace`, hidden, in place of each list or array for which there is one."""
     if isinstance(value, (tuple, list)) or is_array(value):
         changed = replace(value)

@@ -50,7 +50,7 @@ def rule(func: Function, args: Args, kwargs: Kwargs) -> object:
     return _compute(func, prepared, exchange.start_total(count, prepared.lead.world))
 
 
-def rule_of_pieces(func: Function, every: Sequence[tuple[Args, Kwargs]]) -> list[Any] | None:
+def rule_of_pieces(func: Function, every: Sequence[tuple[Args, Kwargs]]) -> list[object] | None:
     """Return the loss of each virtual shard, divided by the count of all shards of all processes."""
     prepared = [loss for args, kwargs in every if (loss := _prepare(func, args, kwargs)) is not None]
     if len(prepared) < len(every):

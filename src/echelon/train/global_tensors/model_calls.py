@@ -145,7 +145,7 @@ class Branches:
         self.are_there = False
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-    def watched(self, module: nn.Module, *, is_compiled: bool) -> AbstractContextManager[Any]:
+    def watched(self, module: nn.Module, *, is_compiled: bool) -> AbstractContextManager[object]:
         """Return a context in which the first call of a module is watched; compiled code cannot be."""
         if is_compiled or module in self._seen or self.are_there:
             return nullcontext()

@@ -41,7 +41,7 @@ class _Earlier:
 _earlier_of: "weakref.WeakKeyDictionary[nn.Module, dict[Any, _Earlier]]" = weakref.WeakKeyDictionary()
 
 
-def ragged_of(module: nn.Module) -> list[Any]:
+def ragged_of(module: nn.Module) -> list[object]:
     """Return, as plain data, which outputs of a module have as many rows as the samples ask for."""
     return [[*key, *sorted(one.ragged)] for key, one in _earlier_of.get(module, {}).items() if one.ragged]
 

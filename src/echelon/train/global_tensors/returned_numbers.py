@@ -45,7 +45,7 @@ class ModelCall(NamedTuple):
         return max(1, self.num_rows // 3)
 
 
-def of_two(call: ModelCall) -> tuple[object, Any] | None:
+def of_two(call: ModelCall) -> tuple[object, object] | None:
     """Return the outputs for two parts; None for less than two rows, or if the model can compute no part of a batch."""
     if call.num_rows < 2:
         return None
@@ -68,7 +68,7 @@ _known: "weakref.WeakKeyDictionary[nn.Module, dict[Any, _Kinds]]" = weakref.Weak
 """The kinds of a model's numbers by their place, for each way in which it was called: see `_way`."""
 
 
-def of_all(result: object, local: object, call: ModelCall) -> Any:
+def of_all(result: object, local: object, call: ModelCall) -> object:
     """Return a model's result with the numbers of one device; `local` is the result that this rank has computed."""
     leaves, own = leaves_of(result), leaves_of(local)
     means = [place for place, one in enumerate(leaves) if isinstance(one, Partial) and not one.dim()]
@@ -210,7 +210,7 @@ def leaves_of(value: object) -> list[Any]:
     return [value]
 
 
-def _with_leaves(value: Any, leaves: Any) -> object:
+def _with_leaves(value: object, leaves: Any) -> object:
     if isinstance(value, (tuple, list, dict)):
         entries = value.values() if isinstance(value, dict) else value
         return map_entries(value, [_with_leaves(one, leaves) for one in entries])

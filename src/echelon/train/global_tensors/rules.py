@@ -23,7 +23,7 @@ from .tensors import GlobalTensor, Partial, Sharded, map_tensors, own_part, plai
 Rule = Callable[[Function, Args, Kwargs], Any]
 
 
-def apply(func: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
+def apply(func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Compute a function that has a global tensor among its arguments."""
     name = getattr(func, "__name__", "")
     aliases.copy_changes()

@@ -52,7 +52,7 @@ def _hook_saving(run: Training, meetings: Meetings) -> None:
     load: Function = nn.Module.load_state_dict
 
     @wraps(load)
-    def load_state_dict(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self: nn.Module, *args: Any, **kwargs: object) -> Any:
         run.parallelism.sync_weights(self)
         result = load(self, *args, **kwargs)
         meetings.forget(self.parameters())  # loaded weights are no progress of a rank
@@ -82,7 +82,7 @@ def _hook_scaler(one_step: Callable[[Any], AbstractContextManager[None]]) -> Non
     """Count a step that one rank's scaler skips because that rank's gradients were too large for 16 bits."""
     original: Function = torch.amp.GradScaler.step
 
-    def step(self: Any, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> Any:
+    def step(self: object, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> Any:
         with one_step(optimizer):
             return original(self, optimizer, *args, **kwargs)
 

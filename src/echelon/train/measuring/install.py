@@ -129,7 +129,7 @@ def _hook_backward(measures: Measures, calls: CollectiveNotes) -> None:
     spans = measures.spans
 
     @wraps(original)
-    def backward(tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+    def backward(tensors: list[torch.Tensor], *args: object, **kwargs: object) -> None:
         if not spans.may_measure():
             original(tensors, *args, **kwargs)
             return
@@ -206,7 +206,7 @@ def _hook_norms(measures: Measures) -> None:
     original: Function = nn.utils.clip_grad_norm_
 
     @wraps(original)
-    def clip_grad_norm_(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def clip_grad_norm_(*args: object, **kwargs: object) -> torch.Tensor:
         norm: torch.Tensor = original(*args, **kwargs)
         if not torch.compiler.is_compiling():
             events.clipped(norm)
@@ -219,7 +219,7 @@ def _hook_norms(measures: Measures) -> None:
     scale: Function = torch.amp.GradScaler.scale
 
     @wraps(scale)
-    def scaled(self: Any, outputs: Any) -> object:
+    def scaled(self: object, outputs: object) -> object:
         result = scale(self, outputs)
         if not torch.compiler.is_compiling():
             bad_steps.scale(outputs, result)

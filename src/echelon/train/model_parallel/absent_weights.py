@@ -36,7 +36,7 @@ class AbsentWeight(torch.Tensor):
     __torch_function__ = internals.no_torch_function
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: object, args: Args = (), kwargs: object = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: object, args: Args = (), kwargs: object = None) -> object:  # type: ignore[override]
         weight = next((one for one in args if isinstance(one, AbsentWeight)), None)
         word = func.overloadpacket.__name__
         if weight is not None and word in _TELLS_NOTHING:

@@ -62,7 +62,7 @@ def install_clipping(gradients: SplitGradients) -> None:
             raise as_of_library(RuntimeError(f"the total norm of order {norm_type} for gradients is non-finite"))
         return total
 
-    def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, foreach: object = None) -> None:
+    def clip_grads_with_norm_(parameters: object, max_norm: float, total_norm: Any, foreach: object = None) -> None:
         del foreach
         factor = torch.clamp(max_norm / (total_norm + EPSILON), max=1.0)
         for parameter in map(gradients.current_parameter, _listed(parameters)):
@@ -79,7 +79,7 @@ def install_clipping(gradients: SplitGradients) -> None:
             patches.replace(owner, function.__name__, function, why=why)
 
 
-def _listed(tensors: Any) -> list[Any]:
+def _listed(tensors: Any) -> list[object]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
@@ -121,7 +121,7 @@ def _hook_scaler(models: SplitModels) -> None:
     """Refuse a loss that is scaled for fp16: each rank would look for overflows in its own part alone."""
     original: Function = torch.amp.GradScaler.scale
 
-    def scale(self: Any, outputs: Any) -> Any:
+    def scale(self: Any, outputs: object) -> Any:
         if self.is_enabled() and not models.is_alone:
             raise ScalingError(
                 "the script scales its loss for fp16 (GradScaler), but each rank would look for overflows only "
@@ -139,7 +139,7 @@ def _hook_saving(models: SplitModels) -> None:
     """Refuse to save a whole module if this rank has only a part of it."""
     original: Function = torch.save
 
-    def save(obj: object, *args: Any, **kwargs: Any) -> Any:
+    def save(obj: object, *args: object, **kwargs: object) -> Any:
         inside = obj.values() if isinstance(obj, dict) else [obj]
         for value in inside:
             if isinstance(value, nn.Module) and not models.is_alone and models.has_part_of(value):

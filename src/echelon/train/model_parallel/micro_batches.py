@@ -202,7 +202,7 @@ class _Join(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(context: Any, *gradients: object) -> Any:
+    def backward(context: Any, *gradients: object) -> object:
         context.passes.backward(gradients)
         return (None, None, *[None for _ in gradients])
 

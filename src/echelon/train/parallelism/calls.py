@@ -128,7 +128,7 @@ class Calls(ModelCalls):
         self.unshared = Unshared(type(module).__name__, shape, self._run.batch_sizes())
         return result
 
-    def _as_a_whole(self, module: nn.Module, args: Args, kwargs: Kwargs) -> AbstractContextManager[Any]:
+    def _as_a_whole(self, module: nn.Module, args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         """Return the context of a call with arguments that ranks cannot share; its modules may share theirs.
 
         They may not where the model got a batch with too few samples: what they get would be steps of time, say.

@@ -46,7 +46,7 @@ def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
     original: Function = torch.autograd.backward
     local = _Local(record)
 
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(tensors: Any, *args: object, **kwargs: object) -> None:
         watched_loaders.trained()
         local.listen()
         record.passes += 1

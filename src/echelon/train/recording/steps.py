@@ -41,7 +41,7 @@ def listen(
 def listen_to(record: Record, parallelism: Callable[[], Parallelism]) -> None:
     """Record the steps, batches and losses of a run; its parallelism may still change."""
 
-    def note_batch(batch: object, indices: list[Any]) -> None:
+    def note_batch(batch: object, indices: list[object]) -> None:
         record.batch = tensors_of(batch), indices
 
     def note_loss(loss: torch.Tensor) -> None:

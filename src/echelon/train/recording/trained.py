@@ -6,7 +6,7 @@ fully_shard needs none of this: its parameters are DTensors. Remove this file wh
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ class FlatParameter(NamedTuple):
     def states(self, state: StateDict, like: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         """Return the whole state of an optimizer; a rank without a part of the parameter has no state of it."""
         own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
-        all_ranks: list[Any] = [own]
+        all_ranks = [own]
         if self.group is not None:
             all_ranks = messages.gather(own, self.group)
         known = {key: value for of_rank in reversed(all_ranks) for key, value in of_rank.items()}

@@ -222,7 +222,7 @@ class _Gamma(torch.autograd.Function):
         return sample.view_as(sample)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         return gradients[0] * internals.gamma_gradient(*ctx.saved_tensors), None
 
 

@@ -143,7 +143,7 @@ class Generators:
         with self.in_own():
             return portable_state()
 
-    def put_own_state(self, state: list[Any]) -> None:
+    def put_own_state(self, state: list[object]) -> None:
         """Continue the rank's own stream from the state of an earlier process; one device has no such stream."""
         if self.is_watched:
             return
@@ -223,7 +223,7 @@ def _is_same(state: list[Any], other_state: list[Any]) -> bool:
     return is_cuda_same and torch.equal(cpu, other_cpu) and random_states.is_same(state[1], other_state[1])
 
 
-def portable_state() -> list[Any]:
+def portable_state() -> list[object]:
     """Return the states of all generators in a form that another process can take."""
     return [*_torch_state(), random_states.portable()]
 

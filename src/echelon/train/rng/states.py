@@ -170,7 +170,7 @@ def kinds() -> tuple[type, ...]:
     return (torch.Generator, random.Random, *of_numpy)
 
 
-def state_of(generator: Any) -> list[Any]:
+def state_of(generator: Any) -> list[object]:
     """Return the state of a generator as plain data.
 
     >>> one = random.Random(3)
@@ -200,7 +200,7 @@ def put_state(generator: Any, state: list[Any]) -> None:
         generator.bit_generator.state = json.loads(state[1])
 
 
-def of_loader(loader: object) -> list[Any]:
+def of_loader(loader: object) -> list[object]:
     """Return the generators from which a loader and its samplers draw, each once."""
     samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
     samplers.append(getattr(samplers[1], "sampler", None))

@@ -123,7 +123,7 @@ class _Plain(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(_context: object, *gradients: torch.Tensor) -> Any:
+    def backward(_context: object, *gradients: torch.Tensor) -> object:
         return gradients[0].contiguous()
 
 
@@ -159,7 +159,7 @@ class _Ring(torch.autograd.Function):
         return out.to(query.dtype)
 
     @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+    def backward(context: Any, *gradients: torch.Tensor) -> object:
         query, key, value, out, weight = context.saved_tensors
         place, number = dist.get_rank(context.group), dist.get_world_size(context.group)
         gradient = gradients[0].float()

@@ -39,7 +39,7 @@ def install() -> None:
     def attend(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
         is_causal: bool = False, **options: Any,
-    ) -> Any:  # fmt: skip
+    ) -> object:  # fmt: skip
         if not (isinstance(query, DTensor) and dropout_p):
             return attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
         return _attend_to_cut(query, key, value, attn_mask, dropout_p, is_causal, options)

@@ -91,7 +91,7 @@ WHOLE, NOTHING = "whole", "–"
 def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
     """Return a row for each weight, and a column for each rank, with the rows and columns that it holds."""
     mine = {name: (tuple(value.shape), _place(value)) for name, value in local.items()}
-    every: list[Any] = [mine]
+    every = [mine]
     if axes.world.size > 1:
         every = messages.gather(mine)
     shapes: dict[str, tuple[int, ...]] = {name: entry[0] for part in every for name, entry in part.items()}

@@ -103,7 +103,7 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 def _computed(
     model: nn.Module, args: Args, named: Kwargs, weights: Mapping[str, torch.Tensor] = MappingProxyType({})
-) -> Any:
+) -> object:
     """Return the output of a model, with some weights replaced, and restore the random number generators."""
     is_meta = any(one.is_meta for one in tensors_of((args, named)))
     with torch.no_grad(), nullcontext() if is_meta else generators.kept():
@@ -214,7 +214,7 @@ def needed_later(
     return [name for name in names if is_needed([name])] if names and is_needed(names) else []
 
 
-def _give_none(_module: nn.Module, _args: object, output: object) -> Any:
+def _give_none(_module: nn.Module, _args: object, output: object) -> object:
     return map_tensors(output, _none_like)
 
 

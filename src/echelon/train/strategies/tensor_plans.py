@@ -288,7 +288,7 @@ def _gathered(_module: nn.Module, _args: object, output: Any) -> object:
 def _leaves(outside: object) -> Function:
     """Return a hook that makes outputs plain: the sum over all ranks, or this rank's part of it."""
 
-    def leave(module: nn.Module, _args: object, output: Any) -> Any:
+    def leave(module: nn.Module, _args: object, output: Any) -> object:
         if isinstance(output, tuple):
             return tuple(leave(module, (), one) for one in output)
         if not is_dtensor(output):

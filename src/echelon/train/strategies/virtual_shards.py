@@ -271,7 +271,7 @@ class Fingerprints:
     def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> list[str]:
         """Return the names of the smallest weights of all stages, the same on all ranks."""
         mine = {name: one.numel() for name, one in parameters.items()}
-        every: list[Any] = [mine]
+        every = [mine]
         if self._axes.sizes["pipeline"] > 1:
             every = messages.gather(mine)
         sizes = {name: size for one in every for name, size in one.items()}

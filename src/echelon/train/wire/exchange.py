@@ -42,7 +42,7 @@ class _Total(torch.autograd.Function):
         return start_total(part.detach(), world)()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         return _Total.apply(gradients[0], ctx.world), None  # type: ignore[no-untyped-call]
 
 
@@ -53,7 +53,7 @@ class _Gather(torch.autograd.Function):
         return _gathered(part.detach(), world, rows, dim)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         world, rows, dim, size = ctx.place
         summed = _Total.apply(gradients[0], world)  # type: ignore[no-untyped-call]
         mine = own_rows(summed, world.rank, rows, dim)

@@ -70,7 +70,7 @@ def is_ordered(kind: object) -> bool:
     return kind in (collections.OrderedDict, collections.Counter)
 
 
-def parts_of_error(error: BaseException) -> list[Any] | None:
+def parts_of_error(error: BaseException) -> list[object] | None:
     """Return the arguments and the attributes from which an error can be rebuilt; None if it cannot."""
     kind = type(error)
     try:
