@@ -119,6 +119,9 @@ def test_kept_tensor_that_mixes_samples(tmp_path: Path) -> None:
     assert "Model.kept, which forward() keeps, is not the one of the whole batch: Model mixes" in done.stderr
     assert "in pow(), at train.py:12" in done.stderr
     assert "at train.py:19" in done.stderr
+    done = run(tmp_path, 2, "--no-check", "--exact", "4", **parts)
+    assert done.returncode == 2, done.stderr
+    assert "whole batch: with --exact echelon computes each shard of a batch separately" in done.stderr
 
 
 def test_rank_that_dies_while_another_waits(tmp_path: Path) -> None:
@@ -131,6 +134,16 @@ def test_rank_that_dies_while_another_waits(tmp_path: Path) -> None:
     done = run(tmp_path, 2, "--max-restarts", "1", **parts)
     assert done.returncode == 0, done.stderr
     assert "starting all ranks again" in done.stderr
+
+
+def test_model_that_fails_for_some_of_its_rows(tmp_path: Path) -> None:
+    """Without the comparison of the first step a line says once that nothing was tried, and what the model raised."""
+    few = "if len(x) < 6:\n            raise ValueError('few rows')\n        "
+    parts = {"RETURN": f"{few}return self.head(h)", "(48, 2)": "(144, 2)"}
+    done = run(tmp_path, 2, "--no-check", **parts, **{"arange(48.0)": "arange(144.0)"})
+    assert done.returncode == 0, done.stderr
+    told = "note: echelon cannot tell whether Model treats each sample by itself: it fails with some of them: few rows"
+    assert done.stderr.count(told) == 1
 
 
 def test_tensor_of_the_whole_batch_beside_a_single_sample(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class RowTrials:
         self._run = run
         self._counts: weakref.WeakKeyDictionary[nn.Module, dict[object, int]] = weakref.WeakKeyDictionary()
         self._verified: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._now: PartRuns | None = None
 
     @property
@@ -114,7 +115,8 @@ class RowTrials:
             return
         if doubt is not None:
             raise ScalingError(*doubt)
-        if not self._run.options.checks_first_step:
+        if not self._run.options.checks_first_step and module not in self._told:
+            self._told.add(module)
             self._run.say(_UNTRIED % (type(module).__name__, reason))
 
     def _of_all(self, mine: RowVerdict) -> list[RowVerdict]:
@@ -168,7 +170,7 @@ class RowTrials:
                 results.append(runs.compute(place))
                 heard.append(sites.heard())
         except Exception as error:  # noqa: BLE001  (a model may raise anything; if all rows fail, its own call raises it)
-            return RowVerdict(UNKNOWN, str(error).partition("\n")[0] if results else "")
+            return RowVerdict(UNKNOWN, _FAILS % str(error).partition("\n")[0] if results else "")
         finally:
             sites.heard()
         return results
@@ -210,7 +212,8 @@ class RowTrials:
         return RowVerdict(REFUSED, mixing.what, layer=mixing.layer)
 
 
-_UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself, for it fails with some of them: %s"
+_FAILS = "it fails with some of them: %s"
+_UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself: %s"
 _DRAWS = "draws numbers for each of its samples at %s, and each rank has only its own samples"
 _BUFFER = "changes its buffer %s with the samples that it gets, and each rank gets different samples"
 

@@ -92,12 +92,14 @@ def agreed(of_ranks: list[dict[Place, set[str]]]) -> dict[Place, set[str]]:
 
 def put_together(model: nn.Module, ways: Ways, lead: Sharded) -> None:
     """Give the loop these tensors of a call as the whole batch has them."""
+    mixing = f"{type(model).__name__} {ways.mixing or _MIXES}"
+    if lead.world.is_exact:
+        mixing = "with --exact echelon computes each shard of a batch separately, and forward() keeps the last one"
     for (name, attribute, key_of_way), way in ways.of_places.items():
         part = model.get_submodule(name)
         value = vars(part).get(attribute)
         told = (
-            f"{type(part).__name__}.{attribute}, which forward() keeps, is not the one of the whole batch: "
-            f"{type(model).__name__} {ways.mixing or _MIXES}",
+            f"{type(part).__name__}.{attribute}, which forward() keeps, is not the one of the whole batch: {mixing}",
             "compute it outside of the model, where the batch is whole: let forward() keep or return a row for each "
             "sample; or start one rank: echelon run -n 1 …",
         )
