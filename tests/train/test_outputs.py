@@ -134,6 +134,7 @@ def test_rank_that_dies_while_another_waits(tmp_path: Path) -> None:
     done = run(tmp_path, 2, "--max-restarts", "1", **parts)
     assert done.returncode == 0, done.stderr
     assert "starting all ranks again" in done.stderr
+    assert "fails on the rows" not in done.stderr
 
 
 def test_model_that_fails_for_some_of_its_rows(tmp_path: Path) -> None:
