@@ -18,7 +18,9 @@ WEIGHT = torch.arange(1.0, 9.0).view(2, 4)
 SLOPE = WEIGHT.flip(0) / 8
 
 
-def write(folder: Path, gradients: list[torch.Tensor], *, weights: list[torch.Tensor] | None = None) -> str:
+def write(
+    folder: Path, gradients: list[torch.Tensor], *, weights: list[torch.Tensor] | None = None, loss: float = 2.0
+) -> str:
     """Write the record of two steps, and the tensors of the first, of a rank for each gradient."""
     folder.mkdir()
     weights = weights or [WEIGHT] * len(gradients)
@@ -26,8 +28,9 @@ def write(folder: Path, gradients: list[torch.Tensor], *, weights: list[torch.Te
     for rank, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
         is_alone = len(gradients) == 1
         digest, num_samples = (sum(range(1, NUM_RANKS + 1)), 4 * NUM_RANKS) if is_alone else (rank + 1, 4)
-        row = {"learning_rate": 0.1, "learning_rates": [0.1], "loss": 2.0, "passes": 1, "drawn": [rank], "chosen": None,
-               "norms": {NAME: float(gradient.norm())}, "digest": digest, "samples": num_samples}  # fmt: skip
+        row = {"learning_rate": 0.1, "learning_rates": [0.1], "loss": loss, "passes": 1, "drawn": [rank],
+               "chosen": None, "norms": {NAME: float(gradient.norm())}, "digest": digest,
+               "samples": num_samples}  # fmt: skip
         (folder / (records.STEPS_FILE % rank)).write_text(
             "".join(json.dumps({"step": step, **row}) + "\n" for step in (1, 2))
         )
@@ -69,6 +72,16 @@ def test_multiple_of_the_gradient(tmp_path: Path, oracle: list[str], capsys: pyt
     assert (result["is_wrong"], result["first_step"], result["tensor"]) == (True, 1, GRADIENT + NAME)
     assert result["factor"] == pytest.approx(2.0)
     assert "that is the number of ranks, 2" in result["meaning"]
+
+
+@pytest.mark.parametrize(("size", "is_wrong"), [(6e-8, False), (6e-4, True)])
+def test_loss_whose_terms_cancel(
+    tmp_path: Path, size: float, is_wrong: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss that is 0 but for rounding, as that of advantages whose mean is 0, may have any digits."""
+    both = [write(tmp_path / name, [SLOPE], loss=-size) for name in ("one", "reordered")]
+    several = write(tmp_path / "several", [SLOPE, SLOPE], loss=-0.85 * size)
+    assert verdict(capsys, *both, several, "2", "scaled")["is_wrong"] == is_wrong
 
 
 def test_ranks_that_exchange_nothing(tmp_path: Path, oracle: list[str], capsys: pytest.CaptureFixture[str]) -> None:
