@@ -2,8 +2,9 @@
 
 A checkpoint is made where a step is over: where a loop asks for its next batch, or after the step of the last optimizer
 if no loop over a loader trains. It has the tensors of models and optimizers, the random numbers, the position in each
-loader, and the journal of all values that the script has read. A later process runs the script from its top, repeats
-its loop with the journal (tape.py) up to this place, and takes the tensors from the checkpoint.
+loader, and what the script's variables hold. A later process runs the script from its top to the first time at this
+place, puts the variables back (jumps.py), and takes the tensors from the checkpoint. Where variables cannot be put
+back, it repeats the loop with the journal of all values that the script has read (tape.py).
 """
 
 import atexit
@@ -26,8 +27,9 @@ from .checkpoints.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_proce
 from .measuring import value_watch
 from .rehearsal import course
 from .replay import cycles, pending, reads, same_script, stubs
-from .replay.carried import ScriptVariables, counts, cut_like, put_random_states, random_states
+from .replay.carried import ScriptVariables, changed_counts, counts, cut_like, put_random_states, random_states
 from .replay.draws import LeftDraws, Masks
+from .replay.jumps import Jumps
 from .replay.passes import Passes
 from .replay.resumed import AT_REQUEST, AT_STEP, FACTS, JOURNAL, Resumed, Rounds, find
 from .replay.same_script import CARRIED
@@ -91,6 +93,7 @@ class Continuing:
         stubs.install(self._tape, self._objects.optimizers, hooks, steps)
         self._passes.install()
         cycles.install()
+        self._jumps = Jumps(run, self._tape, self._objects, self._passes, lambda: hooks.number)
         self._masks = Masks(self._tape)
         self._left_draws = LeftDraws(self._tape)
         self._tape.on_leave = self._leave
@@ -148,12 +151,14 @@ class Continuing:
 
     def _at_boundary(self, kind: str) -> None:
         if self._tape.is_playing:
+            self._num_steps = self._jumps.play(self._num_steps)
             if self._resumed is not None and self._tape.is_over and self._resumed.is_place(kind, self._num_steps):
                 self._go_on()
         elif self._tape.is_recording and not self._run.parallelism.is_local:  # a mean taken early has other bits
             self._run.join()  # ranks that share nothing have not met
             if self._first_counts is None:
                 self._first_counts = counts()
+            self._jumps.note()
             with self._tape.paused():
                 due = self._the_schedule().due(self._num_steps)
             if due.ends and self._saver is not None:
@@ -184,8 +189,12 @@ class Continuing:
         if not self._is_compared:
             self._is_compared = True
             self._objects.refuse_different_attributes()
+        if self._jumps.cut(self._num_steps):
+            self._masks.draws.go_on()
+            self._left_draws.go_on()
         tensors = self._objects.tensors()
-        carried = {CARRIED + path: one for path, one in self._carried.tensors(self._objects.ids()).items()}
+        kept = self._carried.tensors(self._objects.ids(), self._jumps.unread())
+        carried = {CARRIED + path: one for path, one in kept.items()}
         split = [name for name, one in tensors.items() if is_dtensor(one) and is_weight(name)]
         cut = cut_like(carried, tensors)
         tensors.update(carried)
@@ -218,7 +227,7 @@ class Continuing:
             "seed": self._seed,
             "random": generators.portable_state(),
             "passes": self._passes.positions(),
-            "counts": self._changed_counts(),
+            "counts": changed_counts(self._first_counts or {}, self._jumps.unread()),
             "files": self._run.files.sizes(),
             "written": self._run.files.written.before if self._run.files.written else {},
             "keys": self._run.keys.place(),
@@ -229,11 +238,6 @@ class Continuing:
             "draws": self._run.draws.progress(),
             **self._objects.rest(),
         }
-
-    def _changed_counts(self) -> dict[str, int]:
-        """Return the whole numbers that have changed since the first step; others may be of this process only."""
-        before = self._first_counts or {}
-        return {path: value for path, value in counts().items() if path in before and before[path] != value}
 
     def _the_saver(self) -> saver.Saver:
         if self._saver is None:
@@ -347,7 +351,7 @@ class Continuing:
         self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
             f"continues after step {self._num_steps}, from {newest.place_in_words(on_disk=resumed.is_on_disk)}; "
-            f"the steps before it were repeated without computing in {time.monotonic() - self._began:.1f} s"
+            f"{self._jumps.way_in_words(self._num_steps)} in {time.monotonic() - self._began:.1f} s"
         )
 
     def _go_on_loading(self, facts: dict[str, Any], drawn: dict[str, Any], *, is_as_before: bool) -> None:

@@ -14,6 +14,7 @@ from tests.tiers import in_all, some
 
 from echelon.orders import codec, rehearsal
 from echelon.orders.rehearsal import FILL_DISK, KILL_RANK, Fault, Rehearsal
+from echelon.train.replay.tape import JUMP, PLAY, Journal
 
 SCRIPT = Path(__file__).with_name("classify.py")
 CLOSE = 2e-5
@@ -92,6 +93,7 @@ def test_killed_run_is_resumed_on_other_ranks(
     assert second.returncode == 0, second.stderr
     saved = int(re.search(r"continues after step (\d+)", second.stderr)[1])  # type: ignore[index]
     assert 3 <= saved <= step + 6
+    assert saved == 3 or "; its variables were put back in " in second.stderr
     assert min(int(name[5:]) for name in numbers(second.stdout) if name.startswith("step")) == saved
     assert_same(first.stdout + second.stdout, undisturbed[0])
     _assert_same_files(folder.path, undisturbed[1])
@@ -114,6 +116,68 @@ def test_killed_rank_ends_no_run(tmp_path: Path, undisturbed: "tuple[str, Path]"
     assert_same(done.stdout, undisturbed[0])
     report = json.loads((folder.path / "one/report.json").read_text())
     assert report["restarts"] == 1
+
+
+CHANGED = """
+import argparse, itertools, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+parser.add_argument("--cycle", action="store_true")
+options = parser.parse_args()
+torch.manual_seed(2)
+x = torch.randn(48, 4)
+batches = DataLoader(TensorDataset(x), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen, names = [], itertools.cycle("ab") if options.cycle else None
+for epoch in range(options.epochs):
+    for (a,) in batches:
+        optimizer.zero_grad()
+        loss = (model(a) - a.sum(1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        print(f"step {len(seen) - 1} loss {seen[-1]:.7f} of {options.epochs} {next(names) if names else 1}", flush=True)
+"""
+
+
+def test_jump_leaves_what_the_loop_has_not_changed(tmp_path: Path) -> None:
+    """A training is prolonged by an argument, and its journal does not grow with its steps."""
+    script = tmp_path / "changed.py"
+    script.write_text(CHANGED)
+    undisturbed, folder = Folder(tmp_path / "plain", script, "--epochs", "7"), Folder(tmp_path / "run", script)
+    folder.words += ["--epochs", "4"]
+    first = folder.run(1, "--checkpoint-every", "5steps", "--run-dir", "one", kind=KILL_RANK, rank=0, step=23)
+    assert first.returncode == 0, first.stderr
+    folder.words[-1] = "7"
+    second = folder.run(1, "--checkpoint-every", "5steps", "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    assert "its variables were put back in" in second.stderr
+    assert losses(first.stdout + second.stdout) == losses(undisturbed.plain().stdout)
+    journal = Journal()
+    journal.load((max((folder.path / "one/checkpoints").glob("step-*")) / "journal.bin").read_bytes())
+    journal.phase = PLAY
+    assert journal.next_kind() == JUMP
+    journal.skip()
+    assert journal.is_over
+
+
+def test_what_makes_a_resume_slow_is_told_at_the_first_save(tmp_path: Path) -> None:
+    script = tmp_path / "changed.py"
+    script.write_text(CHANGED)
+    folder = Folder(tmp_path / "run", script, "--epochs", "4", "--cycle")
+    done = folder.run(1, "--checkpoint-every", "5steps", kind=KILL_RANK, rank=0, step=17)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "note: a run that continues from this loop repeats its steps without computing: changed.py:18: `names`: "
+        in (done.stderr)
+    )
+    assert "; the steps before it were repeated without computing in" in done.stderr
+    assert_same(done.stdout, folder.plain().stdout)
 
 
 AFTER_EPOCH = """

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -339,6 +339,10 @@ class WrittenPaths:
         self.before = dict(before)
         self._later = {path for path, was_there in logged.items() if path not in before and not was_there}
         self._absent = self._later | {path for path, was_there in before.items() if not was_there}
+
+    def note_again(self, paths: Iterable[str]) -> None:
+        """Note that the script has written these paths in what is not repeated."""
+        self._absent.difference_update(paths)
 
     def go_on(self) -> None:
         """End the repetition."""

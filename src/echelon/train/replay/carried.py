@@ -1,11 +1,10 @@
 """Values that a script carries from step to step in its own variables, found from the frames of its functions."""
 
-import ctypes
 import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from ..scaling_error import ScalingError
 from ..wire.gather import is_dtensor, whole
 from .hollow import ShapeOnlyTensor
 from .tape import is_ours_frame
+from .value_stack import put_variables
 
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000
@@ -41,11 +41,20 @@ class ScriptVariables:
         for _, tensor in _tensors():
             self._before[id(tensor)] = (weakref.ref(tensor), internals.version(tensor))
 
-    def tensors(self, known: set[int]) -> dict[str, torch.Tensor]:
-        """Return the tensors to keep, by their paths; `known` are the ids of those that models and optimizers have."""
+    def tensors(self, known: set[int], unread: Container[str]) -> dict[str, torch.Tensor]:
+        """Return the tensors to keep, by their paths.
+
+        `known` are the ids of those that models and optimizers have, and `unread` the variables that the script does
+        not read again.
+        """
         kept = {}
         for path, tensor in _tensors():
-            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (ShapeOnlyTensor, FormerWeight)):
+            if (
+                ".".join(path.split(".", 2)[:2]) in unread
+                or id(tensor) in known
+                or self._is_unchanged(tensor)
+                or isinstance(tensor, (ShapeOnlyTensor, FormerWeight))
+            ):
                 continue
             if isinstance(tensor, GlobalTensor):
                 if tensor.dim() == 0:
@@ -111,6 +120,12 @@ def counts() -> dict[str, int]:
     return value_of
 
 
+def changed_counts(before: Mapping[str, int], unread: Container[str]) -> dict[str, int]:
+    """Return the whole numbers that have changed, and that the script reads again; others may be of this process."""
+    now = {path: value for path, value in counts().items() if path not in unread}
+    return {path: value for path, value in now.items() if path in before and before[path] != value}
+
+
 def random_states() -> dict[str, Any]:
     """Return the states of the generators of random numbers that the script has made, by their paths."""
     return {found.path: state_of(found.tensor) for found in _found() if is_generator(found.tensor)}
@@ -134,14 +149,16 @@ class Found(NamedTuple):
     def replace(self, tensor: torch.Tensor) -> None:
         """Let the holder have another tensor; a tuple keeps what it has."""
         if isinstance(self.holder, FrameType):
-            variables = self.holder.f_locals  # reading it once more would undo the change before Python 3.13
-            variables[self.key] = tensor
-            if sys.version_info < (3, 13) and variables is not self.holder.f_globals:
-                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.holder), ctypes.c_int(0))
+            put_variables(self.holder, {self.key: tensor})
         elif isinstance(self.holder, (dict, list, deque)):
             self.holder[self.key] = tensor
         elif not isinstance(self.holder, tuple):
             vars(self.holder)[self.key] = tensor
+
+
+def ids_of_tensors() -> set[int]:
+    """Return the ids of the tensors in the script's variables."""
+    return {id(tensor) for _, tensor in _tensors()}
 
 
 def _tensors() -> Iterator[tuple[str, torch.Tensor]]:
@@ -220,16 +237,31 @@ def _attributes(value: object, seen: set[int]) -> Any:
 
 def _script_frames() -> Iterator[tuple[FrameType, str]]:
     """Yield the frames of the script and of the modules beside it, from the outermost, with names."""
-    main = sys.modules.get("__main__")
-    folder = os.path.dirname(os.path.abspath(str(getattr(main, "__file__", "") or "")))
-    frames = []
+    return (pair for pair in frames_with_names() if pair[1])
+
+
+def frames_with_names() -> Iterator[tuple[FrameType, str]]:
+    """Yield all frames, from the outermost, with names for those of the script and of the modules beside it."""
+    frames, folder, main = [], folder_of_script(), vars(sys.modules["__main__"])
     frame: Any = sys._getframe(1)
     while frame is not None:
-        path = frame.f_code.co_filename
-        is_beside = path.startswith(folder + os.sep) and "-packages" not in path
-        if frame.f_globals.get("__name__") == "__main__" or (is_beside and not is_ours_frame(frame)):
-            frames.append(frame)
+        frames.append(frame)
         frame = frame.f_back
-    frames.reverse()
-    for place, one in enumerate(frames):
-        yield one, f"{place}:{one.f_code.co_name}"
+    place = 0
+    for one in reversed(frames):
+        if one.f_globals is main or (is_beside(one.f_code.co_filename, folder) and not is_ours_frame(one)):
+            yield one, f"{place}:{one.f_code.co_name}"
+            place += 1
+        else:
+            yield one, ""
+
+
+def folder_of_script() -> str:
+    """Return the folder of the script."""
+    main = sys.modules.get("__main__")
+    return os.path.dirname(os.path.abspath(str(getattr(main, "__file__", "") or "")))
+
+
+def is_beside(path: str, folder: str) -> bool:
+    """Say whether a file is in the folder of the script, and in no environment of Python there."""
+    return path.startswith(folder + os.sep) and "-packages" not in path

@@ -30,6 +30,10 @@ class Passes:
         self.run = run
         self.at_request = at_request
         """Is called when a loop asks for a batch to train on, before it gets the batch."""
+        self.begin: Callable[[Any], Any] = DataLoader.__iter__
+        """Begins the loader's own pass."""
+        self.asking: Pass | None = None
+        """The pass that a loop asked last for a batch to train on."""
         self._num_begun = 0
         self._open: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
         self.begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -41,7 +45,7 @@ class Passes:
 
     def install(self) -> None:
         """Hook the loop over a DataLoader."""
-        original = DataLoader.__iter__
+        original = self.begin = DataLoader.__iter__
 
         @wraps(original)
         def begin(loader: Any) -> Any:
@@ -58,6 +62,30 @@ class Passes:
     def is_training(self) -> bool:
         """Whether a loop over a loader trains now: its request for the next batch ends a step."""
         return any(one.trains for one in self._open.values())
+
+    @property
+    def open(self) -> list["Pass"]:
+        """The passes that have not ended."""
+        return [one for _, one in sorted(self._open.items())]
+
+    @property
+    def num_begun(self) -> int:
+        """The number of passes that have begun."""
+        return self._num_begun
+
+    def put_place(self, num_begun: int, open_now: "list[Pass]", begun: list[tuple[Any, int]]) -> None:
+        """Be where a loop was that is not repeated; all passes are at their places."""
+        self._num_begun = num_begun
+        self._open.clear()
+        self._open.update({one.number: one for one in open_now})
+        self.begun.clear()
+        self.begun.update(begun)
+
+    def repeated(self, loader: Any, place: list[Any]) -> "Pass":
+        """Return a pass of a repeated loop, which is at a place."""
+        made = Pass(self, loader, place[0], lambda: self.begin(loader))
+        made.put_place(place, loader)
+        return made
 
     def close(self, number: int) -> None:
         """Forget a pass that has ended."""
@@ -110,7 +138,7 @@ class Pass:
 
     def __init__(self, passes: Passes, loader: Any, number: int, begin: Callable[[], Any]) -> None:
         self._passes = passes
-        self._loader = loader
+        self.loader = loader
         self._number = number
         self._begin = begin
         self._taken = 0
@@ -144,11 +172,25 @@ class Pass:
         """The number of batches that the loop has got."""
         return self._taken
 
+    @property
+    def number(self) -> int:
+        """The number of passes that had begun with this one."""
+        return self._number
+
+    def place(self) -> list[Any]:
+        """Return where this pass is."""
+        return [self._number, self._taken, self.trains, self._has_workers]
+
+    def put_place(self, place: list[Any], loader: Any) -> None:
+        """Be at the place of another pass, while the loop is repeated."""
+        self._number, self._taken, self.trains, self._has_workers = place
+        self.loader, self._begin = loader, lambda: self._passes.begin(loader)
+
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __len__(self) -> int:
-        return len(self._loader) if self._inner is None else len(self._inner)
+        return len(self.loader) if self._inner is None else len(self._inner)
 
     def __next__(self) -> Any:
         passes, tape = self._passes, self._passes.tape
@@ -156,6 +198,7 @@ class Pass:
             return self._next_inner()
         self.trains = torch.is_grad_enabled()
         if self.trains:
+            passes.asking = self
             passes.at_request()
         if tape.is_playing:
             return self._play()
@@ -210,9 +253,9 @@ class Pass:
 
     def _data(self) -> dict[str, Any]:
         """Return what gives the position its meaning, where the loader says it."""
-        batch = getattr(self._loader, "batch_size", None) or getattr(self._loader.batch_sampler, "batch_size", None)
+        batch = getattr(self.loader, "batch_size", None) or getattr(self.loader.batch_sampler, "batch_size", None)
         try:
-            return {"batch": batch, "samples": len(self._loader.dataset)}
+            return {"batch": batch, "samples": len(self.loader.dataset)}
         except TypeError:
             return {"batch": batch}  # a stream
 
@@ -227,10 +270,10 @@ class Pass:
         self._at_begin, self._at_first = saved["at_begin"], saved["at_first"]
         self._own_at_begin = saved["own_at_begin"]
         run = self._passes.run
-        self._passes.started.add(self._loader)
+        self._passes.started.add(self.loader)
         with self._passes.tape.paused():
             generators.put_portable_state(self._at_begin)
-            for one, state in zip(own_generators.of_loader(self._loader), self._own_at_begin, strict=False):
+            for one, state in zip(own_generators.of_loader(self.loader), self._own_at_begin, strict=False):
                 own_generators.put_state(one, state)
             run.resumed_pass = (self._taken, saved["key"])
             with self._seed_of_workers_apart():
@@ -250,9 +293,9 @@ class Pass:
         if not self._has_workers:
             yield
             return
-        own = self._loader.generator
-        self._loader.generator = torch.Generator()
+        own = self.loader.generator
+        self.loader.generator = torch.Generator()
         try:
             yield
         finally:
-            self._loader.generator = own
+            self.loader.generator = own

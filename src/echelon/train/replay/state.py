@@ -93,7 +93,7 @@ class ScriptObjects:
     def rest(self) -> dict[str, Any]:
         """Return everything else: the options of optimizers, states that are no tensors, and the scalers."""
         optimizers = []
-        names = self._names_of_weights()
+        names = self.names_of_weights()
         for optimizer in self.optimizers():
             groups = [{key: one for key, one in group.items() if key != "params"} for group in optimizer.param_groups]
             slots = [
@@ -128,7 +128,7 @@ class ScriptObjects:
                     "keep it outside of the model, or in a buffer; or echelon run --scale data …",
                 )
 
-    def _names_of_weights(self) -> dict[int, str]:
+    def names_of_weights(self) -> dict[int, str]:
         """Return the first name of each weight; DDP makes a module that has them, too."""
         names: dict[int, str] = {}
         for number, model in enumerate(self.models()):
@@ -136,9 +136,17 @@ class ScriptObjects:
                 names.setdefault(id(weight), f"model-{number}/{plain_name(name)}")
         return names
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return the weights of models by their names."""
+        return {
+            f"model-{number}/{plain_name(name)}": weight
+            for number, model in enumerate(self.models())
+            for name, weight in model.named_parameters(remove_duplicate=False)
+        }
+
     def trained(self) -> dict[str, torch.Tensor]:
         """Return the weights that optimizers train, which this rank has, by name."""
-        names = self._names_of_weights()
+        names = self.names_of_weights()
         return {
             names.get(id(weight)) or _SLOT % (number, place, "parameter"): weight
             for number, optimizer in enumerate(self.optimizers())
@@ -178,7 +186,7 @@ class ScriptObjects:
                 ),
                 "start the script without --resume",
             )
-        names = self._names_of_weights()
+        names = self.names_of_weights()
         for optimizer, told in zip(optimizers, rest["optimizers"], strict=False):
             _order_as(optimizer, told.get("weights", []), names)
             for group, options in zip(optimizer.param_groups, told["groups"], strict=False):

@@ -106,6 +106,11 @@ class BackwardHooks:
         for owner, name in _NAMES:
             patches.replace(owner, name, self._registering(getattr(owner, name)), why=_WHY_BACKWARD_HOOKS)
 
+    @property
+    def number(self) -> int:
+        """The number of hooks that the script has registered."""
+        return len(self._calls)
+
     def play(self) -> None:
         """Call the hooks that backward() called at this place."""
         while self._tape.next_kind() == HOOK:

@@ -21,8 +21,9 @@ from . import hollow
 BATCH, END, STEPPED = "a batch", "the end of a pass", "a step of a scaler"
 HOOK, FILE, CALL = "a hook of backward()", "the content of a file", "a call of a module"
 CLOSURE, SIDE = "a call of a closure", "states of random numbers"
+JUMP = "what the loop carries"
 TORCH, LIBRARIES = "torch", "Python and numpy"
-_WITHOUT_LINE = (HOOK, CLOSURE, SIDE)
+_WITHOUT_LINE = (HOOK, CLOSURE, SIDE, JUMP)
 OFF, RECORD, PLAY = "off", "record", "play"
 _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank has it
 _CHUNK = 4096
@@ -34,6 +35,13 @@ class JournalEntry(NamedTuple):
     kind: str
     value: Any
     line: str
+
+
+class JournalMark(NamedTuple):
+    """A place in a journal, and the number of forms that it had there."""
+
+    chunk: int
+    num_forms: int
 
 
 class Journal:
@@ -56,6 +64,8 @@ class Journal:
         self._fresh: list[tuple[str, Any, str]] = []
         self._chunks: list[bytes] = []
         self._entries: list[tuple[str, Any, str]] = []
+        self._chunk_of: list[int] = []
+        """The chunk of each entry."""
         self._place = 0
 
     @property
@@ -145,13 +155,23 @@ class Journal:
         """Return the value of the next entry, which must be of this kind and come from this line."""
         if self.is_over:
             self.at_end()
-            raise _left_the_way(f"asks for {kind} at {_line()}", "the journal ends")
+            raise left_the_way(f"asks for {kind} at {_line()}", "the journal ends")
         entry = JournalEntry(*self._entries[self._place])
         line = "" if kind in _WITHOUT_LINE else _line()
+        if entry.kind == JUMP:
+            raise left_the_way(f"asks for {kind} at {line}", "it was saved, and it does not come to that place now")
         if (entry.kind, entry.line) != (kind, line):
-            raise _left_the_way(f"asks for {kind} at {line}", "it asked for {} at {}".format(*entry[::2]))
+            raise left_the_way(f"asks for {kind} at {line}", "it asked for {} at {}".format(*entry[::2]))
         self._place += 1
         return entry.value
+
+    def look(self) -> Any:
+        """Return the value of the next entry."""
+        return self._entries[self._place][1]
+
+    def skip(self) -> None:
+        """Go on behind the next entry."""
+        self._place += 1
 
     def next_kind(self) -> str:
         """Return the kind of the next entry; empty at the end."""
@@ -161,14 +181,30 @@ class Journal:
         """Return the journal so far, as bytes."""
         return plain_data.encode([*self._chunks, *_packed(self._fresh)])  # a state may be kept after each step
 
+    def mark(self) -> "JournalMark":
+        """Return this place in the journal."""
+        if self.phase == PLAY:
+            return JournalMark(self._chunk_of[self._place], self.forms.number)
+        self._pack()
+        return JournalMark(len(self._chunks), self.forms.number)
+
+    def cut(self, mark: "JournalMark", value: object) -> None:
+        """Put one entry in the place of all that came after a mark."""
+        self._fresh = []
+        self._chunks[mark.chunk :] = _packed([(JUMP, value, "")])
+        self.forms.forget(mark.num_forms)
+
     def load(self, content: bytes) -> None:
         """Take the journal of a checkpoint."""
         self._chunks = list(plain_data.decode(content))
-        self._entries = [entry for chunk in self._chunks for entry in plain_data.decode(zlib.decompress(chunk))]
+        for number, chunk in enumerate(self._chunks):
+            entries = plain_data.decode(zlib.decompress(chunk))
+            self._entries += entries
+            self._chunk_of += [number] * len(entries)
 
     def go_on(self) -> None:
         """Record from here on, behind the entries that were played."""
-        self._entries, self._place = [], 0
+        self._entries, self._chunk_of, self._place = [], [], 0
         self.phase = RECORD
 
     def _pack(self) -> None:
@@ -190,7 +226,12 @@ def is_ours(depth: int) -> bool:
 
 
 def is_ours_frame(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+    return is_ours_name(str(frame.f_globals.get("__name__", "")))
+
+
+def is_ours_name(module: str) -> bool:
+    """Say whether a module of this name belongs to echelon."""
+    return module.partition(".")[0] == _OURS
 
 
 def _line() -> str:
@@ -204,7 +245,7 @@ def _line() -> str:
     return ""
 
 
-def _left_the_way(now: str, before: str) -> ScalingError:
+def left_the_way(now: str, before: str) -> ScalingError:
     return ScalingError(
         f"the script goes another way than before the checkpoint: now it {now}, where before {before}",
         "let the script decide by values that are the same in each start, not by the time, the process or the "
@@ -238,6 +279,16 @@ class Forms:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._forms: list[Any] = []
+
+    @property
+    def number(self) -> int:
+        """The number of forms."""
+        return len(self._forms)
+
+    def forget(self, number: int) -> None:
+        """Forget all but the first forms."""
+        del self._forms[number:]
+        self._numbers = {key: place for key, place in self._numbers.items() if place < number}
 
     def note(self, value: object) -> list[Any]:
         """Return an entry for a value: the number of its form, and the form itself the first time.
@@ -287,7 +338,7 @@ def _described(value: object, shapes: list[Any]) -> Any:
     if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
         return value
     kind = type(value)
-    if _class(kind.__module__, kind.__qualname__) is not kind:
+    if class_of(kind.__module__, kind.__qualname__) is not kind:
         raise ScalingError(f"a {kind.__qualname__} is made in a function", "make the class at the top of its file")
     entries = (
         list(value.items()) if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple)) else []
@@ -300,7 +351,7 @@ def _restored(form: object, tensor: Callable[[torch.Tensor], torch.Tensor]) -> A
     if isinstance(form, torch.Tensor):
         return tensor(form)
     if isinstance(form, Described):
-        return _object(_class(form.module, form.name), _restored(form.attributes, tensor))
+        return _object(class_of(form.module, form.name), _restored(form.attributes, tensor))
     return _mapped(form, lambda one: _restored(one, tensor)) if type(form) in (list, tuple, dict) else form
 
 
@@ -322,7 +373,7 @@ def _object(kind: Any, held: dict[str, Any]) -> Any:
     return made
 
 
-def _class(module: str, name: str) -> Any:
+def class_of(module: str, name: str) -> Any:
     """Return a class that has been imported; None if there is none."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):

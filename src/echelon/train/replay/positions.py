@@ -1,0 +1,119 @@
+"""Where the iterators of a script's loops are, read from them and put into those of a later process."""
+
+import ctypes
+import operator
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import GeneratorType
+from typing import Any, NamedTuple
+
+from .passes import Pass
+from .value_stack import Unclear, loops_of
+
+_EMPTY: Any = {}
+_RANGE, _LONG_RANGE = type(iter(range(1))), type(iter(range(1 << 70)))
+_LIST: Any = type(iter([]))
+_TUPLE: Any = type(iter(()))
+_KEPT = tuple(
+    type(iter(one)) for one in (_EMPTY, _EMPTY.values(), _EMPTY.items(), {*_EMPTY}, "", b"", reversed([*_EMPTY]))
+)
+"""Iterators whose position can be compared, and not set."""
+_TRIED = 123_456_789
+
+
+class Position(NamedTuple):
+    """The position of an iterator."""
+
+    kind: str
+    at: Any
+    inner: tuple[Any, ...] = ()
+    """What it iterates over."""
+
+
+def is_iterator(value: object) -> bool:
+    """Say whether a value is an iterator of Python whose position `position_of` knows."""
+    return isinstance(value, (_RANGE, _LONG_RANGE, _LIST, _TUPLE, *_KEPT, enumerate, zip))
+
+
+def position_of(iterator: Any) -> Position:
+    """Return the position of an iterator that `is_iterator` knows."""
+    if isinstance(iterator, (_RANGE, _LONG_RANGE)):
+        left = _left(iterator)
+        return Position("range", [left.start, left.stop, left.step])
+    if isinstance(iterator, (_LIST, _TUPLE)):
+        parts: Any = iterator.__reduce__()
+        (kept, *_), *index = parts[1:]
+        return Position("list" if isinstance(iterator, _LIST) else "tuple", index[0] if index else -1, (kept,))
+    if isinstance(iterator, enumerate):
+        if _offset_of_count() is None:
+            raise Unclear(f"Python {sys.version.split()[0]} does not let the count of an enumerate() be set")
+        counted: Any = iterator.__reduce__()
+        return Position("enumerate", counted[1][1], counted[1][:1])
+    if isinstance(iterator, zip):
+        zipped: Any = iterator.__reduce__()
+        return Position("zip", None, zipped[1])
+    return Position("kept", operator.length_hint(iterator))
+
+
+def way(before: Position, now: Position) -> Any:
+    """Return how an iterator is brought from one position to a later one: for a range the number of steps.
+
+    Raises Unclear where it cannot be.
+    """
+    if now.kind == "range":
+        steps = len(range(*before.at)) - len(range(*now.at))
+        if steps < 0 or range(*before.at)[steps:] != range(*now.at):
+            raise Unclear("this loop has another range than at its first time")
+        return steps
+    if now.kind == "kept" and before.at != now.at:
+        raise Unclear("the position of this iterator cannot be set")
+    return now.at
+
+
+def put_position(iterator: Any, kind: str, at: Any) -> None:
+    """Bring an iterator to a later position, in the way that `way` returned."""
+    if kind == "range":
+        left = _left(iterator)
+        if at > len(left):
+            raise Unclear(f"the loop has {len(left)} steps left, and the checkpoint is after {at} of them")
+        is_relative = sys.version_info >= (3, 12)
+        iterator.__setstate__(at if is_relative else iterator.__reduce__()[2] + at)
+    elif kind in ("list", "tuple") and at >= 0:
+        iterator.__setstate__(at)
+    elif kind in ("list", "tuple"):
+        for _ in iterator:
+            pass
+    elif kind == "enumerate":
+        ctypes.c_ssize_t.from_address(id(iterator) + (_offset_of_count() or 0)).value = at
+
+
+def reaches(iterator: Any, wanted: Pass) -> bool:
+    """Say whether a request to an iterator asks this pass for a batch."""
+    if isinstance(iterator, GeneratorType):
+        loops = loops_of(iterator.gi_frame) if iterator.gi_running and iterator.gi_frame is not None else []
+        return any(reaches(one, wanted) for _, one in loops[-1:])
+    if isinstance(iterator, (enumerate, zip)):
+        return any(reaches(one, wanted) for one in position_of(iterator).inner)
+    return iterator is wanted
+
+
+def _left(iterator: Any) -> range:
+    """Return what a range's iterator has yet to give."""
+    _, (whole,), *index = iterator.__reduce__()
+    return whole[(index[0] if index else 0) or 0 :]  # type: ignore[no-any-return]
+
+
+@cache
+def _offset_of_count() -> int | None:
+    """Try where an enumerate() keeps its count; None: not found."""
+    trial: Iterator[Any] = enumerate("abc", _TRIED)
+    if sys.implementation.name != "cpython":
+        return None
+    word = ctypes.sizeof(ctypes.c_ssize_t)
+    for offset in range(object.__basicsize__, enumerate.__basicsize__, word):
+        count = ctypes.c_ssize_t.from_address(id(trial) + offset)
+        if count.value == _TRIED:
+            count.value = _TRIED + 1
+            return offset if next(trial) == (_TRIED + 1, "a") and next(trial) == (_TRIED + 2, "b") else None
+    return None
