@@ -123,7 +123,7 @@ class RowTrials:
         ways = [[*place, *sorted(of_place)] for place, of_place in (mine.attributes or {}).items()]
         return [
             RowVerdict(kind, reason, None, layer, {(name, at, key): set(of_place) for name, at, key, *of_place in ways})
-            for kind, reason, layer, ways in messages.gather([mine.kind, mine.reason, mine.layer, ways])
+            for kind, reason, layer, ways in messages.gather((mine.kind, mine.reason, mine.layer, ways))
         ]
 
     def _is_due(self, module: nn.Module, value: Args) -> bool:

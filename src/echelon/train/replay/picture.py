@@ -291,9 +291,10 @@ class Picture:
         taken = plain_data.take_apart(value)
         if taken is None:
             return None
-        if taken[0] != "numpy" or taken[4]:
+        content = taken[3] if taken[0] == "numpy" and not taken[4] else None
+        if not isinstance(content, bytes):
             return "value", None, value, ()
-        mark = hash(taken[3]) if len(taken[3]) > _MANY else None
+        mark = hash(content) if len(content) > _MANY else None
         return "array", [taken[1], taken[2]], [mark, None if self._is_same(value, mark) else value.copy()], ()
 
 
