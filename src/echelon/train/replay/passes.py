@@ -144,9 +144,7 @@ class Pass:
         self._taken = 0
         self.trains = False
         """Whether its latest batch was for training."""
-        is_known = loader in passes.begun and loader not in passes.started
-        self._has_workers = is_known and getattr(loader, "persistent_workers", False)
-        """Whether workers of an earlier process were there before this pass."""
+        self._note_earlier(is_later=loader in passes.begun)
         passes.begun[loader] = number
         if getattr(loader, "num_workers", 0) and loader not in passes.workers_draws:
             passes.workers_draws[loader] = WorkersDraws(loader.num_workers)
@@ -161,6 +159,13 @@ class Pass:
             passes.started.add(loader)
             with passes.tape.paused(), self._seed_of_workers_apart():
                 self._inner = begin()
+
+    def _note_earlier(self, *, is_later: bool) -> None:
+        """Note whether its loader had a pass before."""
+        self._is_later = is_later
+        is_of_earlier = is_later and self.loader not in self._passes.started
+        self._has_workers = is_of_earlier and bool(getattr(self.loader, "persistent_workers", False))
+        """Whether workers of an earlier process were there before this pass."""
 
     @property
     def has_same_workers(self) -> bool:
@@ -179,12 +184,13 @@ class Pass:
 
     def place(self) -> list[Any]:
         """Return where this pass is."""
-        return [self._number, self._taken, self.trains, self._has_workers]
+        return [self._number, self._taken, self.trains, self._is_later]
 
     def put_place(self, place: list[Any], loader: Any) -> None:
         """Be at the place of another pass, while the loop is repeated."""
-        self._number, self._taken, self.trains, self._has_workers = place
+        self._number, self._taken, self.trains, is_later = place
         self.loader, self._begin = loader, lambda: self._passes.begin(loader)
+        self._note_earlier(is_later=is_later)
 
     def __iter__(self) -> Iterator[Any]:
         return self
