@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from torch import nn
 
@@ -206,7 +205,7 @@ class Placing:
         if node.kind == "value":
             return node.head
         if node.kind == "array":
-            return numpy.array(node.head[1])
+            return node.head[1].copy()
         if node.kind == "method":
             return getattr(self.value(node.parts[0][1]), node.head)
         if node.kind == "partial":

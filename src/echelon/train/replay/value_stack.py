@@ -243,8 +243,8 @@ class _Endless:
 @cache
 def _layout() -> _Layout | None:
     """Try where the words of a frame are; None: not where they are in the versions of CPython that are known."""
-    if sys.implementation.name != "cpython":
-        return None
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 15):
+        return None  # 3.15 keeps a number where older versions keep the iterator of a list
     pointer_offset = -1 if sys.version_info < (3, 11) else object.__basicsize__ + _WORD
     trial = [_Endless() for _ in range(3)]
 
