@@ -77,7 +77,7 @@ def test_no_backward_of_the_corpus_is_forgotten(path: Path, guide: Guide) -> Non
     try:
         text = rewrite(path.read_text(), guide, 2).text
     except NeedsMore as reason:
-        assert str(reason) in ("no loader is trained from", "no backward() is called")
+        assert {*str(reason).split("; ")} <= {"no loader is trained from", "no backward() is called"}
         return
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     backwards = [ast.unparse(one.func) for one in calls if ast.unparse(one.func).endswith(".backward")]

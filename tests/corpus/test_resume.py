@@ -26,7 +26,7 @@ LAST_STEP = {"accumulate": 18, "accumulate_over_epochs": 18, "clamped_gradients"
 """Scripts with fewer than 40 steps of their optimizer."""
 
 
-REPEATED = ("meta_learning", "zipped", "zipped_uneven")
+REPEATED = ("evolution", "meta_learning", "zipped", "zipped_uneven")
 """Scripts whose loop is repeated, because of what survive.md names."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests import warm
 
 from echelon.monitor import account, advice, recorded, report
+from echelon.units import rows_of
 
 DDP = """
 import copy, gc, json, os, queue, random, socket, subprocess, sys, threading, time
@@ -266,6 +267,9 @@ OF_FRAMEWORKS = tuple(
 """The same in the two frameworks, where their environment is the one that runs."""
 
 
+WIDTH = len(rows_of("where", ["."])[0]) - 1
+
+
 def told(cause: Cause, folder: Path, num_ranks: int = 2) -> list[str]:
     """Run a training; return the lines of its report that say where its time went, who is slow, and what helps."""
     (folder / "train.py").write_text(cause.script)
@@ -285,8 +289,8 @@ def _with_words(lines: list[str]) -> list[str]:
     """Return the lines of a report, each with its first word, which stands once."""
     word, whole = "", []
     for each in lines:
-        word = each[: report.WIDTH] if each[: report.WIDTH].strip() else word
-        whole.append(word + each[report.WIDTH :])
+        word = each[:WIDTH] if each[:WIDTH].strip() else word
+        whole.append(word + each[WIDTH:])
     return whole
 
 

@@ -57,17 +57,22 @@ def main(argv: list[str] | None = None) -> int:
         streams.replace()
         sys.excepthook = streams.tell_mistake
     try:
-        exit_code = _run_command(sys.argv[1:] if argv is None else argv)
+        exit_code = _exit_code_of(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # after --help, or at a signal
-        return int(end.code or 0)
     except streams.FOREIGN as error:
         return _tell(streams.translated(error), is_silent=streams.is_unread(error))
     except EchelonError as error:
         return _tell(error)
     return exit_code
+
+
+def _exit_code_of(arguments: list[str]) -> int:
+    try:
+        return _run_command(arguments)
+    except SystemExit as end:  # after --help, or at a signal
+        return int(end.code or 0)
 
 
 def _run_command(arguments: list[str]) -> int:

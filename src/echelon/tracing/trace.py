@@ -147,9 +147,9 @@ class Tracer:
         """Return an error with the frames of the script and its own modules, of packages if there are no others."""
         known = [part for part in traceback.extract_tb(error.__traceback__) if _is_of_script(part.filename)]
         frames = [part for part in known if not lines.is_of_package(part.filename)] or known
-        lines = [f"{os.path.basename(part.filename)}:{part.lineno or 0}" for part in frames]
+        places = [f"{os.path.basename(part.filename)}:{part.lineno or 0}" for part in frames]
         text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)])
-        return Failed(type(error).__name__, str(error).partition("\n")[0], lines[-1] if lines else "", text)
+        return Failed(type(error).__name__, str(error).partition("\n")[0], places[-1] if places else "", text)
 
     def _log(self, failed: Failed | None) -> dict[str, Any]:
         ledger, course = self._ledger, self._course
