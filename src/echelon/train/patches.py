@@ -169,6 +169,11 @@ def is_replaced(owner: object, attribute: str) -> bool:
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
 
+def of(owner: object) -> list[Patch]:
+    """Return the patches of an owner's names, the oldest first."""
+    return [one for one in _table if isinstance(one, Patch) and one.owner is owner]
+
+
 def rows() -> list[PatchRow]:
     """Return the table in the order of installation; at the end, patches that wait for the import of a library."""
     return [entry.row() for entry in _table] + [one.row for waiting in _finder.waiting.values() for one in waiting]

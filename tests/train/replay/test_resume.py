@@ -145,6 +145,47 @@ for epoch in range(options.epochs):
 """
 
 
+SCRIPTED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+
+
+@torch.jit.script
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+@torch.jit.script
+def total(x: torch.Tensor) -> float:
+    return float(torch.cat([positive(x), torch.ones([x.shape[0], 1])], 1).sum().item())
+
+
+x = torch.randn(80, 6)
+model = torch.nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+step, mean = 0, 0.0
+for (rows,) in DataLoader(TensorDataset(x), batch_size=4, shuffle=True):
+    loss = model(rows).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    step, mean = step + 1, mean + total(model.weight.detach())
+    print(f"step {step} loss {loss.item():.6f},{mean:.6f}")
+"""
+
+
+def test_scripted_functions_are_compiled_and_repeated(tmp_path: Path) -> None:
+    """TorchScript sees PyTorch's own functions, and what a scripted function reads from a tensor is kept."""
+    (tmp_path / "scripted.py").write_text(SCRIPTED)
+    undisturbed, folder = (Folder(tmp_path / name, tmp_path / "scripted.py") for name in ("plain", "run"))
+    done = folder.run(1, "--checkpoint-every", "6steps", kind=KILL_RANK, rank=0, step=15)
+    assert done.returncode == 0, done.stderr
+    assert "its variables were put back in" in done.stderr
+    assert losses(done.stdout) == losses(undisturbed.plain().stdout)
+
+
 def test_jump_leaves_what_the_loop_has_not_changed(tmp_path: Path) -> None:
     """A training is prolonged by an argument, and its journal does not grow with its steps."""
     script = tmp_path / "changed.py"

@@ -19,7 +19,7 @@ from .value_stack import Unclear, live_names, loops_of, place_in_words
 _FIXED = (
     types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.GetSetDescriptorType, types.MappingProxyType, re.Pattern, logging.Logger, logging.Handler, property,
-    torch.amp.GradScaler,
+    torch.amp.GradScaler, torch.jit.ScriptFunction,
 )  # fmt: skip
 _TRACKERS = ("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow")
 """They log nothing while the loop is repeated, so a repeated loop changes nothing in them."""

@@ -179,6 +179,12 @@ def _hook_models(tape: Journal) -> None:
     def call(self: nn.Module, *args: object, **kwargs: object) -> Any:
         if tape.phase == OFF or not tape.is_here or is_ours(1) or internals.is_traced():
             return original(self, *args, **kwargs)
+        if internals.is_transformed():
+            raise ScalingError(
+                f"--checkpoint-every cannot repeat a call of {type(self).__name__} inside of torch.func's vmap, grad, "
+                "jacrev or hessian",
+                "save with torch.save(), and start without --checkpoint-every",
+            )
         if tape.is_playing:
             return tape.forms.hollow(tape.play(CALL))
         with tape.paused():
@@ -342,6 +348,15 @@ def _hook_compile(tape: Journal) -> None:
         return compiled if model is None or isinstance(model, nn.Module) else _left_out(compiled, tape)
 
     patches.replace(torch, "compile", wraps(original)(compile_), why=_WHY)
+    script = torch.jit.script
+
+    def compile_script(*args: Any, **kwargs: Any) -> Any:
+        with patches.set_aside(patches.of(torch)):
+            return script(*args, **internals.one_frame_up(kwargs))
+
+    patches.replace(torch.jit, "script", compile_script, why="TorchScript compiles calls of PyTorch's own functions.")
+    kind = torch.jit.ScriptFunction
+    patches.replace(kind, "__call__", _left_out(kind.__call__, tape), why=_WHY)
 
 
 def _left_out(compiled: Callable[..., Any], tape: Journal) -> Callable[..., Any]:
