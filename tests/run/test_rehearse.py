@@ -1,6 +1,7 @@
 """`echelon rehearse` as a user runs it: verdicts, a clean folder, and one clear error for what cannot be rehearsed."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -42,7 +43,10 @@ def rehearse(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
-    shutil.copy(SCRIPT, tmp_path / "train.py")
+    cycle = "import itertools\nnames = itertools.cycle('ab')\n"
+    stepping = "        optimizer.step()\n"
+    text = SCRIPT.read_text().replace(stepping, stepping + "        name = next(names)\n")
+    (tmp_path / "train.py").write_text(cycle + text)
     done = rehearse(tmp_path, "-n", "2", "--faults", "kill-rank,fill-disk", "train.py")
     assert done.returncode == 0, done.stderr
     kill, fill = done.stdout.splitlines()
@@ -51,6 +55,7 @@ def test_verdicts_of_a_script_for_one_device(tmp_path: Path) -> None:
     assert kill.endswith("; the same weights")
     assert fill.endswith("survives: 0 steps lost; is not interrupted; the same weights")
     assert "undisturbed: 20 steps on 2 ranks in" in done.stderr
+    assert re.search(r"repeats its steps without computing: train\.py:\d+: `names`: the position of", done.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     assert left_behind(str(tmp_path)) == []
 

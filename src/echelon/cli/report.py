@@ -109,10 +109,12 @@ def _as_json(run: RunStory, comparisons: Comparisons) -> dict[str, Any]:
         "goodput": run.account.goodput,
     }
     compared = {name: comparison.as_data() for name, comparison in comparisons.items()}
-    found = report.findings(run.recorded, run.account, run.advice)
-    findings = [{"kind": kind, "sentence": sentence} for kind, sentences in found for sentence in sentences]
+    findings = [
+        {"kind": kind, "sentence": sentence}
+        for kind, sentences in report.findings(run.recorded, run.account, run.advice)
+        for sentence in sentences
+    ]
     paragraph = report.paragraph_of_run(run.recorded, run.account)
-    about["goodput"] = run.account.goodput
     return {**about, **compared, "findings": findings, "advice": run.advice, "paragraph": paragraph}
 
 

@@ -49,6 +49,9 @@ PACE_SECONDS = 0.1
 """The least seconds of a disturbed step: a save takes longer than the steps of a small training."""
 MARGIN = 10.0
 """How much more than the run with other last bits a disturbed one may differ: that run is only one sample."""
+_HEAD_BYTES = 1 << 20
+_SLOW = re.compile(rb"^echelon: (note: a run that continues from this loop repeats .+)$", re.MULTILINE)
+"""What the first save says of a loop whose variables cannot be put back (train.replay.jumps)."""
 _OUTSIDE = re.compile(r"OutsideError: (the script would write .+)$", re.MULTILINE)
 
 
@@ -112,7 +115,11 @@ class Rehearsing:
                 f"the script made {num_steps} steps of an optimizer, and a rehearsal needs {LEAST_STEPS}",
                 hint="let it train for longer, and in its own process, with an optimizer of torch.optim",
             )
-        report = regular_files.read_object(os.path.join(self._folder, "undisturbed", "run", "report.json"))
+        run = os.path.join(self._folder, "undisturbed", "run")
+        with regular_files.opened(os.path.join(run, "logs", "attempt-0", "rank-0.log")) as log:
+            for slow in _SLOW.findall(log.read(_HEAD_BYTES)):
+                self._say(slow.decode())
+        report = regular_files.read_object(os.path.join(run, "report.json"))
         self._num_steps = num_steps
         return Undisturbed(
             num_steps=num_steps, num_ranks=int(report["ranks"]), longest_step=records.longest_step(), seconds=seconds
