@@ -108,7 +108,40 @@ def zipping(stop: Stop) -> Iterator[object]:
                 yield total, names, torch.is_grad_enabled()
 
 
-LOOPS = [counting, generating, closing, zipping]
+def alike(stop: Stop) -> Iterator[object]:
+    """Values change to others that are equal to them, or have their hash."""
+    value, signed, labels, names, many = 1.0, 0.0, [1] * 12, {1: "a"}, [-1] * 20_000
+    for number in range(12):
+        stop()
+        yield repr((value, signed, labels, names)), sum(many)
+        value, signed, labels[number], many[number] = 1, -0.0, True, -2
+        names.clear()
+        names[True] = "a"
+
+
+def filling(stop: Stop) -> Iterator[object]:
+    """The variable of two inner functions gets its first value in the loop."""
+
+    def made() -> tuple[Callable[[int], None], Callable[[], int]]:
+        late: int
+
+        def keep(value: int) -> None:
+            nonlocal late
+            late = value
+
+        def shown() -> int:
+            return late
+
+        return keep, shown
+
+    keep, shown = made()
+    for number in range(12):
+        stop()
+        yield shown() if number else None
+        keep(number)
+
+
+LOOPS = [counting, generating, closing, zipping, alike, filling]
 
 
 class Seen:
@@ -204,7 +237,7 @@ def making(stop: Stop) -> Iterator[object]:
 @pytest.mark.parametrize(
     ("loop", "told"),
     [
-        (cycling, "0:loop.loop-0: a itertools.cycle cannot be saved and put back"),
+        (cycling, "0:loop.loop-0: an object of itertools.cycle cannot be saved and put back"),
         (reading, "0:loop.file: it is a file that is read"),
         (making, "0:loop.layers.1: this Linear was made in the loop"),
     ],

@@ -199,6 +199,10 @@ def test_jump_leaves_what_the_loop_has_not_changed(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     assert "its variables were put back in" in second.stderr
     assert losses(first.stdout + second.stdout) == losses(undisturbed.plain().stdout)
+    folder.words[-1] = "2"  # fewer than the checkpoint has behind it
+    refused = folder.run(1, "--checkpoint-every", "5steps", "--resume", "one")
+    assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
+    assert "the script goes another way than before the checkpoint: the loop has" in refused.stderr
     journal = Journal()
     journal.load((max((folder.path / "one/checkpoints").glob("step-*")) / "journal.bin").read_bytes())
     journal.phase = PLAY

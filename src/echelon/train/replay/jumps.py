@@ -203,7 +203,13 @@ class Jumps:
             picture = self._picture(frames, None)
             self._firsts[name] = self._first(mark, picture)
             placing = Placing(jump["nodes"], jump["places"], picture, self._passes, self._objects.weights())
-            placing.put()
+            try:
+                placing.put()
+            except Unclear as reason:
+                raise ScalingError(
+                    f"the script goes another way than before the checkpoint: {reason}",
+                    "start it with the arguments that it had, or without --resume",
+                ) from None
             for module, names in jump["globals"]:
                 vars(sys.modules[module]).update({key: placing.value(one) for key, one in names})
             num_steps_then, num_begun, random, written = jump["about"]

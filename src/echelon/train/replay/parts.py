@@ -59,7 +59,7 @@ def object_parts(value: Any) -> tuple[str, Any, Any, Any]:
     kind = type(value)
     base = layout_of(kind)
     if base is None:
-        raise Unclear(f"a {kind.__module__}.{kind.__qualname__} cannot be saved and put back")
+        raise Unclear(f"an object of {kind.__module__}.{kind.__qualname__} cannot be saved and put back")
     entries: list[tuple[Any, Any]] = []
     if base is dict:
         entries = [*(("key", key) for key in value), *dict.items(value)]

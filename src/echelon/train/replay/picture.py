@@ -203,7 +203,7 @@ class Picture:
         if kinds == {float}:
             return kind, fixed, ["floats", array.array("d", value).tobytes()], ()
         if kinds <= _ATOMS and len(value) > 8:
-            mark = hash(tuple(value)) if len(value) > _MANY else None
+            mark = hash(repr(value)) if len(value) > _MANY else None
             return kind, fixed, [mark, None if self._is_same(value, mark) else list(value)], ()
         return kind, fixed, None, enumerate(value)
 

@@ -75,7 +75,7 @@ def changed_variables(picture: Picture, begun: Begun) -> list[Any]:
                 [name, part]
                 for name, part in entries
                 if f"{module}.{name}" not in begun.variables
-                or begun.variables[f"{module}.{name}"] != (part if isinstance(part, list) else known[part])
+                or _are_others(begun.variables[f"{module}.{name}"], part if isinstance(part, list) else known[part])
             ],
         ]
         for module, entries in picture.globals
@@ -93,16 +93,21 @@ def _changed(before: Node, node: Node, known: list[str]) -> list[Any]:
         kept = [
             both
             for both, (label, part) in zip(node.parts, parts, strict=True)
-            if label not in there or there[label] != part
+            if label not in there or _are_others(there[label], part)
         ]
         return [node.kind, node.fixed, head, kept, bool(kept) or _differ(before, node)]
-    return [node.kind, node.fixed, head, node.parts, _differ(before, node) or before.parts != parts]
+    return [node.kind, node.fixed, head, node.parts, _differ(before, node) or _are_others(before.parts, parts)]
 
 
 def _differ(before: Node, node: Node) -> bool:
     if node.kind in ("array", "generator of random numbers"):
         return plain_data.encode(before.head) != plain_data.encode(node.head)
-    return bool(before.head != node.head)
+    return _are_others(before.head, node.head)
+
+
+def _are_others(before: object, now: object) -> bool:
+    """Say whether plain values differ, also where they are equal: 1, 1.0 and True do, and 0.0 and -0.0."""
+    return repr(before) != repr(now)
 
 
 def _why_not(before: Node, node: Node) -> str:
@@ -318,9 +323,7 @@ class Placing:
         for (label, _), entry in zip(node.parts, self._values(node), strict=True):
             if label.startswith("closure-"):
                 names = value.__code__.co_freevars
-                cell: Any = (value.__closure__ or ())[names.index(label[len("closure-") :])]
-                if cell.cell_contents is not entry:
-                    cell.cell_contents = entry
+                (value.__closure__ or ())[names.index(label[len("closure-") :])].cell_contents = entry
             elif label == "defaults":
                 value.__defaults__ = entry
             elif label == "keywords":

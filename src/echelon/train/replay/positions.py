@@ -12,7 +12,7 @@ from .passes import Pass
 from .value_stack import Unclear, loops_of
 
 _EMPTY: Any = {}
-_RANGE, _LONG_RANGE = type(iter(range(1))), type(iter(range(1 << 70)))
+_RANGE = type(iter(range(1)))
 _LIST: Any = type(iter([]))
 _TUPLE: Any = type(iter(()))
 _KEPT = tuple(
@@ -20,6 +20,7 @@ _KEPT = tuple(
 )
 """Iterators whose position can be compared, and not set."""
 _TRIED = 123_456_789
+_NO_COUNT = f"Python {sys.version.split()[0]} does not let the count of an enumerate() be set"
 
 
 class Position(NamedTuple):
@@ -33,12 +34,12 @@ class Position(NamedTuple):
 
 def is_iterator(value: object) -> bool:
     """Say whether a value is an iterator of Python whose position `position_of` knows."""
-    return isinstance(value, (_RANGE, _LONG_RANGE, _LIST, _TUPLE, *_KEPT, enumerate, zip))
+    return isinstance(value, (_RANGE, _LIST, _TUPLE, *_KEPT, enumerate, zip))
 
 
 def position_of(iterator: Any) -> Position:
     """Return the position of an iterator that `is_iterator` knows."""
-    if isinstance(iterator, (_RANGE, _LONG_RANGE)):
+    if isinstance(iterator, _RANGE):
         left = _left(iterator)
         return Position("range", [left.start, left.stop, left.step])
     if isinstance(iterator, (_LIST, _TUPLE)):
@@ -47,7 +48,7 @@ def position_of(iterator: Any) -> Position:
         return Position("list" if isinstance(iterator, _LIST) else "tuple", index[0] if index else -1, (kept,))
     if isinstance(iterator, enumerate):
         if _offset_of_count() is None:
-            raise Unclear(f"Python {sys.version.split()[0]} does not let the count of an enumerate() be set")
+            raise Unclear(_NO_COUNT)
         counted: Any = iterator.__reduce__()
         return Position("enumerate", counted[1][1], counted[1][:1])
     if isinstance(iterator, zip):
@@ -85,7 +86,10 @@ def put_position(iterator: Any, kind: str, at: Any) -> None:
         for _ in iterator:
             pass
     elif kind == "enumerate":
-        ctypes.c_ssize_t.from_address(id(iterator) + (_offset_of_count() or 0)).value = at
+        offset = _offset_of_count()
+        if offset is None:
+            raise Unclear(_NO_COUNT)
+        ctypes.c_ssize_t.from_address(id(iterator) + offset).value = at
 
 
 def reaches(iterator: Any, wanted: Pass) -> bool:
