@@ -19,7 +19,7 @@ ONE = "one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class StartedTraining:
     """A training as a person starts it: a run with equal values is a run of it."""
 
     script: str
@@ -39,14 +39,14 @@ class Training:
 
 def training_of(
     path: str, arguments: tuple[str, ...], how: str, num_ranks: int, *, has_own_batches: bool
-) -> Training | None:
+) -> StartedTraining | None:
     """Return the training of a script, None if it cannot be read; its way is that of one rank if it has one."""
     try:
         with open(path, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None
-    return Training(
+    return StartedTraining(
         script=os.path.realpath(path),
         arguments=arguments,
         digest=digest,
@@ -91,7 +91,7 @@ class Prediction:
     READS: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """What reads the further fields from JSON."""
 
-    training: Training
+    training: StartedTraining
     time: float
     """When it was predicted, in seconds since 1970."""
 
@@ -101,7 +101,7 @@ class Prediction:
 
     @classmethod
     def newest(
-        cls: type[_Prediction], rows: Iterable[Mapping[str, Any]], training: Training, *, before: float
+        cls: type[_Prediction], rows: Iterable[Mapping[str, Any]], training: StartedTraining, *, before: float
     ) -> _Prediction | None:
         """Return the newest one for a training that was made before a moment; other rows are ignored."""
         newest, asked = None, training.as_fields()
@@ -136,7 +136,7 @@ class MemoryPrediction(Prediction):
     reserved_bytes: int
 
 
-def predict(training: Training, verdict: FitVerdict, *, torch: str, rows: int, time: float) -> MemoryPrediction:
+def predict(training: StartedTraining, verdict: FitVerdict, *, torch: str, rows: int, time: float) -> MemoryPrediction:
     return MemoryPrediction(
         training=training,
         rows=rows,
@@ -162,7 +162,9 @@ class TimePrediction(Prediction):
     step_seconds: Interval
 
 
-def estimates(training: Training, sizes: Sequence[PredictedSize], *, machine: str, time: float) -> list[TimePrediction]:
+def estimates(
+    training: StartedTraining, sizes: Sequence[PredictedSize], *, machine: str, time: float
+) -> list[TimePrediction]:
     trainings = (replace(training, num_ranks=size.num_devices) for size in sizes)
     return [
         TimePrediction(training=of_size, machine=machine, step_seconds=size.step_seconds, time=time)

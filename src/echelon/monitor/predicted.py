@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from echelon.estimate import remembered
 from echelon.estimate.devices import CPU, Device
-from echelon.estimate.remembered import MemoryPrediction, Prediction, TimePrediction, Training
+from echelon.estimate.remembered import MemoryPrediction, Prediction, StartedTraining, TimePrediction
 from echelon.machines import kept_rows
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import steps_of
@@ -140,7 +140,7 @@ def keep(comparison: PredictedMemory | PredictedTime, environ: Mapping[str, str]
         kept_rows.add(comparison.prediction.RATIOS, [comparison.ratio], environ)
 
 
-def training_of_run(recorded: Recorded, num_ranks: int) -> Training | None:
+def training_of_run(recorded: Recorded, num_ranks: int) -> StartedTraining | None:
     """Return the training of a run; None if it is no script, or if the script is gone."""
     words = [str(word) for word in recorded.plan.get("argv") or ()]
     options = recorded.plan.get("scale_options")

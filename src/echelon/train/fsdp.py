@@ -13,9 +13,9 @@ from torch import nn
 
 from ..pytorch import distributed, internals
 from . import modules, optimizer_kinds, patches
+from .function_types import Function, StateDict
 from .global_tensors.tensors import map_tensors, tensors_of
 from .modules import ReplacedParameters
-from .protocols import Function, StateDict
 from .scaling_error import ScalingError
 from .wire import device as devices
 from .wire import gather

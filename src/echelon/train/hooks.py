@@ -9,10 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from . import batch_norm, events, patches, tracing
+from .function_types import Function
 from .global_tensors import derivatives, rules
 from .global_tensors.tensors import GlobalTensor
 from .local_sgd import hooks as local_hooks
-from .protocols import Function
 from .rng import draw_hooks as draws
 from .run import Run
 from .scaling_error import ScalingError

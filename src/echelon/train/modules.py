@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .function_types import Function
 from .global_tensors.tensors import map_tensors
-from .protocols import Function
 
 Place = tuple[Any, ...]
 OF_OPTIMIZERS = "parameters_of_optimizers"

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..pytorch import distributed
 from . import patches
-from .protocols import Function, ParamGroup
+from .function_types import Function, ParamGroup
 
 ELEMENTWISE = (
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..orders import bench
 from ..orders.bench import BenchOrder
 from . import events, patches
-from .protocols import Function
+from .function_types import Function
 from .wire import device as devices
 from .wire import world
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
-from echelon.estimate.remembered import Training
+from echelon.estimate.remembered import StartedTraining
 from echelon.estimate.speed.runs import SizeRun
 from echelon.host import Host
 from echelon.launch import runs as run_directories
@@ -41,7 +41,7 @@ class MeasuredSizes:
     """Empty: unknown."""
     used: tuple[str, ...]
     """A sentence for each run directory: its machine, processes, time, energy and bill."""
-    trainings: tuple[Training, ...] = ()
+    trainings: tuple[StartedTraining, ...] = ()
     """The training of each run directory whose script can still be read."""
 
     def on_nodes_of(self, num_devices: int | None) -> MeasuredSizes:

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 
-from echelon.train.replay.picture import Begun, Picture
+from echelon.train.replay.picture import FirstPicture, Picture
 from echelon.train.replay.placing import Placing, changes_of
 from echelon.train.replay.value_stack import Unclear, called_names, live_names, loops_of
 from echelon.train.wire import plain_data
@@ -159,7 +159,7 @@ class Seen:
 Seen.__module__ = "echelon"  # a picture leaves out what belongs to echelon
 
 
-def picture_of(frame: FrameType, begun: "Begun | None" = None) -> Picture:
+def picture_of(frame: FrameType, begun: "FirstPicture | None" = None) -> Picture:
     picture = Picture({}, __name__.__eq__, begun)
     picture.add(frame, "0:loop")
     return picture

@@ -21,7 +21,7 @@ from ...orders.scale import ScaleOptions
 from ...pytorch import internals
 from .. import gradient_hooks
 from ..base_parallelism import Parallelism
-from ..global_tensors import kept
+from ..global_tensors import kept_tensors
 from ..global_tensors.arguments import Entries
 from ..global_tensors.model_calls import Owner
 from ..global_tensors.returned_numbers import leaves_of
@@ -58,7 +58,7 @@ class Computed(NamedTuple):
     """The buffers that it changed."""
     states: list[int]
     """Checksums of the states of all generators after it."""
-    attributes: dict[kept.Place, list[torch.Tensor]]
+    attributes: dict[kept_tensors.AttributePlace, list[torch.Tensor]]
     """The tensors that it has put into attributes, detached."""
 
 
@@ -119,7 +119,7 @@ class PartRuns:
                 if versions.get(name) != internals.version(one)
             }
             states = self.states()
-            held = {at: [one.detach() for one in tensors] for at, tensors in kept.of(self._module).items()}
+            held = {at: [one.detach() for one in tensors] for at, tensors in kept_tensors.of(self._module).items()}
         if not place:
             self.need_gradients = {
                 at for at, one in enumerate(leaves_of(outputs)) if isinstance(one, torch.Tensor) and one.requires_grad
@@ -193,7 +193,7 @@ def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-SAME, SUM, MEAN, ROWS = "same", kept.SUM, kept.MEAN, kept.ROWS
+SAME, SUM, MEAN, ROWS = "same", kept_tensors.SUM, kept_tensors.MEAN, kept_tensors.ROWS
 _OF_NUMBERS = 1e-4
 """The share of a number that may be rounding."""
 
@@ -231,9 +231,9 @@ def fits(whole: Any, first: Any, rest: Any, sizes: Sizes) -> set[str] | None:
     return None
 
 
-def kept_ways(results: Sequence[Computed], sizes: Sizes) -> dict[kept.Place, set[str]]:
+def kept_ways(results: Sequence[Computed], sizes: Sizes) -> dict[kept_tensors.AttributePlace, set[str]]:
     """Return the ways in which each tensor that a model keeps may follow from the samples, unless all have it alike."""
-    ways: dict[kept.Place, set[str]] = {}
+    ways: dict[kept_tensors.AttributePlace, set[str]] = {}
     for place in results[0].attributes:
         every = [one.attributes.get(place, []) for one in results]
         if len(set(map(len, every))) > 1:

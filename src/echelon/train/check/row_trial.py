@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..global_tensors import arguments, kept
+from ..function_types import Args, Function
+from ..global_tensors import arguments, kept_tensors
 from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
-from ..protocols import Args, Function
 from ..scaling_error import ScalingError
 from ..wire import lines, messages
 from ..wire.gather import is_sharded
@@ -46,7 +46,7 @@ class RowVerdict(NamedTuple):
 
     layer: str = ""
     """The layer that mixes rows because it expects time in the first dim."""
-    attributes: dict[kept.Place, set[str]] | None = None
+    attributes: dict[kept_tensors.AttributePlace, set[str]] | None = None
     """The ways in which each tensor that the model keeps in attributes follows from the samples."""
 
     @property
@@ -105,7 +105,7 @@ class RowTrials:
             if len(every) < self._run.world.processes.size:
                 return RowVerdict()  # ranks alone agree on nothing
             reason = next((one.reason for one in every if one.reason), "")
-            return mine._replace(attributes=kept.agreed([one.attributes or {} for one in every]), reason=reason)
+            return mine._replace(attributes=kept_tensors.agreed([one.attributes or {} for one in every]), reason=reason)
         self._tell_unknown(module, unknown.reason, doubt)
         return RowVerdict(UNKNOWN)
 

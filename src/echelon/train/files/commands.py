@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..function_types import Function, Wrap
 from ..patches import Hooks
-from ..protocols import Function, Wrap
 from ..wire.lines import is_called_by_script
 from .sharing import Files
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import patches
+from ..function_types import Function, Wrap
 from ..patches import Hooks
-from ..protocols import Function, Wrap
 from .sharing import EACH, Files, path_of
 
 # function, place and name of the argument with the path that it changes

@@ -10,8 +10,8 @@ from functools import partial, wraps
 from typing import Any
 
 from .. import patches
+from ..function_types import Function, Wrap
 from ..patches import Hooks
-from ..protocols import Function, Wrap
 from ..wire.world import alone
 from .sharing import Files
 from .writers import with_plain

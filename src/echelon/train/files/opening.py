@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import patches
+from ..function_types import Function
 from ..patches import Hooks
-from ..protocols import Function
 from ..scaling_error import as_of_library
 from . import whole
 from .sharing import EACH, ONE, TOGETHER, Files, path_of

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from ..function_types import Function, Wrap
 from ..patches import Hooks
-from ..protocols import Function, Wrap
 from .sharing import EACH, ONE, Files, path_of
 
 _WHY = "A database is written by rank 0; the other ranks work on a copy."

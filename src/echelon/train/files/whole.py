@@ -17,7 +17,7 @@ from os import chmod, listdir, mkdir, replace, rmdir, scandir, unlink
 from os import stat as look  # these names stay Python's own functions, also when scripts get ours
 from typing import Any
 
-from ..protocols import Function, Wrap
+from ..function_types import Function, Wrap
 
 TEXT_PAUSE_SECONDS = 1.0  # text that is written with such pauses is a log, which people read while it grows
 BYTES_PAUSE_SECONDS = 10.0  # between two parts of a snapshot, a device may compute

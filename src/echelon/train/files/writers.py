@@ -8,9 +8,9 @@ from typing import Any
 
 from ...pytorch import modules as torch_modules
 from .. import patches, scaling_error
+from ..function_types import Function, Wrap
 from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..patches import Hooks
-from ..protocols import Function, Wrap
 from ..scaling_error import as_of_library
 from . import whole
 from .folders import changing

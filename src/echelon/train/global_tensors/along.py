@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..wire import exchange
 from .elements import is_in_place, leader, to_local, wrap_rows
 from .functions import ALONG

@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge
 
 from ...pytorch import internals
 from .. import patches
-from ..protocols import Function
+from ..function_types import Function
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from ..wire.world import World

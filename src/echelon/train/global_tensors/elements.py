@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..wire import exchange
 from .functions import IN_PLACE_OPERATORS, LINEAR
 from .tensors import GlobalTensor, Partial, Sharded, entered, map_tensors, own_part, tensors_of

@@ -14,7 +14,7 @@ from torch import nn
 
 from .. import patches
 from ..exact import tree
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange, world
 from . import ignore_index

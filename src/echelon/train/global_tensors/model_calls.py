@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
+from ..function_types import Args, Function, Kwargs
 from ..gradient_hooks import LateHooks
-from ..protocols import Args, Function, Kwargs
 from ..rng.draws import Draws
 from ..rng.generators import Generators
 from ..wire.world import World

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire.world import World
 from . import pieces

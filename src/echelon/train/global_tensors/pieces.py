@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..exact import tree
-from ..protocols import Args, Kwargs
+from ..function_types import Args, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from .tensors import GlobalTensor, Partial, map_entries, map_tensors, tensors_of, version_of

@@ -18,7 +18,7 @@ from torch import nn
 from ...pytorch import internals
 from ..scaling_error import ScalingError
 from ..wire import messages
-from . import kept
+from . import kept_tensors
 from .tensors import GlobalTensor, Partial, Sharded, map_entries
 
 
@@ -50,7 +50,8 @@ def of_two(call: ModelCall) -> tuple[object, object] | None:
     if call.num_rows < 2:
         return None
     try:
-        twin = copy.deepcopy(call.module, {id(one): one for one in kept.held(call.module)})  # which refuse a copy
+        refusing_copies = {id(tensor): tensor for tensor in kept_tensors.held(call.module)}
+        twin = copy.deepcopy(call.module, refusing_copies)
         for submodule in twin.modules():
             for hooks in internals.hooks_of(submodule):
                 hooks.clear()

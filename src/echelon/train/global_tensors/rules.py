@@ -12,7 +12,7 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from . import aliases, along, dispatch, elements, ignore_index, losses, numbered, pieces

@@ -13,7 +13,7 @@ import torch
 from torch.distributions import Distribution
 
 from ...pytorch import internals
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import exchange
 from ..wire.world import World

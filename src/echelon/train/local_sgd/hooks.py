@@ -14,9 +14,9 @@ from torch import nn
 
 from ...pytorch import internals
 from .. import patches
+from ..function_types import Args, Function, Kwargs
 from ..global_tensors import losses
 from ..global_tensors.tensors import GlobalTensor, Partial, Sharded
-from ..protocols import Args, Function, Kwargs
 from ..training import Training
 from .meetings import Meetings
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ...node import call_page
 from ...node.call_page import FAILED, RETURNED, RUNNING, WAITS
 from ...pytorch import distributed, internals
-from ..protocols import Function
+from ..function_types import Function
 from ..wire import lines
 
 Func = TypeVar("Func", bound=Function)

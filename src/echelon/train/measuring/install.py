@@ -14,7 +14,7 @@ from torch import nn
 from ...pytorch import internals, targets
 from ...pytorch import modules as torch_modules
 from .. import events, patches
-from ..protocols import Function
+from ..function_types import Function
 from ..scaling_error import leave_out_own_frames, tell_owner
 from .collective_notes import CollectiveNotes
 from .measures import Measures, Write

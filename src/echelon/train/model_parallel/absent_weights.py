@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..protocols import Args
+from ..function_types import Args
 from ..scaling_error import ScalingError
 
 _TELLS_NOTHING = ("detach", "alias")

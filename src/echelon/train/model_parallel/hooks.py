@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
-from ..protocols import Function
+from ..function_types import Function
 from ..scaling_error import ScalingError, as_of_library
 from ..strategies import dropout, norms
 from ..strategies.norms import EPSILON, INFINITE, local

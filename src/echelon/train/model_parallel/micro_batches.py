@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..batches import rows_of
+from ..function_types import Function
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..protocols import Function
 from ..scaling_error import ScalingError
 from ..wire import messages
 from ..wire.world import World

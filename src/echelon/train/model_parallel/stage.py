@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..function_types import Args, Function, Kwargs
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..protocols import Args, Function, Kwargs
 from ..strategies import seen
 
 SHARED = -1

@@ -18,12 +18,12 @@ from torch import nn
 from ...pytorch import internals
 from .. import batch_norm, batches, events
 from ..batches import is_batch
-from ..global_tensors import aliases, kept, lists, numbered, outputs, pieces, returned_numbers
+from ..function_types import Args, Function, Kwargs
+from ..global_tensors import aliases, kept_tensors, lists, numbered, outputs, pieces, returned_numbers
 from ..global_tensors.arguments import Doubt, Entries
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
 from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
-from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..training import Training
 from ..wire import exchange
@@ -47,7 +47,7 @@ class Calls(ModelCalls):
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
         self._error_of_model: Exception | None = None
         """What a model raised, and no exchange with a rank that was killed."""
-        self._kept: weakref.WeakKeyDictionary[nn.Module, kept.Ways] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[nn.Module, kept_tensors.Ways] = weakref.WeakKeyDictionary()
 
     def call(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         if self._run.world.size == 1 and self._run.generators.is_watched and not self.is_inside:
@@ -149,8 +149,8 @@ class Calls(ModelCalls):
             self._scripts.add(module)
             return original(module, *arguments[0], **arguments[1])
         if tried.attributes:
-            known = {place: next(iter(ways), kept.MIXED) for place, ways in tried.attributes.items()}
-            self._kept[module] = kept.Ways(known, tried.reason)
+            known = {place: next(iter(ways), kept_tensors.MIXED) for place, ways in tried.attributes.items()}
+            self._kept[module] = kept_tensors.Ways(known, tried.reason)
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
@@ -177,7 +177,7 @@ class Calls(ModelCalls):
                     raise
                 entries.leave()
                 if module in self._kept:
-                    kept.put_together(module, self._kept[module], rows[0])
+                    kept_tensors.put_together(module, self._kept[module], rows[0])
 
         def compute(twin: nn.Module, first: int, count: int) -> Any:
             own = entries.some((own_args, own_kwargs), first, count)

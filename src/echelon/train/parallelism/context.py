@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..function_types import Args, Function, Kwargs
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH
-from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..strategies import attention, dtensors
 from ..wire.gather import is_sharded

@@ -16,12 +16,12 @@ from .. import fsdp, optimizer_kinds
 from ..base_parallelism import Parallelism, Setup
 from ..check import same_batch
 from ..fsdp import give_parts, roots_of
+from ..function_types import Args, Function, Kwargs
 from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
 from ..model_parallel.absent_weights import WITH_SEEDS, WITH_THE_BATCH, AbsentWeight
 from ..modules import ReplacedParameters
-from ..protocols import Args, Function, Kwargs
 from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes

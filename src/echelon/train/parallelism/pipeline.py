@@ -11,11 +11,11 @@ from torch import nn
 from ...pytorch import internals
 from .. import patches
 from ..base_parallelism import Setup
+from ..function_types import Args, Function, Kwargs, StateDict
 from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from ..model_parallel.stage import SHARED, Stage, StageLayout
-from ..protocols import Args, Function, Kwargs, StateDict
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from ..function_types import StateDict
 from ..global_tensors.tensors import plain
-from ..protocols import StateDict
 from ..strategies import batches
 from ..strategies.parallel import NO_LIMIT, Step
 from ..strategies.states import State, read

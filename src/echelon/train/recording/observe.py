@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .. import patches
-from ..protocols import Function
+from ..function_types import Function
 from ..rng.generators import seed_all
 from ..wire.gather import is_sharded
 from ..wire.world import SEED_OF_RECORDS

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...pytorch import distributed
 from .. import modules
-from ..protocols import StateDict
+from ..function_types import StateDict
 from ..wire import messages
 from ..wire.gather import each_whole, is_sharded, whole
 from . import names

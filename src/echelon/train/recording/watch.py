@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from ...orders.records import GRADIENT, PARAMETER, READS, REMOVES, WRITES
 from .. import patches
-from ..protocols import Function, Kwargs
+from ..function_types import Function, Kwargs
 from ..wire.gather import is_sharded
 from .record import MOST_TEXT, Record
 

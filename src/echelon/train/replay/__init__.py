@@ -1,1 +1,1 @@
-"""Continues an unchanged script from a checkpoint: its loop is repeated without computing, up to the saved step."""
+"""Continue an unchanged script from a checkpoint: put its variables back, or repeat its loop without computing."""

@@ -18,11 +18,11 @@ from ..rng import generators
 from ..scaling_error import ScalingError
 from ..training import Training
 from ..wire import plain_data
-from . import positions
 from .carried import folder_of_script, frames_with_names, ids_of_tensors, is_beside
-from .parts import is_needed
+from .iterator_positions import position_of
+from .object_parts import is_needed
 from .passes import Passes
-from .picture import Begun, Picture
+from .picture import FirstPicture, Picture
 from .placing import Placing, changed_variables, changes_of
 from .state import ScriptObjects
 from .tape import JUMP, Journal, JournalMark, is_ours_frame, is_ours_name
@@ -33,14 +33,14 @@ _MOST_PLACES = 200
 _CALLS_NEXT = frozenset(("next", "__next__", "send"))
 
 
-class First(NamedTuple):
+class FirstVisit(NamedTuple):
     """The first time that the script was at a place."""
 
     mark: JournalMark
-    begun: Begun
+    begun: FirstPicture
     order: list[Any]
     """The paths of the models and optimizers."""
-    others: list[Any]
+    settings: dict[str, object]
     """What must not change, and is in no variable of the script."""
 
 
@@ -60,7 +60,7 @@ class Jumps:
     ) -> None:
         self._run, self._tape, self._objects, self._passes, self._num_hooks = run, tape, objects, passes, num_hooks
         self._seen: set[Any] = set()
-        self._firsts: dict[str, First] = {}
+        self._firsts: dict[str, FirstVisit] = {}
         self._num_left_out = 0
         self._has_said_slow = False
 
@@ -79,9 +79,9 @@ class Jumps:
             except Exception:  # noqa: BLE001  # the script's own classes may fail in their own way; cut() says how
                 return
 
-    def _first(self, mark: JournalMark, picture: Picture) -> First:
+    def _first(self, mark: JournalMark, picture: Picture) -> FirstVisit:
         begun = picture.begun()
-        return First(mark, begun, _order(self._ordered(), begun.paths), self._others())
+        return FirstVisit(mark, begun, _order(self._ordered(), begun.paths), self._settings())
 
     def unread(self) -> set[str]:
         """Return the variables that the script does not read again, as carried.py names them."""
@@ -125,7 +125,7 @@ class Jumps:
             self._run.say(f"note: a run that continues from this loop repeats its steps without computing: {why}")
         return False
 
-    def _value(self, frames: Frames, first: First) -> dict[str, Any]:
+    def _value(self, frames: Frames, first: FirstVisit) -> dict[str, Any]:
         picture = self._picture(frames, first.begun)
         opened = [picture.number_of(one) for one in self._passes.open]
         begun = [(picture.number_of(loader), number) for loader, number in list(self._passes.begun.items())]
@@ -142,8 +142,9 @@ class Jumps:
             raise Unclear(f"{_variable(path, frames)}: {reason}")
         if _order(self._ordered(), dict(zip(map(id, picture.objects), places, strict=True))) != first.order:
             raise Unclear("the loop makes models or optimizers")
-        if self._others() != first.others:
-            raise Unclear("the loop has changed a setting of PyTorch, a variable of the environment, or hooks")
+        changed = [name for name, value in self._settings().items() if value != first.settings[name]]
+        if changed:
+            raise Unclear(f"the loop has changed {changed[0]}")
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None and pyplot.get_fignums():
             raise Unclear("a figure of matplotlib is open")
@@ -158,7 +159,7 @@ class Jumps:
             "begun": [[number, place] for number, place in begun if number is not None],
         }
 
-    def _picture(self, frames: Frames, begun: Begun | None) -> Picture:
+    def _picture(self, frames: Frames, begun: FirstPicture | None) -> Picture:
         modules = _modules()
         picture = Picture(self._objects.names_of_weights(), modules.__contains__, begun)
         picture.asking = self._passes.asking
@@ -180,11 +181,14 @@ class Jumps:
     def _ordered(self) -> list[Any]:
         return [*self._objects.models(), *self._objects.optimizers()]
 
-    def _others(self) -> list[Any]:
-        return [
-            self._num_hooks(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
-            dict(os.environ),
-        ]  # fmt: skip
+    def _settings(self) -> dict[str, object]:
+        return {
+            "hooks": self._num_hooks(),
+            "whether gradients are computed": torch.is_grad_enabled(),
+            "the default dtype": torch.get_default_dtype(),
+            "the number of threads": torch.get_num_threads(),
+            "a variable of the environment": dict(os.environ),
+        }
 
     def play(self, num_steps: int) -> int:
         """Carry out the jump that comes next in the journal, if it is from this place; return the number of steps."""
@@ -308,7 +312,7 @@ def _leads_to(iterator: Any, frame: FrameType) -> bool:
     if isinstance(iterator, GeneratorType):
         return iterator.gi_frame is frame
     if isinstance(iterator, (enumerate, zip)):
-        return _leads_to(positions.position_of(iterator).inner[0], frame)
+        return _leads_to(position_of(iterator).inner[0], frame)
     return False
 
 

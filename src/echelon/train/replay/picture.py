@@ -22,8 +22,8 @@ from torch import nn
 from ...pytorch import internals
 from ..rng.states import is_generator, state_of
 from ..wire import plain_data
-from . import positions
-from .parts import fixed_parts, frame_parts, importable, object_parts, own_attributes
+from .iterator_positions import is_iterator, position_of, reaches
+from .object_parts import fixed_parts, frame_parts, importable, object_parts, own_attributes
 from .passes import Pass
 from .value_stack import Unclear
 
@@ -39,7 +39,7 @@ NEW = ""
 """The path of an object that was made in the loop."""
 
 
-class Node(NamedTuple):
+class ObjectNode(NamedTuple):
     """One object: its kind, what may not change, what can be set, and what it holds."""
 
     kind: str
@@ -48,18 +48,18 @@ class Node(NamedTuple):
     parts: list[Any]
 
 
-class Begun(NamedTuple):
+class FirstPicture(NamedTuple):
     """What a later picture is compared with: the picture at the first time that a script was at a place."""
 
     paths: dict[int, str]
     """The path of each object, by its id."""
-    nodes: dict[str, Node]
+    nodes: dict[str, ObjectNode]
     alive: dict[str, Any]
     """Weak references to the objects whose identity is all that is known of them."""
     variables: dict[str, Any]
     """What the variables of modules held: a value in a list, or the path of an object."""
 
-    def path_of(self, value: object, node: Node) -> str:
+    def path_of(self, value: object, node: ObjectNode) -> str:
         """Return the path that an object had; NEW if it was not there: ids are used again."""
         path = self.paths.get(id(value), NEW)
         if not path or self.nodes[path].kind != node.kind:
@@ -72,8 +72,10 @@ class Begun(NamedTuple):
 class Picture:
     """The objects that are reached from named roots."""
 
-    def __init__(self, weights: Mapping[int, str], is_of_script: Callable[[str], bool], begun: Begun | None) -> None:
-        self.nodes: list[Node] = []
+    def __init__(
+        self, weights: Mapping[int, str], is_of_script: Callable[[str], bool], begun: FirstPicture | None
+    ) -> None:
+        self.nodes: list[ObjectNode] = []
         self.objects: list[Any] = []
         self.paths: list[str] = []
         self.refusals: list[tuple[str, str]] = []
@@ -109,7 +111,7 @@ class Picture:
             path += "'"
         self._used.add(path)
         number = self._index[id(value)] = len(self.nodes)
-        self.nodes.append(Node("", None, None, []))
+        self.nodes.append(ObjectNode("", None, None, []))
         self.objects.append(value)
         self.paths.append(path)
         if number > _MOST_OBJECTS:
@@ -121,7 +123,7 @@ class Picture:
         except Unclear as reason:
             self.refusals.append((path, str(reason)))
             kind, fixed, head, parts = "fixed", None, None, ()
-        self.nodes[number] = Node(kind, fixed, head, [])
+        self.nodes[number] = ObjectNode(kind, fixed, head, [])
         for label, part in parts:
             word = label if isinstance(label, (str, int)) else "entry"
             self.nodes[number].parts.append([word, self.add(part, f"{path}.{word}")])
@@ -138,7 +140,7 @@ class Picture:
                 if first is not tensor and tensor.numel() and not new.isdisjoint((id(first), id(tensor))):
                     self.refusals.append((path, "it is a part of another tensor's memory"))
 
-    def begun(self) -> Begun:
+    def begun(self) -> FirstPicture:
         """Return what a later picture of the same place is compared with."""
         paths = {id(value): path for value, path in zip(self.objects, self.paths, strict=True)}
         alive = {
@@ -151,7 +153,7 @@ class Picture:
             for path, node in zip(self.paths, self.nodes, strict=True)
         }
         variables = {f"{name}.{key}": self._path_of(part) for name, entries in self.globals for key, part in entries}
-        return Begun(paths, nodes, alive, variables)
+        return FirstPicture(paths, nodes, alive, variables)
 
     def _path_of(self, reference: Any) -> Any:
         return reference if isinstance(reference, list) else self.paths[reference]
@@ -279,10 +281,10 @@ class Picture:
             return "function that yields", value.gi_code.co_name, None, [("frame", value.gi_frame)]
         if isinstance(value, FrameType):
             return frame_parts(value)
-        if not positions.is_iterator(value):
+        if not is_iterator(value):
             return None
-        kind, at, inner = positions.position_of(value)
-        if kind == "zip" and self.asking is not None and any(positions.reaches(one, self.asking) for one in inner[1:]):
+        kind, at, inner = position_of(value)
+        if kind == "zip" and self.asking is not None and any(reaches(one, self.asking) for one in inner[1:]):
             raise Unclear("a zip() has taken the first of its parts already")
         return "iterator", kind, at, enumerate(inner)
 

@@ -14,10 +14,11 @@ from torch import nn
 from ..rng.states import put_state
 from ..scaling_error import ScalingError
 from ..wire import plain_data
-from . import hollow, positions
-from .parts import layout_of, slots_of
+from . import hollow
+from .iterator_positions import IteratorPosition, advance, put_position
+from .object_parts import layout_of, slots_of
 from .passes import Passes
-from .picture import NEW, Begun, Node, Picture
+from .picture import NEW, FirstPicture, ObjectNode, Picture
 from .tape import class_of
 from .value_stack import Unclear, put_variables
 
@@ -29,7 +30,7 @@ _CREATED = (
 )  # fmt: skip
 
 
-class Found(NamedTuple):
+class Changes(NamedTuple):
     """What is saved of a picture."""
 
     nodes: list[Any]
@@ -38,7 +39,7 @@ class Found(NamedTuple):
     """For each object the path of the object that takes its place in another process; NEW: it is made."""
 
 
-def changes_of(picture: Picture, begun: Begun) -> Found:
+def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
     """Return what has changed since the beginning.
 
     Adds to the refusals of the picture what can neither be made nor has an object that takes its place.
@@ -62,10 +63,10 @@ def changes_of(picture: Picture, begun: Begun) -> Found:
             picture.refusals.append((own, f"this {_words(node)} was made in the loop"))
         places.append(NEW if is_by_name else path)
         nodes.append(changed)
-    return Found(nodes, places)
+    return Changes(nodes, places)
 
 
-def changed_variables(picture: Picture, begun: Begun) -> list[Any]:
+def changed_variables(picture: Picture, begun: FirstPicture) -> list[Any]:
     """Return the variables of modules that hold something else than at the beginning."""
     known = [begun.path_of(value, node) for value, node in zip(picture.objects, picture.nodes, strict=True)]
     return [
@@ -82,12 +83,12 @@ def changed_variables(picture: Picture, begun: Begun) -> list[Any]:
     ]
 
 
-def _changed(before: Node, node: Node, known: list[str]) -> list[Any]:
+def _changed(before: ObjectNode, node: ObjectNode, known: list[str]) -> list[Any]:
     """Return a node with what has changed in it, and whether anything has; what has not is left to the script."""
     parts = [[label, part if isinstance(part, list) else known[part]] for label, part in node.parts]
     head = node.head
     if node.kind == "iterator":
-        head = positions.way(positions.Position(node.fixed, before.head), positions.Position(node.fixed, node.head))
+        head = _advance(before, node)
     if node.kind in _NAMED and not (node.kind == "object" and head[1]):
         there = dict(before.parts)
         kept = [
@@ -99,7 +100,7 @@ def _changed(before: Node, node: Node, known: list[str]) -> list[Any]:
     return [node.kind, node.fixed, head, node.parts, _differ(before, node) or _are_others(before.parts, parts)]
 
 
-def _differ(before: Node, node: Node) -> bool:
+def _differ(before: ObjectNode, node: ObjectNode) -> bool:
     if node.kind in ("array", "generator of random numbers"):
         return plain_data.encode(before.head) != plain_data.encode(node.head)
     return _are_others(before.head, node.head)
@@ -110,7 +111,7 @@ def _are_others(before: object, now: object) -> bool:
     return repr(before) != repr(now)
 
 
-def _why_not(before: Node, node: Node) -> str:
+def _why_not(before: ObjectNode, node: ObjectNode) -> str:
     """Return why an object cannot be brought from one state to another; empty if it can."""
     if before.kind != node.kind or before.fixed != node.fixed:
         return f"this {_words(node)} has changed in a way that cannot be put back"
@@ -118,19 +119,24 @@ def _why_not(before: Node, node: Node) -> str:
         return "a variable was deleted"
     try:
         if node.kind == "iterator":
-            positions.way(positions.Position(node.fixed, before.head), positions.Position(node.fixed, node.head))
+            _advance(before, node)
     except Unclear as reason:
         return str(reason)
     return ""
 
 
-def _is_alike(before: Node, node: Node) -> bool:
+def _advance(before: ObjectNode, node: ObjectNode) -> Any:
+    """Return how the iterator of a node is brought to its position."""
+    return advance(IteratorPosition(node.fixed, before.head), IteratorPosition(node.fixed, node.head))
+
+
+def _is_alike(before: ObjectNode, node: ObjectNode) -> bool:
     """Say whether an object of another process is that of a node; a model there has not made a step yet."""
     is_same = node.kind not in ("iterator", "frame", "object", "function", "function that yields")
     return before.kind == node.kind and (is_same or before.fixed == node.fixed)
 
 
-def _can_be_made(node: Node) -> bool:
+def _can_be_made(node: ObjectNode) -> bool:
     if node.kind == "object":
         return node.head[0] is not None
     if node.kind in ("fixed", "class", "function"):
@@ -138,7 +144,7 @@ def _can_be_made(node: Node) -> bool:
     return node.kind in _CREATED and not (isinstance(node.head, list) and len(node.head) == 2 and node.head[1] is None)
 
 
-def _words(node: Node) -> str:
+def _words(node: ObjectNode) -> str:
     return str(node.fixed[1]) if node.kind == "object" else str(node.fixed[0]) if node.kind == "module" else node.kind
 
 
@@ -148,7 +154,7 @@ class Placing:
     def __init__(
         self, nodes: list[Any], places: list[str], live: Picture, passes: Passes, weights: Mapping[str, torch.Tensor]
     ) -> None:
-        self._nodes = [Node(*node[:-1]) for node in nodes]
+        self._nodes = [ObjectNode(*node[:-1]) for node in nodes]
         self._changed = [number for number, node in enumerate(nodes) if node[-1]]
         self._places, self._passes, self._weights = places, passes, weights
         self._here = dict(zip(live.paths, live.objects, strict=True))
@@ -179,10 +185,10 @@ class Placing:
                 self._made[number] = self._make(node)
         return self._made[number]
 
-    def _values(self, node: Node) -> list[Any]:
+    def _values(self, node: ObjectNode) -> list[Any]:
         return [self.value(part) for _, part in node.parts]
 
-    def _make(self, node: Node) -> Any:
+    def _make(self, node: ObjectNode) -> Any:
         kind, head = node.kind, node.head
         if kind in ("list", "set"):
             return [] if kind == "list" else set()
@@ -206,7 +212,7 @@ class Placing:
             return made_kind.__new__(made_kind)
         return self._make_other(node)
 
-    def _make_other(self, node: Node) -> Any:
+    def _make_other(self, node: ObjectNode) -> Any:
         if node.kind == "value":
             return node.head
         if node.kind == "array":
@@ -225,27 +231,27 @@ class Placing:
         module, name = node.head
         return class_of(module, name) if name else sys.modules[module]
 
-    def _entries(self, node: Node) -> list[Any]:
+    def _entries(self, node: ObjectNode) -> list[Any]:
         if node.head is None:
             return self._values(node)
         if node.head[0] == "floats":
             return [*array.array("d", node.head[1])]
         return list(node.head[1])
 
-    def fill_list(self, value: list[Any], node: Node) -> None:
+    def fill_list(self, value: list[Any], node: ObjectNode) -> None:
         if node.head is None or node.head[1] is not None:
             value[:] = self._entries(node)
 
-    def fill_set(self, value: Any, node: Node) -> None:
+    def fill_set(self, value: Any, node: ObjectNode) -> None:
         value.clear()
         value.update(self._values(node))
 
-    def fill_deque(self, value: Any, node: Node) -> None:
+    def fill_deque(self, value: Any, node: ObjectNode) -> None:
         if node.head is None or node.head[1] is not None:
             value.clear()
             value.extend(self._entries(node))
 
-    def fill_dict(self, value: Any, node: Node) -> None:
+    def fill_dict(self, value: Any, node: ObjectNode) -> None:
         values = self._values(node)
         if node.fixed == "defaultdict":
             value.default_factory = values.pop(0)
@@ -259,15 +265,15 @@ class Placing:
         for key, entry in zip(keys, entries, strict=True):
             dict.__setitem__(value, key, entry)
 
-    def fill_weight(self, weight: torch.Tensor, node: Node) -> None:
+    def fill_weight(self, weight: torch.Tensor, node: ObjectNode) -> None:
         if weight.requires_grad != node.head:
             weight.requires_grad_(node.head)
 
-    def fill_array(self, value: Any, node: Node) -> None:
+    def fill_array(self, value: Any, node: ObjectNode) -> None:
         if node.head[1] is not None:
             value[...] = node.head[1]
 
-    def fill_object(self, value: Any, node: Node) -> None:
+    def fill_object(self, value: Any, node: ObjectNode) -> None:
         _, num_entries, names = node.head
         values = self._values(node)
         base = layout_of(type(value))
@@ -285,7 +291,7 @@ class Placing:
             else:
                 own[label] = entry
 
-    def fill_module(self, module: nn.Module, node: Node) -> None:
+    def fill_module(self, module: nn.Module, node: ObjectNode) -> None:
         module.training = node.head[0]
         weights = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         for (_, weight), is_trained in zip(weights, node.head[1], strict=True):
@@ -297,7 +303,7 @@ class Placing:
             elif module.__dict__.get(label) is not value:
                 module.__dict__[label] = value
 
-    def fill_optimizer(self, optimizer: Any, node: Node) -> None:
+    def fill_optimizer(self, optimizer: Any, node: ObjectNode) -> None:
         for number, (options, names) in enumerate(node.head):
             if number == len(optimizer.param_groups):
                 optimizer.param_groups.append({"params": [self._weights[name] for name in names]})
@@ -305,21 +311,21 @@ class Placing:
         for (label, _), value in zip(node.parts, self._values(node), strict=True):
             vars(optimizer)[label] = value
 
-    def fill_pass(self, value: Any, node: Node) -> None:
+    def fill_pass(self, value: Any, node: ObjectNode) -> None:
         value.put_place(node.head, self.value(node.parts[0][1]))
 
-    def fill_generator_of_random_numbers(self, value: Any, node: Node) -> None:
+    def fill_generator_of_random_numbers(self, value: Any, node: ObjectNode) -> None:
         put_state(value, node.head)
 
-    def fill_iterator(self, value: Any, node: Node) -> None:
-        positions.put_position(value, node.fixed, node.head)
+    def fill_iterator(self, value: Any, node: ObjectNode) -> None:
+        put_position(value, node.fixed, node.head)
 
-    def fill_class(self, value: type, node: Node) -> None:
+    def fill_class(self, value: type, node: ObjectNode) -> None:
         for (label, _), entry in zip(node.parts, self._values(node), strict=True):
             if vars(value).get(label) is not entry:
                 type.__setattr__(value, label, entry)
 
-    def fill_function(self, value: FunctionType, node: Node) -> None:
+    def fill_function(self, value: FunctionType, node: ObjectNode) -> None:
         for (label, _), entry in zip(node.parts, self._values(node), strict=True):
             if label.startswith("closure-"):
                 names = value.__code__.co_freevars
@@ -331,7 +337,7 @@ class Placing:
             else:
                 vars(value)[label] = entry
 
-    def fill_frame(self, frame: FrameType, node: Node) -> None:
+    def fill_frame(self, frame: FrameType, node: ObjectNode) -> None:
         values = zip(node.parts, self._values(node), strict=True)
         put_variables(frame, {label: value for (label, _), value in values if label in node.head})
 

@@ -143,7 +143,7 @@ class BackwardHooks:
         return call
 
 
-_WHY = "When a script continues from a checkpoint, its loop is repeated without computing."
+_WHY = "A script that continues from a checkpoint repeats a loop without computing if its variables cannot be put back."
 _during = ExitStack()
 """What is replaced only while the loop is repeated."""
 OnStep = Callable[[torch.optim.Optimizer], None]

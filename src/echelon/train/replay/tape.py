@@ -1,7 +1,8 @@
 """The journal of what a script's loop has read, and the place in it.
 
 A first run records; a continued run plays the same journal. An entry is a kind and a value. The kinds are the names of
-functions of tensors ("item"), BATCH, END of a pass over a loader, and STEPPED for a gradient scaler.
+functions of tensors ("item"), BATCH, END of a pass over a loader, STEPPED for a gradient scaler, and JUMP: what the
+script's variables held, in place of all entries before it.
 """
 
 import os

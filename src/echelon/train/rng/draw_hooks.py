@@ -10,7 +10,7 @@ import torch
 
 from ...pytorch import internals
 from .. import patches
-from ..protocols import Args, Function, Kwargs
+from ..function_types import Args, Function, Kwargs
 from ..scaling_error import ScalingError
 from ..wire import device as devices
 from ..wire import exchange

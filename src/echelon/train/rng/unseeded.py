@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
+from ..function_types import Function
 from ..patches import Hooks
-from ..protocols import Function
 from ..wire.lines import is_called_by_script
 from .generators import Generators
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..protocols import Kwargs
+from ..function_types import Kwargs
 from ..training import Training
 from . import attention, blocks, meta, precision, spreading, stages, states, tensor_plans, versions
 from . import virtual_shards as exact

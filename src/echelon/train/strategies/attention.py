@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .. import patches
-from ..protocols import Function
+from ..function_types import Function
 from ..wire import messages
 from ..wire.gather import whole
 from . import dropout

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...pytorch import distributed, internals
-from ..protocols import Kwargs
+from ..function_types import Kwargs
 from .strategy import StrategyError
 
 STAGE = "echelon_stage."

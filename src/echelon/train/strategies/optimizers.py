@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .. import optimizer_kinds
-from ..protocols import Kwargs, ParamGroup, StateDict
+from ..function_types import Kwargs, ParamGroup, StateDict
 from ..wire import messages
 from ..wire.gather import is_dtensor
 from . import spreading, states

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...checkpoint import safetensors
 from ..check import same_batch
-from ..protocols import StateDict
+from ..function_types import StateDict
 from ..recording.record import in_other_order
 from ..rng.generators import Generators
 from ..training import Training

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
+from ..function_types import Args, Function, Kwargs
 from ..global_tensors.tensors import map_tensors, tensors_of
-from ..protocols import Args, Function, Kwargs
 from ..rng import generators
 from .strategy import StrategyError
 

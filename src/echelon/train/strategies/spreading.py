@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..protocols import Kwargs, ParamGroup
+from ..function_types import Kwargs, ParamGroup
 from ..wire import device as devices
 from ..wire import gather
 from ..wire.gather import is_dtensor

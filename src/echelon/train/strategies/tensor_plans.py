@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..protocols import Args, Function
+from ..function_types import Args, Function
 from ..wire import device as devices
 from ..wire.gather import is_dtensor
 from . import blocks, dropout, dtensors

@@ -17,7 +17,7 @@ from torch import nn
 from ...pytorch import internals
 from ..exact import tree
 from ..exact.tree import WeightGradients, own_rows
-from ..protocols import Function
+from ..function_types import Function
 from ..rng.generators import Generators, seed_again
 from ..wire import gather, messages
 from ..wire.gather import is_dtensor, whole

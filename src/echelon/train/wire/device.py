@@ -21,7 +21,7 @@ from ...hardware import vendors
 from ...node import processes
 from ...pytorch import internals
 from .. import patches
-from ..protocols import Function
+from ..function_types import Function
 
 CPU = "cpu"
 _WHY_COUNTED = "Devices are counted in a child, so that this process can be forked."

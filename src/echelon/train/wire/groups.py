@@ -30,7 +30,7 @@ from ...node import secret
 from ...node.secret import NONCE_BYTES, digest, is_digest
 from ...pytorch import distributed, internals
 from .. import patches
-from ..protocols import Kwargs
+from ..function_types import Kwargs
 from ..scaling_error import ScalingError
 from . import device as devices
 from . import waiting

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..protocols import Function, StateDict
+from ..function_types import Function, StateDict
 from ..scaling_error import ScalingError
 
 

@@ -1,4 +1,4 @@
-"""What several parts of a training ask of functions, of their arguments and of states."""
+"""Types of functions, of their arguments and of states that several parts of a training share."""
 
 from collections.abc import Callable
 from typing import Any

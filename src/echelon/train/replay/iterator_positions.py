@@ -23,7 +23,7 @@ _TRIED = 123_456_789
 _NO_COUNT = f"Python {sys.version.split()[0]} does not let the count of an enumerate() be set"
 
 
-class Position(NamedTuple):
+class IteratorPosition(NamedTuple):
     """The position of an iterator."""
 
     kind: str
@@ -37,27 +37,27 @@ def is_iterator(value: object) -> bool:
     return isinstance(value, (_RANGE, _LIST, _TUPLE, *_KEPT, enumerate, zip))
 
 
-def position_of(iterator: Any) -> Position:
+def position_of(iterator: Any) -> IteratorPosition:
     """Return the position of an iterator that `is_iterator` knows."""
     if isinstance(iterator, _RANGE):
         left = _left(iterator)
-        return Position("range", [left.start, left.stop, left.step])
+        return IteratorPosition("range", [left.start, left.stop, left.step])
     if isinstance(iterator, (_LIST, _TUPLE)):
         parts: Any = iterator.__reduce__()
         (kept, *_), *index = parts[1:]
-        return Position("list" if isinstance(iterator, _LIST) else "tuple", index[0] if index else -1, (kept,))
+        return IteratorPosition("list" if isinstance(iterator, _LIST) else "tuple", index[0] if index else -1, (kept,))
     if isinstance(iterator, enumerate):
         if _offset_of_count() is None:
             raise Unclear(_NO_COUNT)
         counted: Any = iterator.__reduce__()
-        return Position("enumerate", counted[1][1], counted[1][:1])
+        return IteratorPosition("enumerate", counted[1][1], counted[1][:1])
     if isinstance(iterator, zip):
         zipped: Any = iterator.__reduce__()
-        return Position("zip", None, zipped[1])
-    return Position("kept", operator.length_hint(iterator))
+        return IteratorPosition("zip", None, zipped[1])
+    return IteratorPosition("kept", operator.length_hint(iterator))
 
 
-def way(before: Position, now: Position) -> Any:
+def advance(before: IteratorPosition, now: IteratorPosition) -> Any:
     """Return how an iterator is brought from one position to a later one: for a range the number of steps.
 
     Raises Unclear where it cannot be.
@@ -73,7 +73,7 @@ def way(before: Position, now: Position) -> Any:
 
 
 def put_position(iterator: Any, kind: str, at: Any) -> None:
-    """Bring an iterator to a later position, in the way that `way` returned."""
+    """Bring an iterator to a later position, in the way that `advance` returned."""
     if kind == "range":
         left = _left(iterator)
         if at > len(left):

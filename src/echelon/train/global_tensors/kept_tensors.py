@@ -15,7 +15,7 @@ from ..scaling_error import ScalingError
 from ..wire.world import World
 from .tensors import GlobalTensor, Partial, Sharded, tensors_of
 
-Place = tuple[str, str, str]
+AttributePlace = tuple[str, str, str]
 """The name of a module within the model, of its attribute, and the key in a dict; the entries of a list share one."""
 SUM, MEAN, ROWS = "sum", "mean", "rows"
 MIXED = ""
@@ -27,7 +27,7 @@ _OF_PYTORCH = ("_parameters", "_buffers", "_modules")
 class Ways(NamedTuple):
     """How the tensors that a model keeps follow from the samples, and what mixes the samples."""
 
-    of_places: dict[Place, str]
+    of_places: dict[AttributePlace, str]
     mixing: str
 
 
@@ -54,12 +54,12 @@ class Mixed(GlobalTensor):
         raise ScalingError(*self.refusal)
 
 
-def of(model: nn.Module) -> dict[Place, list[torch.Tensor]]:
+def of(model: nn.Module) -> dict[AttributePlace, list[torch.Tensor]]:
     """Return the tensors with a graph that attributes of a model hold, also in a list or dict."""
-    kept: dict[Place, list[torch.Tensor]] = {}
+    kept: dict[AttributePlace, list[torch.Tensor]] = {}
     for name, part in model.named_modules():
         for attribute, key, one in _attributes(part):
-            if is_kept(one):
+            if _is_kept(one):
                 kept.setdefault((name, attribute, key), []).append(one)
     return kept
 
@@ -67,7 +67,7 @@ def of(model: nn.Module) -> dict[Place, list[torch.Tensor]]:
 def held(model: nn.Module) -> list[torch.Tensor]:
     """Return these tensors, and those that the loop got in their place."""
     entries = (one for part in model.modules() for _, _, one in _attributes(part))
-    return [one for one in entries if isinstance(one, GlobalTensor) or is_kept(one)]
+    return [one for one in entries if isinstance(one, GlobalTensor) or _is_kept(one)]
 
 
 def _attributes(part: nn.Module) -> Iterator[tuple[str, str, Any]]:
@@ -80,11 +80,11 @@ def _name(key: object) -> str:
     return key if isinstance(key, str) else ""
 
 
-def is_kept(value: object) -> bool:
+def _is_kept(value: object) -> bool:
     return type(value) is torch.Tensor and value.grad_fn is not None
 
 
-def agreed(of_ranks: list[dict[Place, set[str]]]) -> dict[Place, set[str]]:
+def agreed(of_ranks: list[dict[AttributePlace, set[str]]]) -> dict[AttributePlace, set[str]]:
     """Return the ways that fit on all ranks; a rank whose samples have a tensor alike has none for it."""
     places = sorted({place for ways in of_ranks for place in ways})
     return {place: set.intersection(*(ways[place] for ways in of_ranks if place in ways)) for place in places}
@@ -104,7 +104,7 @@ def put_together(model: nn.Module, ways: Ways, lead: Sharded) -> None:
             "sample; or start one rank: echelon run -n 1 …",
         )
         for key, one in _entries(value).items():
-            if is_kept(one) and _name(key) == key_of_way:
+            if _is_kept(one) and _name(key) == key_of_way:
                 changed = _whole(one, way, lead, told)
                 if isinstance(value, torch.Tensor):
                     vars(part)[attribute] = changed
