@@ -19,6 +19,8 @@ _KEPT = tuple(
     type(iter(one)) for one in (_EMPTY, _EMPTY.values(), _EMPTY.items(), {*_EMPTY}, "", b"", reversed([*_EMPTY]))
 )
 """Iterators whose position can be compared, and not set."""
+KEPT = "kept"
+"""The kind of such an iterator."""
 _TRIED = 123_456_789
 _NO_COUNT = f"Python {sys.version.split()[0]} does not let the count of an enumerate() be set"
 
@@ -54,7 +56,7 @@ def position_of(iterator: Any) -> IteratorPosition:
     if isinstance(iterator, zip):
         zipped: Any = iterator.__reduce__()
         return IteratorPosition("zip", None, zipped[1])
-    return IteratorPosition("kept", operator.length_hint(iterator))
+    return IteratorPosition(KEPT, operator.length_hint(iterator))
 
 
 def advance(before: IteratorPosition, now: IteratorPosition) -> Any:
@@ -67,7 +69,7 @@ def advance(before: IteratorPosition, now: IteratorPosition) -> Any:
         if steps < 0 or range(*before.at)[steps:] != range(*now.at):
             raise Unclear("this loop has another range than at its first time")
         return steps
-    if now.kind == "kept" and before.at != now.at:
+    if now.kind == KEPT and before.at != now.at:
         raise Unclear("the position of this iterator cannot be set")
     return now.at
 

@@ -137,6 +137,7 @@ class Jumps:
                     (picture.paths[number], "a tensor is in no variable of a function that is called")
                 )
         picture.refuse_shared_memory(places, self._objects.weights().values())
+        changed_globals = changed_variables(picture, first.begun)
         if picture.refusals:
             path, reason = picture.refusals[0]
             raise Unclear(f"{_variable(path, frames)}: {reason}")
@@ -154,7 +155,7 @@ class Jumps:
             "stack": _name_of(frames),
             "nodes": nodes,
             "places": places,
-            "globals": changed_variables(picture, first.begun),
+            "globals": changed_globals,
             "open": opened,
             "begun": [[number, place] for number, place in begun if number is not None],
         }
@@ -188,6 +189,13 @@ class Jumps:
             "the default dtype": torch.get_default_dtype(),
             "the number of threads": torch.get_num_threads(),
             "a variable of the environment": dict(os.environ),
+            "the current folder": os.getcwd(),
+            "sys.path": list(sys.path),
+            "the limit of recursion": sys.getrecursionlimit(),
+            "the context of decimal": repr(decimal.getcontext()) if (decimal := sys.modules.get("decimal")) else "",
+            "the precision of float32": torch.get_float32_matmul_precision(),
+            "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled(),
+            "which modules of the script are imported": sorted(_modules()),
         }
 
     def play(self, num_steps: int) -> int:

@@ -1,13 +1,15 @@
 """What single objects of a script consist of: their kind, what may not change, what can be set, and what they hold."""
 
 import abc
+import collections
+import functools
 import io
 import logging
 import re
 import sys
 import types
 from contextlib import suppress
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,8 +20,9 @@ from .value_stack import Unclear, live_names, loops_of, place_in_words
 
 _FIXED = (
     types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.GetSetDescriptorType, types.MappingProxyType, re.Pattern, logging.Logger, logging.Handler, property,
-    torch.amp.GradScaler, torch.jit.ScriptFunction,
+    types.GetSetDescriptorType, types.MappingProxyType, types.DynamicClassAttribute, property,
+    functools.cached_property, type(vars(collections.namedtuple("_", "a"))["a"]), re.Pattern,
+    logging.Logger, logging.Handler, torch.amp.GradScaler, torch.jit.ScriptFunction,
 )  # fmt: skip
 _TRACKERS = ("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow")
 """They log nothing while the loop is repeated, so a repeated loop changes nothing in them."""
@@ -69,7 +72,7 @@ def object_parts(value: Any) -> tuple[str, Any, Any, Any]:
     own += [(name, getattr(value, name)) for name in slots_of(kind) if hasattr(value, name)]
     name = [kind.__module__, kind.__qualname__]
     head = [name if class_of(*name) is kind else None, len(entries), [name for name, _ in own]]
-    return "object", name, head, [*entries, *own]
+    return "named tuple" if base is tuple else "object", name, head, [*entries, *own]
 
 
 def is_needed(value: object) -> bool:
@@ -91,8 +94,13 @@ def slots_of(kind: type) -> list[str]:
     names: list[str] = []
     for one in kind.__mro__:
         slots = vars(one).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
+        names += [_mangled(one, name) for name in ([slots] if isinstance(slots, str) else slots)]
     return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _mangled(kind: type, name: str) -> str:
+    """Return the name by which Python keeps a slot: those of a class alone begin with its name."""
+    return f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
 
 
 def own_attributes(kind: type) -> list[tuple[str, Any]]:
@@ -102,7 +110,7 @@ def own_attributes(kind: type) -> list[tuple[str, Any]]:
         for name, value in vars(kind).items()
         if not name.startswith("__")
         and name not in _ABSTRACT
-        and (isinstance(value, (FunctionType, staticmethod, classmethod)) or not hasattr(type(value), "__get__"))
+        and not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType))
     ]
 
 

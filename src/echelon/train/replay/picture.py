@@ -9,6 +9,7 @@ import collections
 import copy
 import functools
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -32,9 +33,13 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Co
 _MOST_OBJECTS = 200_000
 _MANY = 10_000
 """A list or an array of so many entries that has not changed is not written."""
+_FILLED = frozenset(("list", "dict", "set", "deque", "frame", "function that yields"))
+"""What gets its whole content, so that it need not be the very object that was there before."""
 _MODULE = frozenset(nn.Module().__dict__)
 _HOOKS = tuple(name for name in sorted(_MODULE) if "hooks" in name)
 _OPTIMIZER = frozenset(("defaults", "state", "param_groups"))
+CLASS = "class of "
+"""The label of an object's class among its parts."""
 NEW = ""
 """The path of an object that was made in the loop."""
 
@@ -130,15 +135,16 @@ class Picture:
         return number
 
     def refuse_shared_memory(self, places: list[str], weights: Iterable[torch.Tensor]) -> None:
-        """Refuse a tensor that was made in the loop as a part of another one: both change together."""
-        tensors = [*zip(weights, itertools.repeat("")), *zip(self.objects, self.paths, strict=True)]
+        """Refuse a tensor or an array that was made in the loop as a part of another one: both change together."""
+        values = [*zip(weights, itertools.repeat("")), *zip(self.objects, self.paths, strict=True)]
         new = {id(value) for value, place in zip(self.objects, places, strict=True) if place == NEW}
-        owner: dict[int, torch.Tensor] = {}
-        for tensor, path in tensors:
-            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta:
-                first = owner.setdefault(tensor.untyped_storage().data_ptr(), tensor)
-                if first is not tensor and tensor.numel() and not new.isdisjoint((id(first), id(tensor))):
-                    self.refusals.append((path, "it is a part of another tensor's memory"))
+        owner: dict[int, Any] = {}
+        for value, path in values:
+            start = _start_of_memory(value)
+            if start is not None:
+                first = owner.setdefault(start, value)
+                if first is not value and not new.isdisjoint((id(first), id(value))):
+                    self.refusals.append((path, "it is a part of another one's memory"))
 
     def begun(self) -> FirstPicture:
         """Return what a later picture of the same place is compared with."""
@@ -146,7 +152,7 @@ class Picture:
         alive = {
             path: _reference(value)
             for value, path, node in zip(self.objects, self.paths, self.nodes, strict=True)
-            if node.kind in ("fixed", "tensor", "tuple")
+            if node.kind not in _FILLED
         }
         nodes = {
             path: node._replace(parts=[[label, self._path_of(part)] for label, part in node.parts])
@@ -172,12 +178,19 @@ class Picture:
         if kind in (set, frozenset):
             if any(type(entry) not in _ATOMS for entry in value):
                 raise Unclear("a set of objects has no order")
+            again = kind([*value])
+            if [*again] != [*value] or sys.getsizeof(again) != sys.getsizeof(value):
+                raise Unclear("the order of this set comes from what was in it before")
             return kind.__name__, None, None, [("", entry) for entry in value]
         for recognise in (self._known, self._callable, self._iterator, self._value):
             taken = recognise(value)
             if taken is not None:
-                return taken
-        return object_parts(value)
+                break
+        else:
+            taken = object_parts(value)
+        if taken[0] in ("object", "module", "optimizer") and self._is_of_script(kind.__module__):
+            return *taken[:3], [*taken[3], (CLASS, kind)]
+        return taken
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, Any, Any, Any]:
         name = self._weights.get(id(tensor))
@@ -229,8 +242,8 @@ class Picture:
         weights = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         own = vars(module)
         is_own = self._is_of_script(type(module).__module__)
-        hooks = [len(own.get(name) or ()) for name in _HOOKS]
-        fixed = [type(module).__qualname__, hooks, [name for name, _ in weights]]
+        hooks = [list(own.get(name) or ()) for name in _HOOKS]  # PyTorch gives each hook a number of its own
+        fixed = [type(module).__qualname__, hooks, id(type(module).forward), [name for name, _ in weights]]
         flags = [bool(one.requires_grad) for _, one in weights]
         others = [(name, one) for name, one in own.items() if name not in _MODULE and (is_own or name[0] != "_")]
         return "module", fixed, [module.training, flags], [*module._modules.items(), *others]
@@ -252,8 +265,10 @@ class Picture:
 
     def _callable(self, value: Any) -> tuple[str, Any, Any, Any] | None:
         if isinstance(value, type):
-            own = own_attributes(value) if self._is_of_script(value.__module__) else []
-            return "class", None, importable(value), own
+            if not self._is_of_script(value.__module__):
+                return "class", None, importable(value), ()
+            bases = [(f"{CLASS}{number}", base) for number, base in enumerate(value.__bases__)]
+            return "class", None, importable(value), [*own_attributes(value), *bases]
         if isinstance(value, FunctionType):
             code = value.__code__
             fixed = [value.__qualname__, list(code.co_freevars)]
@@ -296,12 +311,27 @@ class Picture:
         content = taken[3] if taken[0] == "numpy" and not taken[4] else None
         if not isinstance(content, bytes):
             return "value", None, value, ()
+        if value.base is not None and not self._was_there(value):
+            raise Unclear("it is a part of another array, made in the loop")
         mark = hash(content) if len(content) > _MANY else None
         return "array", [taken[1], taken[2]], [mark, None if self._is_same(value, mark) else value.copy()], ()
 
 
+def _start_of_memory(value: Any) -> int | None:
+    """Return where the memory of a tensor or of an array of numpy begins; None for others, and without memory."""
+    if type(value) in (torch.Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_meta:
+        return int(value.untyped_storage().data_ptr()) if value.numel() else None
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array_interface__") or not value.size:
+        return None
+    while type(value.base) is type(value):
+        value = value.base
+    return int(value.__array_interface__["data"][0])
+
+
 def _reference(value: Any) -> Callable[[], Any]:
     """Return a function that gives an object: as long as it lives, or for ever where there is no weak reference."""
+    if isinstance(value, types.MethodType):
+        return lambda: None  # Python makes another one each time it is asked for
     try:
         return weakref.ref(value)
     except TypeError:

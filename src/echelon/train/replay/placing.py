@@ -15,18 +15,18 @@ from ..rng.states import put_state
 from ..scaling_error import ScalingError
 from ..wire import plain_data
 from . import hollow
-from .iterator_positions import IteratorPosition, advance, put_position
+from .iterator_positions import KEPT, IteratorPosition, advance, put_position
 from .object_parts import layout_of, slots_of
 from .passes import Passes
-from .picture import NEW, FirstPicture, ObjectNode, Picture
+from .picture import CLASS, NEW, FirstPicture, ObjectNode, Picture
 from .tape import class_of
 from .value_stack import Unclear, put_variables
 
-_IMMUTABLE = ("tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "class", "fixed")
+_IMMUTABLE = ("tuple", "named tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "class", "fixed")
 _NAMED = ("frame", "object", "module", "optimizer", "class", "function")
 _CREATED = (
-    "tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "list", "dict", "set", "deque", "array",
-    "pass",
+    "tuple", "named tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "list", "dict", "set",
+    "deque", "array", "pass",
 )  # fmt: skip
 
 
@@ -63,11 +63,43 @@ def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
             picture.refusals.append((own, f"this {_words(node)} was made in the loop"))
         places.append(NEW if is_by_name else path)
         nodes.append(changed)
+    _refuse_moved(picture, begun, places)
     return Changes(nodes, places)
 
 
+def _refuse_moved(picture: Picture, begun: FirstPicture, places: list[str]) -> None:
+    """Refuse a loop over another object than at its first time, and another `with` block: nobody can replace them."""
+    for node, place, path in zip(picture.nodes, places, picture.paths, strict=True):
+        before = begun.nodes.get(place)
+        if before is None or node.kind not in ("iterator", "frame"):
+            continue
+        there = dict(before.parts)
+        for label, part in node.parts:
+            if node.kind == "frame" and not str(label).startswith("loop-"):
+                continue
+            inner = None if isinstance(part, list) else picture.nodes[part]
+            if node.kind == "frame" and inner is not None and (inner.kind, inner.fixed) == ("iterator", KEPT):
+                picture.refusals.append((path, "this loop is over a dict, a set or a text, and not over a list of it"))
+            elif inner is None or places[part] == NEW:
+                if not (inner is not None and _is_same_method(inner, there.get(label), begun, places)):
+                    picture.refusals.append((path, "this loop is over another object than at its first time"))
+            elif places[part] != there.get(label):
+                picture.refusals.append((path, "this loop is over another object than at its first time"))
+
+
+def _is_same_method(node: ObjectNode, there: Any, begun: FirstPicture, places: list[str]) -> bool:
+    """Say whether a method, which Python makes anew each time it is asked for, is that of the same object."""
+    before = begun.nodes.get(there) if isinstance(there, str) else None
+    if before is None or node.kind != "method" or before.kind != "method" or before.head != node.head:
+        return False
+    owner = node.parts[0][1]
+    return bool((owner if isinstance(owner, list) else places[owner]) == before.parts[0][1])
+
+
 def changed_variables(picture: Picture, begun: FirstPicture) -> list[Any]:
-    """Return the variables of modules that hold something else than at the beginning."""
+    """Return the variables of modules that hold something else than at the beginning; refuse deleted ones."""
+    names = {f"{module}.{name}" for module, entries in picture.globals for name, _ in entries}
+    picture.refusals += [(name, "this variable was deleted") for name in begun.variables if name not in names]
     known = [begun.path_of(value, node) for value, node in zip(picture.objects, picture.nodes, strict=True)]
     return [
         [
@@ -117,6 +149,15 @@ def _why_not(before: ObjectNode, node: ObjectNode) -> str:
         return f"this {_words(node)} has changed in a way that cannot be put back"
     if node.kind == "frame" and not {*before.head} <= {*node.head}:
         return "a variable was deleted"
+    if node.kind in _NAMED[1:] and not (node.kind == "object" and (before.head[1] or node.head[1])):
+        labels = {label for label, _ in node.parts}
+        deleted = [label for label, _ in before.parts if label not in labels]
+        if deleted:
+            return f"its attribute {deleted[0]} was deleted"
+    if node.kind == "optimizer":
+        groups = [[names for _, names in each.head] for each in (before, node)]
+        if groups[1][: len(groups[0])] != groups[0]:
+            return "its groups of parameters have changed"
     try:
         if node.kind == "iterator":
             _advance(before, node)
@@ -137,7 +178,7 @@ def _is_alike(before: ObjectNode, node: ObjectNode) -> bool:
 
 
 def _can_be_made(node: ObjectNode) -> bool:
-    if node.kind == "object":
+    if node.kind in ("object", "named tuple"):
         return node.head[0] is not None
     if node.kind in ("fixed", "class", "function"):
         return node.head is not None or node.fixed == "ended"
@@ -145,7 +186,9 @@ def _can_be_made(node: ObjectNode) -> bool:
 
 
 def _words(node: ObjectNode) -> str:
-    return str(node.fixed[1]) if node.kind == "object" else str(node.fixed[0]) if node.kind == "module" else node.kind
+    if node.kind in ("object", "named tuple"):
+        return str(node.fixed[1])
+    return str(node.fixed[0]) if node.kind == "module" else node.kind
 
 
 class Placing:
@@ -207,9 +250,9 @@ class Placing:
             return self._weights[node.fixed]
         if kind == "object":
             made_kind = class_of(*head[0])
-            if layout_of(made_kind) is tuple:
-                return tuple.__new__(made_kind, self._values(node)[: head[1]])
-            return made_kind.__new__(made_kind)
+            return layout_of(made_kind).__new__(made_kind)
+        if kind == "named tuple":
+            return tuple.__new__(class_of(*head[0]), self._values(node)[: head[1]])
         return self._make_other(node)
 
     def _make_other(self, node: ObjectNode) -> Any:
@@ -256,7 +299,8 @@ class Placing:
         if node.fixed == "defaultdict":
             value.default_factory = values.pop(0)
         value.clear()
-        value.update(zip(values[: node.head], values[node.head : 2 * node.head], strict=True))
+        for key, entry in zip(values[: node.head], values[node.head : 2 * node.head], strict=True):
+            value[key] = entry  # update() of a Counter counts
         for attributes in values[2 * node.head :]:
             vars(value).update(attributes)
 
@@ -277,9 +321,9 @@ class Placing:
         _, num_entries, names = node.head
         values = self._values(node)
         base = layout_of(type(value))
-        if base is dict and num_entries:
+        if base is dict:
             self._replace(value, values[: num_entries // 2], values[num_entries // 2 : num_entries])
-        elif base is list and num_entries:
+        elif base is list:
             list.__setitem__(value, slice(None), values[:num_entries])
         own = vars(value) if hasattr(value, "__dict__") else {}
         for name in [name for name in own if name not in names]:
@@ -288,7 +332,7 @@ class Placing:
         for (label, _), entry in zip(node.parts[num_entries:], values[num_entries:], strict=True):
             if label in slots:
                 object.__setattr__(value, label, entry)
-            else:
+            elif label != CLASS:
                 own[label] = entry
 
     def fill_module(self, module: nn.Module, node: ObjectNode) -> None:
