@@ -3,10 +3,10 @@
 import itertools
 import random
 import sys
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -141,7 +141,50 @@ def filling(stop: Stop) -> Iterator[object]:
         keep(number)
 
 
-LOOPS = [counting, generating, closing, zipping, alike, filling]
+class Ticking:
+    """Objects that change their class, keep a slot with a name of its own, or are a list."""
+
+    calls = 0
+
+    def tick(self) -> int:
+        type(self).calls += 1
+        return type(self).calls
+
+
+class Hidden:
+    __slots__ = ("__count",)
+
+    def __init__(self) -> None:
+        self.__count = 0
+
+    def add(self) -> int:
+        self.__count += 1
+        return self.__count
+
+
+class Rest(list[int]):
+    pass
+
+
+class Best(NamedTuple):
+    step: int
+    loss: float
+
+
+def holding(stop: Stop) -> Iterator[object]:
+    """Objects of classes of all kinds; a Counter counts what it is updated with."""
+    Ticking.calls = 0
+    ticking, hidden, rest, best = Ticking(), Hidden(), Rest([1, 2, 3]), Best(0, 9.0)
+    seen: Counter[int] = Counter()
+    for number in range(12):
+        stop()
+        yield Ticking.calls, list(rest), best, dict(seen), number
+        best = Best(best.step + 1, best.loss / 2)
+        seen[number % 3] += ticking.tick() + hidden.add()
+        rest.clear()
+
+
+LOOPS = [counting, generating, closing, zipping, alike, filling, holding]
 
 
 class Seen:
@@ -234,9 +277,67 @@ def making(stop: Stop) -> Iterator[object]:
         yield number, layers
 
 
+def of_others(stop: Stop) -> Iterator[object]:
+    lists = [[1], [10], [20]]
+    for number in range(3):
+        for entry in lists[number]:
+            stop()
+            yield entry
+
+
+def of_a_dict(stop: Stop) -> Iterator[object]:
+    for entry in {"a": 1, "b": 2, "c": 3}.items():
+        stop()
+        yield entry
+
+
+def forgetting(stop: Stop) -> Iterator[object]:
+    ticking = Ticking()
+    ticking.calls = 5
+    for number in range(3):
+        stop()
+        yield number
+        if number == 0:
+            del ticking.calls
+
+
+def popping(stop: Stop) -> Iterator[object]:
+    pool = set(range(100))
+    for number in range(3):
+        stop()
+        yield number
+        pool &= {97, 98, 99}
+        pool |= {1, 128, 640}
+
+
+def slicing(stop: Stop) -> Iterator[object]:
+    whole = numpy.zeros(8)
+    part = whole[:4]
+    for number in range(3):
+        stop()
+        yield number, part.sum()
+        part = whole[4:]
+        part += 1
+
+
+def regrouping(stop: Stop) -> Iterator[object]:
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    for number in range(3):
+        stop()
+        yield number
+        optimizer.param_groups[0]["params"] = weights[1:]
+
+
 @pytest.mark.parametrize(
     ("loop", "told"),
     [
+        (of_others, "this loop is over another object than at its first time"),
+        (of_a_dict, "this loop is over a dict, a set or a text"),
+        (forgetting, "0:loop.ticking: its attribute calls was deleted"),
+        (popping, "0:loop.pool: the order of this set comes from what was in it before"),
+        (slicing, "0:loop.part: it is a part of another array, made in the loop"),
+        (regrouping, "0:loop.optimizer: it"),
         (cycling, "0:loop.loop-0: an object of itertools.cycle cannot be saved and put back"),
         (reading, "0:loop.file: it is a file that is read"),
         (making, "0:loop.layers.1: this Linear was made in the loop"),

@@ -202,7 +202,10 @@ class Picture:
         return "tensor", [tuple(tensor.shape), str(tensor.dtype), tensor.device.type], version, ()
 
     def _was_there(self, value: object) -> bool:
-        return self._begun is None or id(value) in self._begun.paths
+        if self._begun is None:
+            return True
+        path = self._begun.paths.get(id(value))
+        return path is not None and (path not in self._begun.alive or self._begun.alive[path]() is value)
 
     def _is_same(self, value: object, mark: int | None) -> bool:
         """Say whether a value with many entries need not be written: it is as it was, or nothing is written."""
