@@ -197,6 +197,7 @@ def lay(folder: Path, block: Block, environ: Mapping[str, str]) -> Desk:
     kept = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
     programs = os.pathsep.join([str(folder / "bin"), os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
     environ = {**kept, "PATH": programs, "HOME": str(folder / "home"), "TZ": "UTC"}
+    environ["ECHELON_POOL"] = str(folder / "pool")
     return Desk(folder / "work", {**environ, "ECHELON_CHECK": "off"})  # the cluster's cores and devices are imitated
 
 

@@ -10,6 +10,7 @@ from echelon.errors import EchelonError, UsageError
 COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
+    "pool": "keep what scripts import ready on the nodes of an allocation, so that the next run starts at once",
     "prove": "show that a script trains on several ranks as on one",
     "bench": "measure how a script scales, how fast ranks exchange data, and how long a start takes",
     "rehearse": "let things go wrong in a scratch copy, and say whether the training survives them",

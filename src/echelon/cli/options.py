@@ -122,6 +122,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--checkpoint-every",), value="EVERY", help="save the training of an unchanged script every 10m, 2h or 200steps"),
     Option(names=("--keep-checkpoints",), value="N", help="keep the latest N checkpoints (default: 3)"),
     Option(names=("--resume",), value="RUN", takes="run", help="continue from the latest checkpoint of a run"),
+    Option(names=("--no-pool",), fills="uses_pool", sets=False, help="let this run import by itself, although a pool of its nodes is there (see echelon pool)"),
     Option(names=("--max-restarts",), value="N", fills="max_restarts", reads=_FROM_0, help="start all ranks again after a failure, at most N times without progress"),
     Option(names=("--dry-run",), help="print the plan and stop"),
     Option(names=("--explain-hooks",), help="print what echelon replaces in PyTorch, Python and libraries, and why; run nothing"),
@@ -165,7 +166,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "watch_bits", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb", "explain_hooks")),
     ("limits, checkpoints and restarts", (
-        "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "check", "exclude_bad")),
+        "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "no_pool", "check", "exclude_bad")),
     ("where ranks run", (
         "hosts", "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
     ("the program to start", ("module", "no_python", "json")),

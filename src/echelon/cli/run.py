@@ -81,6 +81,10 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         name_accepted(scanned, plan, line)
         for note in plan.notes:
             print(f"echelon: note: {note}", file=sys.stderr)
+    if plan.has_allocation and plan.uses_pool and plan.launch == "warm" and sys.stdin.isatty():
+        from echelon.launch import pool
+
+        pool.start_beside(host, say)
     return _start(scanned, job, reading, plan, host, chain)
 
 

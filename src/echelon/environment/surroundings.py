@@ -21,6 +21,14 @@ _MPI_IDENTITY = (
     "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_",
 )  # fmt: skip
 
+_OF_SHELL = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "DISPLAY", "STY", "WINDOWID", "PS1"})
+_OF_SESSION = ("SLURM_", "SSH_", "TMUX", "TERM", "XDG_SESSION")
+
+
+def is_of_shell_or_step(name: str) -> bool:
+    """Say whether a variable belongs to a person's session or to a launcher's step, and not to the software."""
+    return name in _OF_SHELL or name.startswith((*_MPI_IDENTITY, *_OF_SESSION))
+
 
 class Started(NamedTuple):
     """The facts that every launcher states about a process that it started."""

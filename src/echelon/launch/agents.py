@@ -225,6 +225,7 @@ def spec(
         store_address="127.0.0.1" if plan.num_nodes == 1 else "",
         hang_timeout=timeout_of(plan),
         is_step=plan.has_allocation,
+        uses_pool=plan.uses_pool,
         may_use_horovod=plan.may_use_horovod,
         looks=dict(looks) if looks is not None else None,
         first_life=first_life,

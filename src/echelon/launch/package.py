@@ -28,6 +28,14 @@ def write(path: str) -> None:
         private.write(path, content)
 
 
+def cached() -> str:
+    """Return the path of the zip in the user's cache, which all nodes see as they see the user's home."""
+    path = _cache_path()
+    if not _kept():
+        _packed()
+    return path
+
+
 def _is_there(path: str, content: bytes) -> bool:
     """Say whether the supervisor before this one has written it: on a full disk it could not be written again."""
     try:

@@ -199,6 +199,8 @@ class Supervisor:
     def _hear_imported(self, member: AgentConnection, message: Message) -> None:
         self.imported.add(member.placement.agent_index)
         member.why_exec = message["why_exec"]
+        if message.get("why_no_pool"):
+            self.console.say(f"note: the pool of {member.placement.node} is not used: {message['why_no_pool']}")
         self.directory.event("imported", node=member.placement.node, **_without_kind(message))
 
     def _hear_started(self, member: AgentConnection, message: Message) -> None:

@@ -32,6 +32,8 @@ def main(argv: List[str]) -> int:
         from .survey import lookout
 
         return lookout.main(argv[1], argv[2], os.environ)
+    if argv[:1] == ["pool"] and len(argv) in (3, 4):
+        return _pool(argv[1], argv[2])
     if argv == ["topology"]:
         from ..topology import discover
 
@@ -43,9 +45,25 @@ def main(argv: List[str]) -> int:
         "       python3 node.pyz exec PROGRAM …\n"
         "       python3 node.pyz survey DIRECTORY\n"
         "       python3 node.pyz lookout RUN_DIRECTORY NODE\n"
+        "       python3 node.pyz pool start|status|stop IDLE-SECONDS\n"
         "       python3 node.pyz topology\n"
     )
     return 2
+
+
+def _pool(act: str, idle_seconds: str) -> int:
+    """Be the pool of this node, or ask it and print its answer as JSON; null without a pool."""
+    import json
+
+    from . import pool_place
+
+    folder = pool_place.folder(os.environ)
+    if act == "start":
+        from . import pool
+
+        return pool.main(folder, float(idle_seconds), os.path.abspath(sys.argv[0]))
+    sys.stdout.write(json.dumps(pool_place.ask(folder, {"kind": act})) + "\n")
+    return 0
 
 
 def _give_up(number: int, _frame: object) -> None:

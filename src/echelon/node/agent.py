@@ -20,7 +20,7 @@ from .ranks import Attempt, OutputMultiplexer, Rank
 from .starter import Starter, new_rank, num_threads, place_of, surroundings_of_ranks
 from .stores import Stores
 from .sweep import mark_of
-from .warm_process import CannotStart
+from .warm_process import CannotStart, WarmProcess
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 FLUSH_SECONDS = 1.0
@@ -99,9 +99,9 @@ class Agent:
         if self.parent.has_died():
             self._end_alone(WHY)
         warm = self.starter.warm
-        if warm is not None and self.warm_watch.is_frozen(warm.pid):
+        if warm is not None and warm.pid and self.warm_watch.is_frozen(warm.pid):
             self.why_no_warm = "the process that forked the ranks was stopped by a signal for %.0f s" % STOPPED_SECONDS
-            sweep.send(warm.pid, signal.SIGKILL)  # its ranks cannot be waited for, so they end as if it was killed
+            warm.kill()  # its ranks cannot be waited for, so they end as if it was killed
         patience = self._advance()
         self._adjust_interest()
         for key, _events in self.selector.select(patience):
@@ -264,7 +264,7 @@ class Agent:
 
     def _spared(self) -> sweep.Spared:
         """Return the processes to spare: their other descendants belong to the ranks."""
-        warm = (self.starter.warm.pid,) if self.starter.warm is not None else ()
+        warm = (self.starter.warm.pid,) if self.starter.warm is not None and self.starter.warm.pid else ()
         return sweep.Spared(frozenset((os.getpid(), self.guard.pid, *warm)), frozenset(self.lookout.pids))
 
     # The warm process
@@ -279,7 +279,8 @@ class Agent:
         elif message["kind"] == "ready":
             if message["why_not"]:
                 self._end_warm(message["why_not"])
-            self._tell("imported", seconds=message["seconds"], why_exec=self.starter.why_exec, warm_pid=warm.pid)
+            facts = {"warm_pid": warm.pid, "is_pooled": warm.is_lent, "why_no_pool": self.starter.why_no_pool}
+            self._tell("imported", seconds=message["seconds"], why_exec=self.starter.why_exec, **facts)
             if self.postponed is not None:
                 self._start(self.postponed)
         elif message["kind"] == "forked" and self.attempt is not None:
@@ -364,10 +365,10 @@ class Agent:
         self.guard.watch(rank for rank in (self.attempt.ranks if self.attempt is not None else ()) if rank.pid > 0)
         self.selector.register(self.guard.link, selectors.EVENT_READ, self._replace_guard)
 
-    def _reap_warm(self, pid: int) -> None:
-        """Wait for the warm process, so that `time echelon run` counts the ranks' seconds."""
+    def _reap_warm(self, warm: WarmProcess) -> None:
+        """Wait for the warm process, so that `time echelon run` counts the ranks' seconds; a pool waits for its own."""
         try:
-            os.waitpid(pid, 0)
+            os.waitpid(warm.pid or -1, os.WNOHANG if warm.is_lent else 0)
         except ChildProcessError:
             pass  # it had ended before and was already waited for
 
@@ -377,8 +378,8 @@ class Agent:
         self.lookout.close()
         self.starter.close()
         if self.starter.warm is not None:
-            sweep.send(self.starter.warm.pid, signal.SIGKILL)
-            self._reap_warm(self.starter.warm.pid)
+            self.starter.warm.kill()
+            self._reap_warm(self.starter.warm)
         if self.attempt is not None:  # the supervisor gave up the run while ranks were alive
             sweep.kill_all(self.mark, set(self.attempt.sessions), self._spared())
         # after a killed supervisor another may follow: then the guard keeps the states in memory for the next agent

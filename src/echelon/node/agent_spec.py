@@ -45,6 +45,7 @@ class AgentSpec(NamedTuple):
     hang_timeout: Union[float, str] = "off"  # seconds, "auto" or "off"
     is_step: bool = False  # whether the agents are tasks of a Slurm step
     may_use_horovod: bool = False  # whether the script's Python may have Horovod
+    uses_pool: bool = True  # whether the ranks may be forked from what a pool of this node has imported
     first_life: int = 0  # how many agents each place may have had under supervisors that were killed
 
 

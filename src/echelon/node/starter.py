@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from ..environment import devices, frameworks, surroundings, threads
 from ..environment.agent_place import job_id
 from ..environment.frameworks import RankPlace
-from . import memory_folder, order, private, pulse, secret, sweep, warm_process
+from . import memory_folder, order, pool_place, private, pulse, secret, sweep, warm_process
 from .agent_spec import AgentSpec, Placement
 from .binding import Binding
 from .output import RankOutput
@@ -33,6 +33,7 @@ class Starter:
         self._adopts = False
         self.warm: Optional[WarmProcess] = None
         self.why_exec = "" if spec.launch == "warm" else "asked for"
+        self.why_no_pool = ""
         self._entrance = -1  # the descriptor that gives ranks the key of the attempt
 
     def warm_up(self, stdout: int, stderr: int) -> None:
@@ -43,11 +44,30 @@ class Starter:
         if self.why_exec:
             return
         try:
+            self._ask_pool(stdout, stderr)
+            if self.warm is not None:
+                return
             self.warm = WarmProcess(self.spec.argv, self.environ, self.archive, stdout, stderr)
         except CannotStart as error:
             self.why_exec = str(error)  # starting the ranks will fail for the same reason, and that is reported
             return
         self.warm.prepare(self.spec.preload, self.spec.folder, self.spec.own, self.placement.num_ranks)
+
+    def _ask_pool(self, stdout: int, stderr: int) -> None:
+        """Take a fork of what the pool of this node has imported, if there is a pool that has the same imports."""
+        folder = pool_place.folder(self.environ)
+        if not self.spec.uses_pool or not os.path.isdir(folder):
+            return
+        request = {
+            "argv": self.spec.argv,
+            "environ": self.environ,
+            "preload": self.spec.preload,
+            "folder": self.spec.folder,
+            "own": self.spec.own,
+            "num_ranks": self.placement.num_ranks,
+            "digest": pool_place.digest(self.archive),
+        }
+        self.warm, self.why_no_pool = WarmProcess.of_pool(request, folder, stdout, stderr)
 
     def _why_threads_would_stray(self) -> str:
         """Return why OpenMP threads would leave their cores: their mask is read in `import torch`, before binding."""

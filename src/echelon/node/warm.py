@@ -52,9 +52,16 @@ def serve(
     report = preload.prepare(request[0], prepare_ranks if request[0]["num_ranks"] > 1 else None)
     sweep.adopt_orphans()
     preload.forget_shadowed(folder, own, at_start)
-    link.send(agent, {"kind": "ready", **report})
-    keep_modules()
-    gc.freeze()  # otherwise a collection in a rank would touch, and so copy, every shared page
+    if request[0].get("is_template"):
+        from . import template
+
+        agent = template.lend(agent, report, request[0]["output"], _keep)
+        sweep.adopt_orphans()
+        preload.forget_shadowed(folder, own, at_start)
+        report["seconds"] = 0.0
+    link.send(agent, {"kind": "ready", "pid": os.getpid(), **report})
+    if not _kept:
+        _keep()
     on_child = signal.getsignal(signal.SIGCHLD)  # an import may have set it
     wakeup = _watch_children()
     while True:
@@ -70,6 +77,11 @@ def serve(
                 _become_rank(agent, wakeup, mask, message, descriptors, measuring)
                 signal.signal(signal.SIGCHLD, on_child)
                 return
+
+
+def _keep() -> None:
+    keep_modules()
+    gc.freeze()  # otherwise a collection in a rank would touch, and so copy, every shared page
 
 
 def _watch_children() -> Tuple[int, int]:

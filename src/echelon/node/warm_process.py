@@ -3,9 +3,9 @@
 import os
 import signal
 import socket
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import link
+from . import link, pool_place, sweep
 
 STARTING, READY, UNUSABLE = "starting", "ready", "unusable"
 
@@ -15,10 +15,7 @@ class WarmProcess:
 
     def __init__(self, argv: List[str], environ: Dict[str, str], archive: str, stdout: int, stderr: int) -> None:
         ours, theirs = link.pair()
-        self.socket: socket.socket = ours
-        self.state = STARTING
-        self.why_not = ""
-        self.report: Dict[str, Any] = {}
+        self._begin(ours)
         os.set_inheritable(theirs.fileno(), True)
         try:
             hooked = with_hook(environ, archive)
@@ -30,6 +27,34 @@ class WarmProcess:
                 os.close(stdin)
         finally:
             theirs.close()
+
+    @classmethod
+    def of_pool(
+        cls, request: Dict[str, Any], folder: str, stdout: int, stderr: int
+    ) -> "Tuple[Optional[WarmProcess], str]":
+        """Ask the pool of this node for a warm process; return it, or None and why this run imports by itself.
+
+        `request` has what the imports are; without a pool the reason is empty.
+        """
+        ours, theirs = link.pair()
+        with theirs:
+            message = {"kind": "lend", **request, **pool_place.surroundings()}
+            answer = pool_place.ask(folder, message, [theirs.fileno(), stdout, stderr])
+        if answer is None or answer["why_not"]:
+            ours.close()
+            return None, answer["why_not"] if answer is not None else ""
+        lent = cls.__new__(cls)
+        lent._begin(ours)
+        lent.is_lent = True
+        return lent, ""
+
+    def _begin(self, ours: socket.socket) -> None:
+        self.socket: socket.socket = ours
+        self.state = STARTING
+        self.why_not = ""
+        self.report: Dict[str, Any] = {}
+        self.pid = 0  # of a fork: not known before its first message
+        self.is_lent = False
 
     def prepare(self, preload: List[str], folder: str, own: List[str], num_ranks: int) -> None:
         link.send(self.socket, {"preload": preload, "folder": folder, "own": own, "num_ranks": num_ranks})
@@ -62,9 +87,15 @@ class WarmProcess:
         message = packet[0]
         if message["kind"] == "ready":
             self.report = message
+            self.pid = self.pid or message["pid"]
             self.state = UNUSABLE if message["why_not"] else READY
             self.why_not = message["why_not"]
         return message
+
+    def kill(self) -> None:
+        """End the process at once, if it is known."""
+        if self.pid > 0:
+            sweep.send(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Let the process end: it exits when its socket is closed."""

@@ -97,6 +97,8 @@ class Job:
     hang_timeout: float | str = "auto"
     """Seconds without a step and without output; "auto": learned from the run's steps; "off": hangs are not noticed."""
     max_restarts: int = 0
+    uses_pool: bool = True
+    """Whether ranks may be forked from what a pool of their node has imported."""
     node_rank: int = -1
     """This machine's rank among nodes that are started by hand; -1: not stated."""
     rendezvous: str = ""

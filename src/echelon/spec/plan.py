@@ -91,6 +91,8 @@ class Plan:
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...] = ()
     """Messages for the user before the start."""
+    uses_pool: bool = True
+    """Whether ranks may be forked from what a pool of their node has imported."""
     may_use_horovod: bool = False
     """Whether the script's Python may have Horovod, which trains alone in ranks that MPI has not started."""
 

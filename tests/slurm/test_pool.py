@@ -1,0 +1,41 @@
+"""`echelon pool` in an allocation: one pool on each node, which every run of the allocation finds."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cluster import Cluster
+from tests.runs import ECHELON
+
+pytestmark = pytest.mark.slurm
+SCRIPT = "import json, os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+
+
+def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
+    """Two runs on two nodes are forked from their pools, a third one asks for none; afterwards nothing is left."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    echelon = " ".join(ECHELON)
+    lines = [
+        f"{echelon} pool start",
+        *[f"{echelon} run -n 2 --show all {option} train.py" for option in ("", "", "--no-pool")],
+        f"{echelon} pool status --json",
+        f"{echelon} pool stop",
+        f"{echelon} pool status",
+    ]
+    words = ("--quiet", "-N2", "--ntasks-per-node=1", "bash", "-c", "; ".join(lines))
+    done = slurm.run("salloc", *words, check=False, cwd=tmp_path, timeout=120)
+    assert "echelon: pools of 2 nodes started" in done.stderr
+    assert "echelon: the pools of 2 nodes ended; runs go on" in done.stderr
+    said, _, status = done.stdout.partition("{")
+    assert sorted(line.split("] ")[-1] for line in said.splitlines()) == sorted(
+        [f"rank {rank} of 4" for rank in range(4)] * 3
+    )
+    nodes = json.loads("{" + status.partition("\nno pool")[0])["nodes"]
+    assert sorted(node["node"] and node["runs"] for node in nodes) == [2, 2]
+    assert status.endswith("no pool: echelon pool start\n")
+    events = [path.read_text().splitlines() for path in sorted(tmp_path.glob("echelon-runs/*/events.jsonl"))]
+    pooled = [
+        [event["is_pooled"] for event in map(json.loads, lines) if event["event"] == "imported"] for lines in events
+    ]
+    assert sorted(pooled) == [[False, False], [True, True], [True, True]]
+    assert not list(Path("/tmp").glob("echelon-pool-*-nid*"))
