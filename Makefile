@@ -105,7 +105,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@$(INSTALL) 'pytest>=8,<9.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'hypothesis>=6.100' \
 	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' pyte tensorboard safetensors tqdm \
-	  'sphinx>=8' furo myst-parser 'hatchling>=1.24'
+	  'sphinx>=8' furo myst-parser 'hatchling>=1.24' 'ipykernel>=6.29'
 	@touch $@
 
 pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation
@@ -120,6 +120,8 @@ pictures: $(VENV)/.test  ## draw the terminals and the page of docs/pictures ane
 	@$(BIN)/python -m docs.pictures.watch_page
 	@$(BIN)/python -m docs.pictures.report_page
 	@$(BIN)/python -m docs.pictures.memory_plot
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group notebook
+	@$(BIN)/python -m docs.pictures.notebook_page
 
 docs: $(VENV)/.test  ## the site of the pages: build/docs/index.html
 	$(BIN)/python -m sphinx -W -q -b html -c docs . build/docs

@@ -24,7 +24,7 @@ STARTED = {
     "node": ("run", "faults", "sampling", "test_parity.py"), "environment": ("run", "dialects"),
     "hardware": ("topology", "sampling", "checks"),
     "host": ("run",), "checkpoint": ("checkpoint", "train/checkpoints", "corpus/test_resume.py"), "train": ("corpus",),
-    "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),
+    "notebook": ("notebook",), "tracing": ("train/fitting",), "bandwidth": ("checks",), "pytorch": ("pytorch",),
 }  # fmt: skip
 """Folders and files of tests for each room of src/echelon."""
 OTHERS = {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from echelon.train.checkpoints.saving import Checkpoints
     from echelon.train.parallelism.fully_sharded import FullySharded as FullySharded
     from echelon.train.parallelism.replicated import Replicated as Replicated
@@ -84,6 +88,33 @@ def checkpoints(*, every: str = "10m", **named: Any) -> Checkpoints:
     return Checkpoints(every, named) if run is None else run.checkpoint(every=every, **named)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Offer `%%echelon` in IPython and Jupyter, after `%load_ext echelon` (docs/notebook.md)."""
+    importlib.import_module("echelon.notebook.magic").load(shell)
+
+
+class CallableRoom(ModuleType):
+    """This room can be called, because the function for people has its name: echelon.launch(function, ranks=4)."""
+
+    def __call__(
+        self, function: Callable[..., Any], ranks: int = 0, args: Sequence[Any] = (), options: Sequence[str] = ()
+    ) -> Any:
+        """Run a function of a file on several ranks; return what it returns on rank 0.
+
+        `ranks` is the number on each node; 0: one for each device. `args` and the result are plain data: numbers,
+        text, lists and dicts; the result may have tensors, which come whole and on the CPU, and modules, which come
+        as their state_dict(). `options` are those of `echelon run`. The function must be importable by its name, from
+        a file beside the current folder or an installed one; a cell of a notebook is run by `%%echelon`. Raises
+        UsageError for what cannot be started, and RanksFailed if the run fails.
+
+        >>> import echelon
+        >>> from mathematics import total  # doctest: +SKIP
+        >>> echelon.launch(total, ranks=2, args=[3])  # doctest: +SKIP
+        9
+        """
+        return importlib.import_module("echelon.notebook.functions").call(function, ranks, args, options)
+
+
 _OF_TRAINING = {
     "Strategy": "strategies.strategy",
     "SharedBatches": "parallelism.shared_batches",
@@ -95,7 +126,7 @@ _OF_TRAINING = {
 def __getattr__(name: str) -> Any:
     """Import a class of training on first use; until then nothing of `echelon.train` is imported."""
     if name in _OF_TRAINING:
-        import importlib
-
         return getattr(importlib.import_module(f"echelon.train.{_OF_TRAINING[name]}"), name)
+    if name == "launch":
+        return importlib.import_module("echelon.launch")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from echelon.script.reading import ScriptReading
 
 
+EARLIER_IMPORTS = "ECHELON_EARLIER_IMPORTS"
+"""A variable of the environment, with names between commas."""
 RUNTIMES = ("singularity", "apptainer")
 
 
@@ -50,14 +52,14 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
     options = job.scale_options._replace(is_auto=job.scale == "auto")
     job = replace(job, scale=decision.how, scale_options=options)
     run_id = os.urandom(8).hex()
-    label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py")
+    label = os.path.basename(job.command.target.rstrip("/")).removesuffix(".py").lstrip(".")
     around = Surroundings(
         python=sys.executable,
         node=socket.gethostname(),
         num_devices=len(devices.visible(host.environ)),
         allocation=allocated,
         signals_reach_ranks=signals_reach_ranks(),
-        preload=ahead.preload if ahead else (),
+        preload=_with_earlier(ahead.preload, host.environ) if ahead else (),
         left_to_ranks=ahead.skipped if ahead else (),
         own=tuple(dict.fromkeys(name.partition(".")[0] for name in found_imports.local)) if found_imports else (),
         packages=found_imports.packages if found_imports else (),
@@ -84,6 +86,11 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
         return replace(plan, notes=(*plan.notes, *traps.refuse(job, ranks.planned(plan), reading, host.environ)))
     traps.refuse_program(job, ranks.planned(plan), started, host.environ)
     return plan
+
+
+def _with_earlier(preload: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Add what earlier cells of a notebook import: then one pool serves them all."""
+    return tuple(dict.fromkeys([*filter(None, environ.get(EARLIER_IMPORTS, "").split(",")), *preload]))
 
 
 def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:

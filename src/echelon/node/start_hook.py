@@ -133,6 +133,10 @@ if _link:
     except BaseException:  # noqa: BLE001
         _end()  # after any failure, the script must not run outside of its rank
     _leave_the_modules()
+if "ECHELON_FETCH" in os.environ:
+    from _echelon.train import fetched  # before files are shared: rank 0 writes for the notebook alone
+
+    fetched.begin(os.environ)
 if _scale:
     try:
         from _echelon.train import automatic

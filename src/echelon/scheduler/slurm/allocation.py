@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Mapping
 
 from echelon.environment import digits, hostlist, variables
@@ -111,6 +112,11 @@ def _num_components(environ: Mapping[str, str]) -> int:
 
 PROGRAMS = ("sbatch", "srun", "salloc", "sinfo")
 """Slurm's commands whose manual a user of echelon may want to read."""
+
+
+def is_outside(environ: Mapping[str, str]) -> bool:
+    """Say whether Slurm is here, and this process is in none of its jobs."""
+    return shutil.which(PROGRAMS[0], path=environ.get("PATH")) is not None and not is_inside(environ)
 
 
 def account(environ: Mapping[str, str]) -> str:

@@ -1,0 +1,143 @@
+"""`%%echelon` in a real kernel of Jupyter: output, errors, variables, interrupts; and echelon.launch()."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+TRAINING = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+x = torch.randn(64, 4)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for batch, target in loader:
+    loss = (model(batch) - target).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+
+
+class Kernel:
+    """A kernel in a folder of its own, as a notebook has one."""
+
+    def __init__(self, folder: Path) -> None:
+        sources = str(Path(__file__).parents[2] / "src")
+        environ = {**os.environ, "PYTHONPATH": sources, "ECHELON_POOL": str(folder / "pool")}
+        self.manager: KernelManager
+        self.manager, self.client = start_new_kernel(kernel_name="python3", cwd=str(folder), env=environ)
+        self.folder = folder
+        self.run("%load_ext echelon")
+
+    def run(self, text: str, seconds: float = 60.0, until: str = "") -> tuple[str, str]:
+        """Run a cell; return its output, and the text of its error. An interrupt follows the text `until`."""
+        asked = self.client.execute(text)
+        output, error, deadline = "", "", time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                message: Any = self.client.get_iopub_msg(timeout=1)
+            except Empty:
+                continue
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            output += content.get("text", "") if kind == "stream" else ""
+            error += "\n".join(content["traceback"]) if kind == "error" else ""
+            if until and until in output:
+                until = ""
+                self.manager.interrupt_kernel()
+            if kind == "status" and content["execution_state"] == "idle":
+                return output, error
+        raise AssertionError(f"the cell did not end within {seconds:g} s: {output}")
+
+    def close(self) -> None:
+        self.run("!{__import__('sys').executable} -m echelon pool stop")
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    """Give a test a kernel."""
+    opened = Kernel(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_cell_trains_and_gives_its_variables(kernel: Kernel) -> None:
+    """The variables of rank 0 are those of a cell of one process; a second cell starts from the pool."""
+    output, error = kernel.run(f"%%echelon -n 2 --fetch losses,loss,model\n{TRAINING}")
+    assert (error, "scaled over 2 ranks" in output) == ("", True)
+    shown = "print([round(one, 4) for one in losses], round(loss.item(), 4), round(model['bias'].item(), 4))"
+    fetched, _ = kernel.run(shown)
+    alone, _ = kernel.run(f"{TRAINING}\nmodel = model.state_dict()\n{shown}")
+    assert fetched == alone != ""
+    output, error = kernel.run(
+        "%%echelon -n 2 --fetch rank -- --lr 0.1\nimport os, sys\nrank = [os.environ['RANK'], *sys.argv[1:]]"
+    )
+    assert (error, kernel.run("print(rank)")[0]) == ("", "['0', '--lr', '0.1']\n")
+    assert not list(kernel.folder.glob(".cell-*"))
+
+
+def test_errors_of_a_cell(kernel: Kernel) -> None:
+    """A failing rank is shown as the console shows it, with the line of the cell; wrong words are one error."""
+    output, error = kernel.run("%%echelon -n 2\nprint('first')\n1 / 0")
+    assert "\nfirst\nTraceback (most recent call last):\n" in output
+    assert "line 3, in <module>\n    1 / 0" in output
+    assert error == "echelon: the run ended with exit code 1; its output is above"
+    for line, said in (
+        ("-n 2 --bid off", "has no option --bid"),
+        ("train.py", "the cell is the script"),
+        ("-n 2 --fetch 1x", "not a variable"),
+        ("-n '2", "No closing quotation"),
+        ("-n 2 --fetch missing", "missing cannot be fetched: it has no such variable at its end"),
+        ("-n 2 --fetch made", "made cannot be fetched: a object is no plain data"),
+    ):
+        _, error = kernel.run(f"%%echelon {line}\nmade = object()")
+        assert error.startswith("echelon: error: ") and said in error and "\n  hint: " in error, line
+
+
+def test_interrupted_cell(kernel: Kernel) -> None:
+    """An interrupt of the kernel ends the ranks as Ctrl-C does; the kernel goes on, with its variables."""
+    kernel.run("kept = 1")
+    output, error = kernel.run("%%echelon -n 2\nimport time\nprint('begun', flush=True)\ntime.sleep(60)", until="begun")
+    assert "SIGINT stopped the run" in output
+    assert "KeyboardInterrupt" in error
+    assert kernel.run("print(kept)")[0] == "1\n"
+
+
+def test_function_of_a_file(tmp_path: Path) -> None:
+    """echelon.launch() returns what rank 0 returns; what cannot be run or fetched is one error."""
+    (tmp_path / "sums.py").write_text(
+        "import os\n\ndef total(number):\n    return number * int(os.environ['WORLD_SIZE'])\n\n"
+        "def fails():\n    raise ValueError('wrong')\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import echelon, sums\nfrom echelon.errors import EchelonError\n"
+        "print(echelon.launch(sums.total, ranks=3, args=[2]))\n"
+        "for function, args in ((lambda: 0, []), (sums.total, [object()]), (sums.fails, [])):\n"
+        "    try:\n        echelon.launch(function, 2, args, ['--no-pool'])\n"
+        "    except EchelonError as error:\n        print(type(error).__name__, error.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("6", "UsageError", "RanksFailed"))]
+    assert lines[0] == "6", done.stderr
+    assert lines[1].startswith("UsageError <lambda> cannot be imported by ranks")
+    assert lines[2].startswith("UsageError args of total: ")
+    assert lines[3] == "RanksFailed the run ended with exit code 1; its output is above"
+    assert "ValueError: wrong" in done.stdout
