@@ -327,7 +327,7 @@ class Continuing:
         pending.put(trained, kinds, gradients)
         self._objects.put_attributes(kept)
         cycles.put(cycled, self._run.world)
-        missing = self._carried.put({path[len(CARRIED) :]: value for path, value in carried.items()})
+        missing = self._carried.put({path[len(CARRIED) :]: one for path, one in carried.items()}, self._jumps.unread())
         if missing:
             raise ScalingError(
                 "the script has no variable for {} of the checkpoint".format(", ".join(missing[:5])),

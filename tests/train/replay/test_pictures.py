@@ -1,6 +1,8 @@
 """What a function carries through its loops is put into the same function at its first iteration, which goes on."""
 
+import functools
 import itertools
+import logging
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -12,8 +14,9 @@ import numpy
 import pytest
 import torch
 
+from echelon.train.replay.changes import changes_of
 from echelon.train.replay.picture import FirstPicture, Picture
-from echelon.train.replay.placing import Placing, changes_of
+from echelon.train.replay.placing import Placing
 from echelon.train.replay.value_stack import Unclear, called_names, live_names, loops_of
 from echelon.train.wire import plain_data
 
@@ -184,7 +187,41 @@ def holding(stop: Stop) -> Iterator[object]:
         rest.clear()
 
 
-LOOPS = [counting, generating, closing, zipping, alike, filling, holding]
+class Counted(logging.Handler):
+    """A handler of the script that carries a count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.number += len(record.msg)
+
+
+Counted.__module__ = "loggers"  # which may be any module: the class is not taken apart
+
+
+def changing_what_others_made(stop: Stop) -> Iterator[object]:
+    """The script gives attributes to what libraries have made."""
+    logger, handler = logging.getLogger("of a loop"), Counted()
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel("INFO")
+    power = functools.partial(pow, exp=1)
+    power.calls = 0  # type: ignore[attr-defined]
+    layer = torch.nn.BatchNorm1d(2)
+    layer.register_buffer("late", None)
+    for number in range(12):
+        stop()
+        yield handler.number, logger.level, power.keywords["exp"], vars(power)["calls"], layer.late is None
+        logger.info("word")
+        power.keywords["exp"] += 1
+        vars(power)["calls"] += 2
+        if number == 3:
+            logger.setLevel("ERROR")
+            layer.late = torch.ones(3)
+
+
+LOOPS = [counting, generating, closing, zipping, alike, filling, holding, changing_what_others_made]
 
 
 class Seen:

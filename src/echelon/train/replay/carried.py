@@ -5,7 +5,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
-from types import FrameType, ModuleType
+from functools import lru_cache, partial
+from types import FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +20,9 @@ from ..rng.workers_draws import generators_of
 from ..scaling_error import ScalingError
 from ..wire.gather import is_dtensor, whole
 from .hollow import ShapeOnlyTensor
-from .tape import is_ours_frame
-from .value_stack import put_variables
+from .object_parts import filled_cells, slots_of
+from .tape import is_ours_frame, is_ours_name
+from .value_stack import live_names, put_variables
 
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000
@@ -38,7 +40,7 @@ class ScriptVariables:
 
     def begin(self) -> None:
         """Note the tensors that are there before the loop; those that stay unchanged are made again by the script."""
-        for _, tensor in _tensors():
+        for _, tensor in _tensors(()):
             self._before[id(tensor)] = (weakref.ref(tensor), internals.version(tensor))
 
     def tensors(self, known: set[int], unread: Container[str]) -> dict[str, torch.Tensor]:
@@ -48,13 +50,8 @@ class ScriptVariables:
         not read again.
         """
         kept = {}
-        for path, tensor in _tensors():
-            if (
-                ".".join(path.split(".", 2)[:2]) in unread
-                or id(tensor) in known
-                or self._is_unchanged(tensor)
-                or isinstance(tensor, (ShapeOnlyTensor, FormerWeight))
-            ):
+        for path, tensor in _tensors(unread):
+            if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (ShapeOnlyTensor, FormerWeight)):
                 continue
             if isinstance(tensor, GlobalTensor):
                 if tensor.dim() == 0:
@@ -65,9 +62,9 @@ class ScriptVariables:
                 kept[path] = tensor.detach()
         return kept
 
-    def put(self, kept: dict[str, torch.Tensor]) -> list[str]:
+    def put(self, kept: dict[str, torch.Tensor], unread: Container[str]) -> list[str]:
         """Give the script's variables the values of the checkpoint; return the paths for which there is no variable."""
-        every = [found for found in _holders() if isinstance(found.tensor, torch.Tensor)]
+        every = [found for found in _holders(unread) if isinstance(found.tensor, torch.Tensor)]
         here = {found.path: found for found in _first_of_each(every)}
         for path, value in kept.items():
             found = here.get(path)
@@ -152,17 +149,22 @@ class Found(NamedTuple):
             put_variables(self.holder, {self.key: tensor})
         elif isinstance(self.holder, (dict, list, deque)):
             self.holder[self.key] = tensor
+        elif isinstance(self.holder, FunctionType) and self.key in filled_cells(self.holder):
+            filled_cells(self.holder)[self.key].cell_contents = tensor
+        elif isinstance(self.holder, type):
+            type.__setattr__(self.holder, self.key, tensor)
         elif not isinstance(self.holder, tuple):
-            vars(self.holder)[self.key] = tensor
+            object.__setattr__(self.holder, self.key, tensor)
 
 
-def ids_of_tensors() -> set[int]:
-    """Return the ids of the tensors in the script's variables."""
-    return {id(tensor) for _, tensor in _tensors()}
+def ids_of_tensors(unread: Container[str]) -> set[int]:
+    """Return the ids of the tensors in the variables that the script reads again."""
+    return {id(tensor) for _, tensor in _tensors(unread)}
 
 
-def _tensors() -> Iterator[tuple[str, torch.Tensor]]:
-    return ((found.path, found.tensor) for found in _found() if isinstance(found.tensor, torch.Tensor))
+def _tensors(unread: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    found = _first_of_each(_holders(unread))
+    return ((one.path, one.tensor) for one in found if isinstance(one.tensor, torch.Tensor))
 
 
 def _found() -> Iterator[Found]:
@@ -190,13 +192,17 @@ def _replace_everywhere(found: Found, value: torch.Tensor, holders: Iterable[Fou
             other.replace(value)
 
 
-def _holders() -> Iterator[Found]:
-    """Yield each tensor and generator as often as something holds it."""
+def _holders(unread: Container[str] = ()) -> Iterator[Found]:
+    """Yield each tensor and generator as often as something holds it, but not those of unread variables."""
     seen: set[int] = set()
     for frame, name in _script_frames():
         for key, value in list(frame.f_locals.items()):
-            if not key.startswith("__"):
+            if not key.startswith("__") and f"{name}.{key}" not in unread:
                 yield from _within(value, (frame, key), f"{name}.{key}", seen, 0)
+    shown = {frame.f_globals.get("__name__") for frame, _ in _script_frames()}
+    for name, module in modules_of_script().items():
+        if name not in shown:
+            yield from _within(vars(module), (None, None), name, seen, 0)
 
 
 def _within(value: object, place: tuple[Any, Any], path: str, seen: set[int], depth: int) -> Iterator[Found]:
@@ -216,6 +222,11 @@ def _within(value: object, place: tuple[Any, Any], path: str, seen: set[int], de
     elif isinstance(value, (list, tuple, deque)):
         seen.add(id(value))
         entries = enumerate(value) if len(value) <= _MOST_ENTRIES else ()
+    elif isinstance(value, GeneratorType) and value.gi_frame is not None:
+        seen.add(id(value))
+        frame = value.gi_frame
+        live = live_names(frame)
+        value, entries = frame, [(key, entry) for key, entry in frame.f_locals.items() if key in live]
     else:
         entries = _attributes(value, seen)
     for key, entry in list(entries):
@@ -224,12 +235,23 @@ def _within(value: object, place: tuple[Any, Any], path: str, seen: set[int], de
 
 def _attributes(value: object, seen: set[int]) -> Any:
     """Return the attributes of an object; models and optimizers keep their tensors with their own names."""
-    attributes = getattr(value, "__dict__", None)
-    is_left_out = isinstance(value, (type, ModuleType, torch.optim.Optimizer, torch.utils.data.DataLoader))
-    if attributes is None or is_left_out or callable(getattr(value, "__code__", None)):
+    kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, FunctionType):
+        attributes = {**vars(value), **{name: cell.cell_contents for name, cell in filled_cells(value).items()}}
+    elif isinstance(value, MethodType):
+        attributes = {"self": value.__self__}
+    elif isinstance(value, partial):
+        attributes = {"function": value.func, "arguments": value.args, "keywords": value.keywords}
+    elif (
+        (kind is value and kind.__module__ not in modules_of_script())
+        or isinstance(value, (ModuleType, torch.optim.Optimizer))
+        or kind.__module__.partition(".")[0] in ("torch", "numpy", "echelon", "_echelon", "builtins")
+    ):
         return ()
-    if type(value).__module__.partition(".")[0] in ("torch", "numpy", "echelon", "_echelon", "builtins"):
-        return ()
+    else:
+        slots = () if kind is value else slots_of(kind)
+        attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        attributes.update(getattr(value, "__dict__", {}))
     seen.add(id(value))
     own = ("_parameters", "_buffers", "_modules") if isinstance(value, nn.Module) else ()
     return [(key, entry) for key, entry in attributes.items() if key not in own]
@@ -254,6 +276,22 @@ def frames_with_names() -> Iterator[tuple[FrameType, str]]:
             place += 1
         else:
             yield one, ""
+
+
+def modules_of_script() -> Mapping[str, ModuleType]:
+    """Return the script's modules by name: the script itself, and those in its folder."""
+    return _modules_beside(folder_of_script(), len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _modules_beside(folder: str, _num_modules: int) -> Mapping[str, ModuleType]:
+    return {
+        module.__name__: module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and not is_ours_name(name)
+        and (name == "__main__" or is_beside(str(getattr(module, "__file__", None) or ""), folder))
+    }
 
 
 def folder_of_script() -> str:

@@ -24,6 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...pytorch import internals
+from ..global_tensors.tensors import tensors_of
 from ..rng import states as random_states
 from .tape import LIBRARIES, SIDE, TORCH, Journal
 
@@ -57,19 +58,24 @@ class ScriptDraws:
         self._known = _words()
 
     @contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self, *, of_tensors: bool) -> Iterator[None]:
+        """Surround a draw. One `of_tensors` may have no values in a repeated loop, so it counts as none there."""
         tape = self._tape
         if tape.is_playing:
             tape.restore_generators()
+            before = torch.get_rng_state()
             yield
+            if of_tensors:
+                torch.set_rng_state(before)
         elif tape.is_recording:
             with tape.paused():
-                entry = self._entry(_words())
+                before = _words()
+                entry = self._entry(before)
             if entry is not None:
                 tape.keep(SIDE, [TORCH, *entry])
             yield
             with tape.paused():
-                self._known = _words()
+                self._known = before if of_tensors else _words()
         else:
             yield
 
@@ -130,7 +136,7 @@ class Masks(TorchFunctionMode):
         kwargs = kwargs or {}
         tape = self._tape
         if is_draw(func) and tape.is_here:
-            with self.draws.drawing():
+            with self.draws.drawing(of_tensors=bool(tensors_of([args, kwargs]))):
                 return func(*args, **kwargs)
         if func is not _GET or not tape.is_here or not _has_mask(args[1]):
             return func(*args, **kwargs)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import CodeType, FrameType, GeneratorType, ModuleType
+from types import CodeType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,14 +18,15 @@ from ..rng import generators
 from ..scaling_error import ScalingError
 from ..training import Training
 from ..wire import plain_data
-from .carried import folder_of_script, frames_with_names, ids_of_tensors, is_beside
+from .carried import frames_with_names, ids_of_tensors, modules_of_script
+from .changes import changed_variables, changes_of
 from .iterator_positions import position_of
 from .object_parts import is_needed
 from .passes import Passes
 from .picture import FirstPicture, Picture
-from .placing import Placing, changed_variables, changes_of
+from .placing import Placing
 from .state import ScriptObjects
-from .tape import JUMP, Journal, JournalMark, is_ours_frame, is_ours_name
+from .tape import JUMP, Journal, JournalMark, is_ours_frame
 from .value_stack import Unclear, called_names, live_names, loops_of, place_in_words, sees_all
 
 _GENERATOR = 0x20
@@ -130,7 +131,7 @@ class Jumps:
         opened = [picture.number_of(one) for one in self._passes.open]
         begun = [(picture.number_of(loader), number) for loader, number in list(self._passes.begun.items())]
         nodes, places = changes_of(picture, first.begun)
-        saved = ids_of_tensors() | self._objects.ids()
+        saved = ids_of_tensors(self.unread()) | self._objects.ids()
         for number, (kind, *_, is_changed) in enumerate(nodes):
             if kind == "tensor" and is_changed and id(picture.objects[number]) not in saved:
                 picture.refusals.append(
@@ -161,7 +162,7 @@ class Jumps:
         }
 
     def _picture(self, frames: Frames, begun: FirstPicture | None) -> Picture:
-        modules = _modules()
+        modules = modules_of_script()
         picture = Picture(self._objects.names_of_weights(), modules.__contains__, begun)
         picture.asking = self._passes.asking
         of_module = {}
@@ -195,7 +196,7 @@ class Jumps:
             "the context of decimal": repr(decimal.getcontext()) if (decimal := sys.modules.get("decimal")) else "",
             "the precision of float32": torch.get_float32_matmul_precision(),
             "whether algorithms are deterministic": torch.are_deterministic_algorithms_enabled(),
-            "which modules of the script are imported": sorted(_modules()),
+            "which modules of the script are imported": sorted(modules_of_script()),
         }
 
     def play(self, num_steps: int) -> int:
@@ -331,18 +332,6 @@ def _name_of(frames: Frames) -> str:
         for frame, _ in frames.all
     ]
     return str(places)
-
-
-def _modules() -> dict[str, ModuleType]:
-    """Return the script's modules by name: the script itself, and those in its folder."""
-    folder = folder_of_script()
-    return {
-        module.__name__: module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and not is_ours_name(name)
-        and (name == "__main__" or is_beside(str(getattr(module, "__file__", None) or ""), folder))
-    }
 
 
 def _live_of(frame: FrameType) -> set[str] | None:

@@ -22,10 +22,11 @@ _FIXED = (
     types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.GetSetDescriptorType, types.MappingProxyType, types.DynamicClassAttribute, property,
     functools.cached_property, type(vars(collections.namedtuple("_", "a"))["a"]), re.Pattern,
-    logging.Logger, logging.Handler, torch.amp.GradScaler, torch.jit.ScriptFunction,
+    torch.amp.GradScaler, torch.jit.ScriptFunction,
 )  # fmt: skip
 _TRACKERS = ("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow")
 """They log nothing while the loop is repeated, so a repeated loop changes nothing in them."""
+_OF_LOGGING = frozenset(("parent", "manager", "filters", "lock", "formatter", "stream", "handlers"))
 _ABSTRACT = frozenset(vars(abc.ABC))
 
 
@@ -38,6 +39,9 @@ def fixed_parts(value: Any) -> tuple[str, Any, Any, Any] | None:
         if not value.closed and value.readable():
             raise Unclear("it is a file that is read, and its position is not saved")
         return "fixed", None, None, ()
+    if isinstance(value, (logging.Logger, logging.Handler)):
+        own = [(name, one) for name, one in vars(value).items() if name not in _OF_LOGGING and name[0] != "_"]
+        return "fixed", None, importable(value), own
     module = type(value).__module__
     if is_ours_name(module) and hasattr(type(value), "__next__"):
         raise Unclear("the position of this iterator cannot be set")  # itertools.cycle: cycles.py
@@ -101,6 +105,18 @@ def slots_of(kind: type) -> list[str]:
 def _mangled(kind: type, name: str) -> str:
     """Return the name by which Python keeps a slot: those of a class alone begin with its name."""
     return f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+
+
+def filled_cells(function: types.FunctionType) -> dict[str, Any]:
+    """Return what a function carries: the cells that have a value, by the names of their variables."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return {name: cell for name, cell in cells.items() if _is_filled(cell)}
+
+
+def _is_filled(cell: Any) -> bool:
+    with suppress(ValueError):
+        return cell.cell_contents is not cell
+    return False
 
 
 def own_attributes(kind: type) -> list[tuple[str, Any]]:

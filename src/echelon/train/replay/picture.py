@@ -13,7 +13,6 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
 from types import FrameType, FunctionType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from ...pytorch import internals
 from ..rng.states import is_generator, state_of
 from ..wire import plain_data
 from .iterator_positions import is_iterator, position_of, reaches
-from .object_parts import fixed_parts, frame_parts, importable, object_parts, own_attributes
+from .object_parts import filled_cells, fixed_parts, frame_parts, importable, object_parts, own_attributes
 from .passes import Pass
 from .value_stack import Unclear
 
@@ -199,7 +198,7 @@ class Picture:
         if tensor.is_leaf and tensor.requires_grad and not self._was_there(tensor):
             raise Unclear("it is a tensor that was made in the loop and requires a gradient")
         version = None if type(tensor) is not torch.Tensor else internals.version(tensor)
-        return "tensor", [tuple(tensor.shape), str(tensor.dtype), tensor.device.type], version, ()
+        return "tensor", form_of(tensor), version, ()
 
     def _was_there(self, value: object) -> bool:
         if self._begun is None:
@@ -242,14 +241,15 @@ class Picture:
         return fixed_parts(value)
 
     def _module(self, module: nn.Module) -> tuple[str, Any, Any, Any]:
-        weights = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        weights = list(module.named_parameters(recurse=False))
         own = vars(module)
         is_own = self._is_of_script(type(module).__module__)
         hooks = [list(own.get(name) or ()) for name in _HOOKS]  # PyTorch gives each hook a number of its own
         fixed = [type(module).__qualname__, hooks, id(type(module).forward), [name for name, _ in weights]]
         flags = [bool(one.requires_grad) for _, one in weights]
         others = [(name, one) for name, one in own.items() if name not in _MODULE and (is_own or name[0] != "_")]
-        return "module", fixed, [module.training, flags], [*module._modules.items(), *others]
+        buffers = [[name, None if one is None else form_of(one)] for name, one in module._buffers.items()]
+        return "module", fixed, [module.training, flags, buffers], [*module._modules.items(), *others]
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> tuple[str, Any, Any, Any]:
         groups = [
@@ -277,19 +277,16 @@ class Picture:
             fixed = [value.__qualname__, list(code.co_freevars)]
             if not self._is_of_script(value.__module__ or ""):
                 return "function", fixed, importable(value), ()
-            cells = [
-                (f"closure-{name}", cell.cell_contents)
-                for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
-                if _is_filled(cell)
-            ]
+            cells = [(f"closure-{name}", cell.cell_contents) for name, cell in filled_cells(value).items()]
             defaults = [("defaults", value.__defaults__), ("keywords", value.__kwdefaults__)]
             return "function", fixed, importable(value), [*cells, *defaults, *vars(value).items()]
         if isinstance(value, types.MethodType):
             return "method", None, value.__name__, [("self", value.__self__)]
         if isinstance(value, (staticmethod, classmethod)):
             return "fixed", None, None, [("function", value.__func__)]
-        if isinstance(value, functools.partial):
-            return "partial", None, None, [("function", value.func), *enumerate(value.args), *value.keywords.items()]
+        if type(value) is functools.partial:
+            held = {"function": value.func, "arguments": value.args, "keywords": value.keywords, "own": vars(value)}
+            return "partial", None, None, held.items()
         return None
 
     def _iterator(self, value: Any) -> tuple[str, Any, Any, Any] | None:
@@ -320,6 +317,11 @@ class Picture:
         return "array", [taken[1], taken[2]], [mark, None if self._is_same(value, mark) else value.copy()], ()
 
 
+def form_of(tensor: torch.Tensor) -> list[Any]:
+    """Return the shape, the type and the kind of device of a tensor."""
+    return [tuple(tensor.shape), str(tensor.dtype), tensor.device.type]
+
+
 def _start_of_memory(value: Any) -> int | None:
     """Return where the memory of a tensor or of an array of numpy begins; None for others, and without memory."""
     if type(value) in (torch.Tensor, nn.Parameter) and value.layout == torch.strided and not value.is_meta:
@@ -343,9 +345,3 @@ def _reference(value: Any) -> Callable[[], Any]:
 
 def _is_plain(value: object) -> bool:
     return type(value) in _ATOMS or (type(value) in (tuple, list) and all(map(_is_plain, value)))  # type: ignore[call-overload]
-
-
-def _is_filled(cell: Any) -> bool:
-    with suppress(ValueError):
-        return cell.cell_contents is not cell
-    return False

@@ -1,0 +1,96 @@
+"""Trainings that carry state in unusual ways are killed, and go on as if nobody had disturbed them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .test_resume import Folder
+
+HEAD = """
+import itertools, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+torch.manual_seed(0)
+X = torch.randn(96, 4)
+Y = X.sum(1, keepdim=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+number = 0
+def tell(*values):
+    global number
+    number += 1
+    values = [float(value.detach()) for value in values]
+    print("step", number, *(f"{value:.6f}" for value in values), flush=True)
+    if "killed" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and number == 19:
+        time.sleep(0.3)
+        os.kill(os.getpid(), 9)
+def train(x, y):
+    loss = (model(x) - y).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+HOLDERS = """
+import functools
+def averages():
+    average = torch.zeros(4)
+    while True:
+        x = yield average
+        average = average * 0.9 + x.mean(0)
+def adder():
+    total = torch.zeros(4)
+    def add(x):
+        nonlocal total
+        total = total + x[0]
+        return total
+    return add
+def keep(kept, x):
+    kept["last"] = x[1]
+    return kept.get("before", x[0])
+class Sums:
+    __slots__ = ("sum",)
+    of_all = torch.zeros(4)
+    def add(self, x):
+        self.sum = self.sum + x.mean(0)
+        Sums.of_all = Sums.of_all + self.sum
+        return self.sum
+average, add, keep, sums = averages(), adder(), functools.partial(keep, {}), Sums()
+next(average)
+sums.sum = torch.zeros(4)
+add_sum = sums.add
+del sums
+for epoch in range(4):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=12, shuffle=True):
+        values = [average.send(x), add(x), keep(x), add_sum(x), Sums.of_all]
+        keep.args[0]["before"] = keep.args[0]["last"]
+        tell(train(x, y), *(value.sum() for value in values))
+"""
+DRAWS = """
+for round in range(9):
+    with torch.no_grad():
+        coins = torch.bernoulli(torch.sigmoid(model(X)))
+    for rows in torch.randperm(96).split(20):
+        tell(train(X[rows], Y[rows] + coins[rows]), rows[0])
+"""
+PUT_BACK = {"holders": HOLDERS}
+REPEATED = {"draws": DRAWS}
+
+
+@pytest.mark.parametrize("kind", [*PUT_BACK, *REPEATED])
+def test_killed_training_is_the_same(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + (PUT_BACK | REPEATED)[kind])
+    wanted = Folder(tmp_path / "plain", script).plain()
+    killed = Folder(tmp_path / "killed", script, "killed").run(1, "--checkpoint-every", "4steps")
+    assert killed.returncode == 0, killed.stderr
+    assert ("without computing" in killed.stderr) == (kind in REPEATED), killed.stderr
+    assert "continues after step" in killed.stderr
+    assert lines_of(killed.stdout) == lines_of(wanted.stdout)
+
+
+def lines_of(text: str) -> "dict[str, list[str]]":
+    """Return the numbers of each step; a step that is printed again counts."""
+    return {match[1]: match[2].split() for match in re.finditer(r"^step (\d+) (.*)$", text, re.MULTILINE)}
