@@ -125,6 +125,7 @@ class Continuing:
         if self._tape.phase == OFF and self._tape.is_here:
             self._script = same_script.digests()
             self._carried.begin()
+            self._jumps.left_out.begin()
             self._masks.draws.begin()
             self._tape.phase = RECORD if self._resumed is None else PLAY
             self._masks.switch(is_on=True)
@@ -189,7 +190,8 @@ class Continuing:
         if not self._is_compared:
             self._is_compared = True
             self._objects.refuse_different_attributes()
-        if self._jumps.cut(self._num_steps):
+        is_cut = self._jumps.cut(self._num_steps)
+        if is_cut:
             self._masks.draws.go_on()
             self._left_draws.go_on()
         tensors = self._objects.tensors()
@@ -206,17 +208,11 @@ class Continuing:
         tensors[_OWN % rank] = generators.as_tensor(self._run.generators)
         drawn = {"workers": self._passes.draws_of_workers(), "generators": generators_of_script}
         tensors[_DRAWN % rank] = as_bytes(drawn)
+        left_out = {} if is_cut and kind == AT_REQUEST else self._jumps.left_out.content()
+        others = {"cut": cut, "split": split, "gradients": kinds, "left out": left_out}
         documents = {
             JOURNAL: self._tape.content(),
-            FACTS: plain_data.encode(
-                {
-                    **self._facts(kind),
-                    "generators": generators_of_script,
-                    "cut": cut,
-                    "split": split,
-                    "gradients": kinds,
-                }
-            ),
+            FACTS: plain_data.encode({**self._facts(kind), "generators": generators_of_script, **others}),
         }
         return saver.SavedState(tensors, documents, {"kind": kind})
 
@@ -298,10 +294,11 @@ class Continuing:
         if resumed is None:
             return
         facts = resumed.facts
-        same_script.compare_counts(facts["counts"])
         self._tape.phase = OFF
         stubs.leave()
         self._run.calls.is_idle = False
+        self._jumps.left_out.put(facts.get("left out", {}))
+        same_script.compare_counts(facts["counts"])
         self._run.prepare()
         newest.refuse_other_steps(resumed.found.step)
         self._objects.drop_gradients()
@@ -316,8 +313,7 @@ class Continuing:
         for path, name in facts.get("cut", {}).items():
             if is_dtensor(tensors[name]):
                 carried[path] = torch.zeros_like(tensors[name], dtype=carried[path].dtype)
-        is_as_before = facts.get("ranks") == self._run.world.processes.size
-        rank = self._run.world.processes.rank
+        rank, is_as_before = self._run.world.processes.rank, facts.get("ranks") == self._run.world.processes.size
         own = resumed.empty(_OWN % rank, is_whole_name=True)
         drawn = resumed.empty(_DRAWN % (rank if is_as_before else 0), is_whole_name=True)
         kept, cycled = resumed.empty(same_script.PREFIX), resumed.empty(cycles.PREFIX)

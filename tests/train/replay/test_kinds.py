@@ -21,7 +21,7 @@ number = 0
 def tell(*values):
     global number
     number += 1
-    values = [float(value.detach()) for value in values]
+    values = [float(torch.as_tensor(value).detach()) for value in values]
     print("step", number, *(f"{value:.6f}" for value in values), flush=True)
     if "killed" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and number == 19:
         time.sleep(0.3)
@@ -75,8 +75,49 @@ for round in range(9):
     for rows in torch.randperm(96).split(20):
         tell(train(X[rows], Y[rows] + coins[rows]), rows[0])
 """
+LEFT_OUT = """
+NUM_CALLS, HISTORY = 0, []
+class Model(nn.Module):
+    places = {"call": (0, 0)}
+    def __init__(self):
+        super().__init__()
+        self.layer, self.means, self.late = nn.Linear(4, 1), [], {}
+    def forward(self, x):
+        global NUM_CALLS
+        NUM_CALLS += 1
+        HISTORY.append(NUM_CALLS)
+        self.places["call"] = (NUM_CALLS, self.places["call"][0])
+        self.means = [*self.means, x.detach().mean(0)][-3:]
+        self.late["total"] = self.late.get("total", 0) + 1
+        return self.layer(x - sum(self.means) / len(self.means)) * (1 + self.late["total"] / 1000)
+class Data(torch.utils.data.Dataset):
+    reads = 0
+    def __len__(self):
+        return 96
+    def __getitem__(self, place):
+        self.reads += 1
+        return X[place] * (1 + self.reads / 10000), Y[place]
+class Steps(torch.optim.SGD):
+    def step(self, closure=None):
+        self.counts.append(len(self.counts))
+        return super().step(closure)
+model, data, before = Model(), Data(), HISTORY
+hooks = {}
+model.register_forward_hook(lambda *_: hooks.update(calls=hooks.get("calls", 0) + 1))
+optimizer = Steps(model.parameters(), lr=0.01)
+optimizer.counts = []
+endless = itertools.count()
+for epoch in range(4):
+    for x, y in DataLoader(data, batch_size=12, shuffle=True):
+        next(endless)
+        loss = train(x, y)
+        HISTORY.append(0)
+        tell(loss, NUM_CALLS, len(HISTORY), before is HISTORY, data.reads, len(optimizer.counts), sum(hooks.values()))
+        if number == 9:
+            HISTORY = []
+"""
 PUT_BACK = {"holders": HOLDERS}
-REPEATED = {"draws": DRAWS}
+REPEATED = {"draws": DRAWS, "left-out": LEFT_OUT}
 
 
 @pytest.mark.parametrize("kind", [*PUT_BACK, *REPEATED])
@@ -89,6 +130,31 @@ def test_killed_training_is_the_same(tmp_path: Path, kind: str) -> None:
     assert ("without computing" in killed.stderr) == (kind in REPEATED), killed.stderr
     assert "continues after step" in killed.stderr
     assert lines_of(killed.stdout) == lines_of(wanted.stdout)
+
+
+FAILING = """
+class Model(nn.Linear):
+    mean = None
+    def forward(self, x):
+        self.mean = x.detach().mean(0)
+        return super().forward(x)
+model = Model(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+endless = itertools.count()
+for x, y in DataLoader(TensorDataset(X, Y), batch_size=4):
+    next(endless)
+    tell(train(x, y), model.mean.sum())
+"""
+
+
+def test_error_in_a_repeated_loop_is_not_blamed_on_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + FAILING)
+    killed = Folder(tmp_path / "killed", script, "killed").run(1, "--checkpoint-every", "4steps")
+    assert killed.returncode == 2, killed.stderr
+    assert "AttributeError: 'NoneType' object has no attribute 'sum': it came while the loop was rep" in killed.stderr
+    assert "Traceback" not in killed.stderr
+    assert "script.py:37: tell(train(x, y), model.mean.sum())" in killed.stderr
 
 
 def lines_of(text: str) -> "dict[str, list[str]]":

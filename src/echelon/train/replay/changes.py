@@ -7,8 +7,8 @@ from .iterator_positions import KEPT, IteratorPosition, advance
 from .picture import NEW, FirstPicture, ObjectNode, Picture
 from .value_stack import Unclear
 
-_IMMUTABLE = ("tuple", "named tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "class", "fixed")
-_NAMED = ("frame", "object", "module", "optimizer", "class", "function", "fixed")
+IMMUTABLE = ("tuple", "named tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "class", "fixed")
+NAMED = ("frame", "object", "module", "optimizer", "class", "function", "fixed")
 _CREATED = (
     "tuple", "named tuple", "frozenset", "tensor", "weight", "value", "method", "partial", "list", "dict", "set",
     "deque", "array", "pass",
@@ -34,7 +34,7 @@ def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
     nodes, places = [], []
     for path, node, own in zip(known, picture.nodes, picture.paths, strict=True):
         before = begun.nodes.get(path or own)
-        can_stand_in = node.kind not in _IMMUTABLE and own not in taken and before is not None
+        can_stand_in = node.kind not in IMMUTABLE and own not in taken and before is not None
         is_by_name = node.kind == "weight" or (node.kind == "fixed" and node.head is not None)
         changed = [*node, True]
         if before is not None and (path or (can_stand_in and _why_not(before, node) == "")):
@@ -44,7 +44,7 @@ def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
             else:
                 changed = _changed(before, node, known)
                 path = path or own
-        elif not _can_be_made(node):
+        elif not can_be_made(node):
             picture.refusals.append((own, f"this {_words(node)} was made in the loop"))
         places.append(NEW if is_by_name else path)
         nodes.append(changed)
@@ -106,18 +106,18 @@ def _changed(before: ObjectNode, node: ObjectNode, known: list[str]) -> list[Any
     head = node.head
     if node.kind == "iterator":
         head = _advance(before, node)
-    if node.kind in _NAMED and not (node.kind == "object" and head[1]):
+    if node.kind in NAMED and not (node.kind == "object" and head[1]):
         there = dict(before.parts)
         kept = [
             both
             for both, (label, part) in zip(node.parts, parts, strict=True)
             if label not in there or are_others(there[label], part)
         ]
-        return [node.kind, node.fixed, head, kept, bool(kept) or _differ(before, node)]
-    return [node.kind, node.fixed, head, node.parts, _differ(before, node) or are_others(before.parts, parts)]
+        return [node.kind, node.fixed, head, kept, bool(kept) or differ(before, node)]
+    return [node.kind, node.fixed, head, node.parts, differ(before, node) or are_others(before.parts, parts)]
 
 
-def _differ(before: ObjectNode, node: ObjectNode) -> bool:
+def differ(before: ObjectNode, node: ObjectNode) -> bool:
     if node.kind in ("array", "generator of random numbers"):
         return plain_data.encode(before.head) != plain_data.encode(node.head)
     return are_others(before.head, node.head)
@@ -134,7 +134,7 @@ def _why_not(before: ObjectNode, node: ObjectNode) -> str:
         return f"this {_words(node)} has changed in a way that cannot be put back"
     if node.kind == "frame" and not {*before.head} <= {*node.head}:
         return "a variable was deleted"
-    if node.kind in _NAMED[1:] and not (node.kind == "object" and (before.head[1] or node.head[1])):
+    if node.kind in NAMED[1:] and not (node.kind == "object" and (before.head[1] or node.head[1])):
         labels = {label for label, _ in node.parts}
         deleted = [label for label, _ in before.parts if label not in labels]
         if deleted:
@@ -156,7 +156,7 @@ def _advance(before: ObjectNode, node: ObjectNode) -> Any:
     return advance(IteratorPosition(node.fixed, before.head), IteratorPosition(node.fixed, node.head))
 
 
-def _can_be_made(node: ObjectNode) -> bool:
+def can_be_made(node: ObjectNode) -> bool:
     if node.kind in ("object", "named tuple"):
         return node.head[0] is not None
     if node.kind in ("fixed", "class", "function"):

@@ -21,9 +21,10 @@ from ..wire import plain_data
 from .carried import frames_with_names, ids_of_tensors, modules_of_script
 from .changes import changed_variables, changes_of
 from .iterator_positions import position_of
+from .left_out import LeftOut
 from .object_parts import is_needed
 from .passes import Passes
-from .picture import FirstPicture, Picture
+from .picture import FirstPicture, Picture, without_collector
 from .placing import Placing
 from .state import ScriptObjects
 from .tape import JUMP, Journal, JournalMark, is_ours_frame
@@ -62,6 +63,7 @@ class Jumps:
         self._run, self._tape, self._objects, self._passes, self._num_hooks = run, tape, objects, passes, num_hooks
         self._seen: set[Any] = set()
         self._firsts: dict[str, FirstVisit] = {}
+        self.left_out = LeftOut(objects, passes)
         self._num_left_out = 0
         self._has_said_slow = False
 
@@ -107,7 +109,8 @@ class Jumps:
                 generators.portable_state(),
                 dict(written.before if written else {}),
             ]
-            content = plain_data.encode({**self._value(frames, first), "about": about})
+            with without_collector():
+                content = plain_data.encode({**self._value(frames, first), "about": about})
         except ScalingError as error:
             error.withdraw()
             return self._say_slow(str(error).partition("\n")[0])

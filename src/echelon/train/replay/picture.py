@@ -8,11 +8,13 @@ import array
 import collections
 import copy
 import functools
+import gc
 import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType, FunctionType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -29,13 +31,13 @@ from .value_stack import Unclear
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size))
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-_MOST_OBJECTS = 200_000
+MOST_OBJECTS = 200_000
 _MANY = 10_000
 """A list or an array of so many entries that has not changed is not written."""
 _FILLED = frozenset(("list", "dict", "set", "deque", "frame", "function that yields"))
 """What gets its whole content, so that it need not be the very object that was there before."""
 _MODULE = frozenset(nn.Module().__dict__)
-_HOOKS = tuple(name for name in sorted(_MODULE) if "hooks" in name)
+HOOKS = tuple(name for name in sorted(_MODULE) if "hooks" in name)
 _OPTIMIZER = frozenset(("defaults", "state", "param_groups"))
 CLASS = "class of "
 """The label of an object's class among its parts."""
@@ -118,9 +120,9 @@ class Picture:
         self.nodes.append(ObjectNode("", None, None, []))
         self.objects.append(value)
         self.paths.append(path)
-        if number > _MOST_OBJECTS:
-            if number == _MOST_OBJECTS + 1:
-                self.refusals.append((path, f"the script's variables reach more than {_MOST_OBJECTS:,} objects"))
+        if number > MOST_OBJECTS:
+            if number == MOST_OBJECTS + 1:
+                self.refusals.append((path, f"the script's variables reach more than {MOST_OBJECTS:,} objects"))
             return number
         try:
             kind, fixed, head, parts = self._take_apart(value)
@@ -244,7 +246,7 @@ class Picture:
         weights = list(module.named_parameters(recurse=False))
         own = vars(module)
         is_own = self._is_of_script(type(module).__module__)
-        hooks = [list(own.get(name) or ()) for name in _HOOKS]  # PyTorch gives each hook a number of its own
+        hooks = [list(own.get(name) or ()) for name in HOOKS]  # PyTorch gives each hook a number of its own
         fixed = [type(module).__qualname__, hooks, id(type(module).forward), [name for name, _ in weights]]
         flags = [bool(one.requires_grad) for _, one in weights]
         others = [(name, one) for name, one in own.items() if name not in _MODULE and (is_own or name[0] != "_")]
@@ -315,6 +317,18 @@ class Picture:
             raise Unclear("it is a part of another array, made in the loop")
         mark = hash(content) if len(content) > _MANY else None
         return "array", [taken[1], taken[2]], [mark, None if self._is_same(value, mark) else value.copy()], ()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Let Python's collector wait: it would look through the many small objects of a picture again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def form_of(tensor: torch.Tensor) -> list[Any]:

@@ -23,7 +23,7 @@ from .tape import class_of
 from .value_stack import put_variables
 
 
-def _is_alike(before: ObjectNode, node: ObjectNode) -> bool:
+def is_alike(before: ObjectNode, node: ObjectNode) -> bool:
     """Say whether an object of another process is that of a node; a model there has not made a step yet."""
     is_same = node.kind not in ("iterator", "frame", "object", "function", "function that yields")
     return before.kind == node.kind and (is_same or before.fixed == node.fixed)
@@ -59,7 +59,7 @@ class Placing:
             node, place = self._nodes[number], self._places[number]
             if place:
                 before = self._kinds.get(place)
-                if before is None or not _is_alike(before, node):
+                if before is None or not is_alike(before, node):
                     raise _gone(place)
                 self._made[number] = self._here[place]
             else:

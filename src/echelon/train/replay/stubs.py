@@ -16,7 +16,7 @@ from ..patches import Hooks
 from ..scaling_error import ScalingError
 from . import scalers
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Journal, is_ours
+from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Journal, failed_again, is_ours
 
 _WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
 
@@ -42,9 +42,11 @@ def mute_streams(tape: Journal) -> None:
         patches.replace(sys, name, _Muted(getattr(sys, name), tape), why=_WHY_OUTPUT)
     original = sys.excepthook
 
-    def tell(*error: Any) -> None:
+    def tell(kind: Any, error: Any, trace: Any) -> None:
+        if tape.is_playing and issubclass(kind, Exception) and not issubclass(kind, ScalingError):
+            kind, error = ScalingError, failed_again(error)
         tape.phase = OFF
-        original(*error)
+        original(kind, error, trace)
 
     patches.replace(sys, "excepthook", tell, why="An error in a repeated loop is told.")
 
@@ -146,6 +148,8 @@ class BackwardHooks:
 _WHY = "A script that continues from a checkpoint repeats a loop without computing if its variables cannot be put back."
 _during = ExitStack()
 """What is replaced only while the loop is repeated."""
+_stepping: set[int] = set()
+"""The ids of the optimizers that step now."""
 OnStep = Callable[[torch.optim.Optimizer], None]
 
 
@@ -221,8 +225,14 @@ def _hook_step(kind: Any, tape: Journal, stepped: OnStep) -> None:
                 loss = closure()
         else:
             words = (_taken_in(closure, tape), *args) if closure is not None or args else ()
-            with tape.paused():
-                loss = original(self, *words, **kwargs)
+            if id(self) in _stepping:  # a step of the class that this one is made of
+                return original(self, *words, **kwargs)
+            _stepping.add(id(self))
+            try:
+                with tape.paused():
+                    loss = original(self, *words, **kwargs)
+            finally:
+                _stepping.discard(id(self))
         stepped(self)
         return loss
 

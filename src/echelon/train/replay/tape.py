@@ -254,6 +254,15 @@ def left_the_way(now: str, before: str) -> ScalingError:
     )
 
 
+def failed_again(error: BaseException) -> ScalingError:
+    """Return the error for one of the script that came while its loop was repeated."""
+    return ScalingError(
+        f"{type(error).__name__}: {error}: it came while the loop was repeated without computing, where models, data "
+        "sets and optimizers do not change what they keep",
+        "let the loop keep in a variable of its own what it reads from them; or start it without --resume",
+    )
+
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
