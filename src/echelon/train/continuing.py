@@ -360,6 +360,7 @@ class Continuing:
                 "{} ranks, or of another number of workers".format(facts.get("ranks"))
             )
         put_random_states({**facts["generators"], **(drawn["generators"] if is_as_before else {})})
+        self._passes.settle()
 
     def _begin_training(self, *, was_checked: bool) -> None:
         """Train from here on; the first step of another number of ranks is compared with that of one device."""

@@ -1,6 +1,7 @@
 """Iterate over a DataLoader with this rank's share of every batch, in the global order of one device."""
 
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,6 +24,16 @@ from .wire.world import World
 
 _RANK_STEP = 7_368_787
 iterate = DataLoader.__iter__  # the original, before it is hooked
+
+
+def may_have_state(sampler: Any) -> bool:
+    """Say whether a batch sampler may give other batches in each pass for another reason than random numbers."""
+    data = torch.utils.data
+    is_plain = type(sampler) is data.BatchSampler and type(sampler.sampler) in (
+        data.RandomSampler,
+        data.SequentialSampler,
+    )
+    return sampler is not None and not is_plain
 
 
 class ShardedSampler:
@@ -49,6 +60,8 @@ class ShardedSampler:
         """The indices of all ranks' samples in the batches that wait in `rows`."""
         self.key = 0
         """The key of the pass, with --exact."""
+        self.mark = 0
+        """What tells the taken batches of a pass from others, where the sampler may have a state."""
         self.first_worker = 0
         """The worker that loads the first batch; those before it get a sample that nobody gets from them."""
         self._ahead: deque[list[object]] = deque()
@@ -93,9 +106,14 @@ class ShardedSampler:
             self._indices = iter(self.base)
             num_taken, resumed_key = run.pop_resumed_pass()
             self.key = (resumed_key or run.keys.next()) if run.world.is_exact else 0
-        self._num_drawn = 0
+        self._num_drawn = self.mark = 0
         for _ in range(num_taken):
-            self._draw()
+            self.note_taken(self._draw())
+
+    def note_taken(self, batch: object) -> None:
+        """Notice that the loop gets a batch of indices."""
+        if may_have_state(self.base):
+            self.mark = zlib.crc32(repr(batch).encode(), self.mark)
 
     def _draw_all(self) -> Iterator[list[object]]:
         if self._indices is None:
@@ -282,7 +300,9 @@ class Loop:
             if size and size < sum(rows) and not run.world.is_exact:
                 rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
             _refuse_dropped(batch, rows, self._sampler)
-            events.batch(batch, self._sampler.indices.popleft())
+            indices = self._sampler.indices.popleft()
+            self._sampler.note_taken(indices)
+            events.batch(batch, indices)
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:

@@ -75,6 +75,41 @@ for round in range(9):
     for rows in torch.randperm(96).split(20):
         tell(train(X[rows], Y[rows] + coins[rows]), rows[0])
 """
+SAMPLERS = """
+import random
+class Order(torch.utils.data.Sampler):
+    def __init__(self):
+        self.num_passes, self.chance = 0, random.Random(3)
+    def __len__(self):
+        return 60
+    def __iter__(self):
+        self.num_passes += 1
+        for _ in range(60):
+            yield self.chance.randrange(96)
+class Stream(IterableDataset):
+    def __init__(self):
+        self.files, self.num_read = list(range(96)), 0
+    def __iter__(self):
+        random.Random(self.num_read).shuffle(self.files)
+        for place in self.files:
+            self.num_read += 1
+            yield X[place], Y[place]
+def forever(loader):
+    while True:
+        yield from loader
+order, stream = Order(), Stream()
+ordered = DataLoader(TensorDataset(X, Y), batch_size=12, sampler=order, num_workers=2)
+hard = DataLoader(TensorDataset(X, Y, torch.arange(96)), batch_size=12,
+                  sampler=torch.utils.data.WeightedRandomSampler(torch.ones(96), 60))
+streamed, harder = forever(DataLoader(stream, batch_size=12)), forever(hard)
+for epoch in range(6):
+    for x, y in ordered:
+        z, w = next(streamed)
+        u, v, places = next(harder)
+        hard.sampler.weights[places] *= 0.5
+        sums = [x.sum(), z.sum(), u.sum(), hard.sampler.weights.sum(), sum(stream.files[:3])]
+        tell(train(torch.cat([x, z, u]), torch.cat([y, w, v])), *sums, order.num_passes, stream.num_read)
+"""
 LEFT_OUT = """
 NUM_CALLS, HISTORY = 0, []
 class Model(nn.Module):
@@ -117,7 +152,7 @@ for epoch in range(4):
             HISTORY = []
 """
 PUT_BACK = {"holders": HOLDERS}
-REPEATED = {"draws": DRAWS, "left-out": LEFT_OUT}
+REPEATED = {"draws": DRAWS, "samplers": SAMPLERS, "left-out": LEFT_OUT}
 
 
 @pytest.mark.parametrize("kind", [*PUT_BACK, *REPEATED])
@@ -155,6 +190,31 @@ def test_error_in_a_repeated_loop_is_not_blamed_on_the_script(tmp_path: Path) ->
     assert "AttributeError: 'NoneType' object has no attribute 'sum': it came while the loop was rep" in killed.stderr
     assert "Traceback" not in killed.stderr
     assert "script.py:37: tell(train(x, y), model.mean.sum())" in killed.stderr
+
+
+CHANGED_SAMPLER = """
+class Batches:
+    size = 4
+    def __len__(self):
+        return 24
+    def __iter__(self):
+        begin = 0
+        while begin < 96:
+            yield range(begin, min(begin + self.size, 96))
+            begin += self.size
+batches = Batches()
+for x, y in DataLoader(TensorDataset(X, Y), batch_sampler=batches):
+    tell(train(x, y))
+    batches.size = 4 if number > 4 else 3
+"""
+
+
+def test_sampler_that_gives_other_samples_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + CHANGED_SAMPLER)
+    killed = Folder(tmp_path / "killed", script, "killed").run(1, "--checkpoint-every", "4steps")
+    assert killed.returncode == 2, killed.stderr
+    assert "ScalingError: Batches gives other samples than before the checkpoint" in killed.stderr
 
 
 def lines_of(text: str) -> "dict[str, list[str]]":

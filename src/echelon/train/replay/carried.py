@@ -24,6 +24,7 @@ from .object_parts import filled_cells, slots_of
 from .tape import is_ours_frame, is_ours_name
 from .value_stack import live_names, put_variables
 
+_LIBRARIES = ("torch", "numpy", "echelon", "_echelon", "builtins")
 _MOST_DEPTH = 6
 _MOST_OBJECTS = 200_000
 _MOST_ENTRIES = 100_000
@@ -213,6 +214,8 @@ def _within(value: object, place: tuple[Any, Any], path: str, seen: set[int], de
         seen.add(id(value))
         for number, generator in enumerate([*of_loader(value), *generators_of(value.dataset)]):
             yield from _within(generator, (None, None), f"{path}.generator-{number}", seen, depth)
+        for key in ("dataset", "sampler", "batch_sampler", "collate_fn"):
+            yield from _within(getattr(value, key, None), (value, key), f"{path}.{key}", seen, depth + 1)
         return
     if depth > _MOST_DEPTH or len(seen) > _MOST_OBJECTS or id(value) in seen:
         return
@@ -245,7 +248,7 @@ def _attributes(value: object, seen: set[int]) -> Any:
     elif (
         (kind is value and kind.__module__ not in modules_of_script())
         or isinstance(value, (ModuleType, torch.optim.Optimizer))
-        or kind.__module__.partition(".")[0] in ("torch", "numpy", "echelon", "_echelon", "builtins")
+        or (kind.__module__.partition(".")[0] in _LIBRARIES and not kind.__module__.startswith("torch.utils.data."))
     ):
         return ()
     else:

@@ -10,6 +10,10 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+from torch.utils.data import IterableDataset
+
+from ..loops import may_have_state
 from .carried import modules_of_script
 from .changes import IMMUTABLE, NAMED, are_others, can_be_made, changed_variables, changes_of, differ
 from .passes import Passes
@@ -21,12 +25,16 @@ _NOT_HERE = ("frame", "iterator", "function that yields", "pass")
 """What the repeated loop itself has brought to its place."""
 
 
+_MOST_BYTES = 1 << 26
+
+
 class LeftOut:
     """The objects of a script that a repeated loop leaves out."""
 
     def __init__(self, objects: ScriptObjects, passes: Passes) -> None:
         self._objects, self._passes = objects, passes
         self._begun: FirstPicture | None = None
+        passes.held_by, passes.put_held = self.held_by, self.put_held
 
     def begin(self) -> None:
         """Note what they hold before the loop."""
@@ -54,9 +62,43 @@ class LeftOut:
 
     def put(self, content: Mapping[str, Any]) -> None:
         """Give them what they held when `content` was made."""
-        if not content:
-            return
-        live = self._picture(None)
+        if content:
+            self._put(content, self._picture(None))
+
+    def held_by(self, loader: Any) -> dict[str, Any]:
+        """Return what the sampler of a loader holds, or its stream; empty where a pass over it changes nothing."""
+        with suppress(Exception), without_collector():
+            picture = self._picture_of(loader)
+            if 0 < len(picture.nodes) <= MOST_OBJECTS:
+                nodes = [[*node, node.kind != "tensor"] for node in picture.nodes]
+                tensors = {
+                    path: value.detach().clone()
+                    for path, value, node in zip(picture.paths, picture.objects, picture.nodes, strict=True)
+                    if node.kind == "tensor" and value.numel() * value.element_size() <= _MOST_BYTES
+                }
+                places = [NEW] * len(nodes)
+                return {"nodes": nodes, "places": places, "paths": picture.paths, "globals": [], "tensors": tensors}
+        return {}
+
+    def put_held(self, loader: Any, content: Mapping[str, Any]) -> None:
+        """Let the sampler of a loader, or its stream, hold what it has held."""
+        live = self._picture_of(loader)
+        self._put(content, live)
+        for path, value in zip(live.paths, live.objects, strict=True):
+            saved = content["tensors"].get(path)
+            if saved is not None and saved.shape == value.shape and not torch.equal(saved, value):
+                value.detach().copy_(saved)
+
+    def _picture_of(self, loader: Any) -> Picture:
+        picture = Picture(self._objects.names_of_weights(), modules_of_script().__contains__, None)
+        picture.writes_all = True
+        if isinstance(loader.dataset, IterableDataset):
+            picture.add(loader.dataset, "dataset")
+        elif may_have_state(loader.batch_sampler):
+            picture.add(loader.batch_sampler, "sampler")
+        return picture
+
+    def _put(self, content: Mapping[str, Any], live: Picture) -> None:
         saved = Restored(content, live)
         nodes = [[*node, is_other] for node, is_other in zip(saved.nodes, saved.others(), strict=True)]
         placing = Placing(nodes, saved.places, live, self._passes, self._objects.weights())

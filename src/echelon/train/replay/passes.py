@@ -15,6 +15,7 @@ from ..rng import states as own_generators
 from ..rng.workers_draws import WorkersDraws
 from ..scaling_error import ScalingError
 from ..training import Training
+from ..wire import plain_data
 from . import cycles, same_script
 from .tape import BATCH, END, Journal
 
@@ -34,6 +35,10 @@ class Passes:
         """Begins the loader's own pass."""
         self.asking: Pass | None = None
         """The pass that a loop asked last for a batch to train on."""
+        self.held_by: Callable[[Any], Any] = lambda _loader: {}
+        """Returns what the sampler of a loader holds."""
+        self.put_held: Callable[[Any, Any], None] = _nothing
+        """Lets it hold something else."""
         self._num_begun = 0
         self._open: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
         self.begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -112,6 +117,11 @@ class Passes:
             are_same.append(one.has_same_workers)
         return all(are_same)
 
+    def settle(self) -> None:
+        """Let samplers hold what follows from the positions, when all generators have their states."""
+        for one in self._open.values():
+            one.settle()
+
     def _go_on_with_draws(self, loader: object, number: int, saved: dict[str, Any]) -> bool:
         is_open, lives_on = number in self._open, getattr(loader, "persistent_workers", False)
         draws = self.workers_draws.get(loader)
@@ -133,6 +143,14 @@ class Passes:
             ) from None
 
 
+def _bytes_of(held: Any) -> bytes:
+    return plain_data.encode(held)
+
+
+def _nothing(_loader: object, _held: object) -> None:
+    """Put nothing."""
+
+
 class Pass:
     """One pass over a loader."""
 
@@ -152,12 +170,15 @@ class Pass:
         self._own_at_begin: list[Any] = []
         """The states of the loader's own generators."""
         self._at_first: list[Any] = _NO_STATE
+        self._held_at_begin: Any = {}
+        self._held_at_end: Any = {}
         self._inner: Any = None
         if passes.tape.is_recording:
             self._at_begin = generators.portable_state()
             self._own_at_begin = [own_generators.state_of(one) for one in own_generators.of_loader(loader)]
             passes.started.add(loader)
             with passes.tape.paused(), self._seed_of_workers_apart():
+                self._held_at_begin = passes.held_by(loader)
                 self._inner = begin()
 
     def _note_earlier(self, *, is_later: bool) -> None:
@@ -255,7 +276,14 @@ class Pass:
             "at_first": self._at_first,
             "key": getattr(sampler, "key", 0),
             "data": self._data(),
+            "held": self._held_at_begin if self._has_moved() else {},
+            "samples": getattr(sampler, "mark", 0),
         }
+
+    def _has_moved(self) -> bool:
+        return bool(self._held_at_begin) and _bytes_of(self._held_at_begin) != _bytes_of(
+            self._passes.held_by(self.loader)
+        )
 
     def _data(self) -> dict[str, Any]:
         """Return what gives the position its meaning, where the loader says it."""
@@ -282,6 +310,7 @@ class Pass:
             for one, state in zip(own_generators.of_loader(self.loader), self._own_at_begin, strict=False):
                 own_generators.put_state(one, state)
             run.resumed_pass = (self._taken, saved["key"])
+            held = self._begin_with(saved.get("held", {}))
             with self._seed_of_workers_apart():
                 self._inner = self._begin()
             if self._at_first:
@@ -292,6 +321,35 @@ class Pass:
             remaining, run.resumed_pass = run.resumed_pass[0], (0, 0)
             for _ in range(remaining):  # a stream, or a loader that no rank shares: it is read again
                 next(self._inner)
+            self._end_with(held)
+            if sampler is not None and sampler.mark != saved.get("samples", 0):
+                raise ScalingError(
+                    f"{type(self.loader.batch_sampler).__name__} gives other samples than before the checkpoint: what "
+                    "the script has changed in it in the middle of an epoch cannot be repeated",
+                    "change a sampler between two epochs; or start the script without --resume",
+                )
+
+    def _begin_with(self, held: Any) -> Any:
+        """Let the sampler hold what it held when the pass began; return what it holds now."""
+        self._held_at_begin = held or self._passes.held_by(self.loader)
+        if not held:
+            return {}
+        now = self._passes.held_by(self.loader)
+        self._passes.put_held(self.loader, held)
+        return now
+
+    def _end_with(self, held: Any) -> None:
+        """Note what the sampler has to hold; with workers it may have been asked further ahead before."""
+        self._held_at_end = held
+        if held and self.loader.num_workers:
+            now = self._passes.held_by(self.loader)
+            if _bytes_of(now) != _bytes_of(self._held_at_begin):
+                self._held_at_end = now
+
+    def settle(self) -> None:
+        """Let the sampler hold what follows from the position."""
+        if self._held_at_end:
+            self._passes.put_held(self.loader, self._held_at_end)
 
     @contextmanager
     def _seed_of_workers_apart(self) -> Iterator[None]:

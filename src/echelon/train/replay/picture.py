@@ -89,6 +89,8 @@ class Picture:
         self.globals: list[Any] = []
         """Each module with its variables."""
         self.asking: Pass | None = None
+        self.writes_all = False
+        """Whether lists and arrays with many entries are written also where they have not changed."""
         self._index: dict[int, int] = {}
         self._used: set[str] = set()
         self._weights, self._is_of_script, self._begun = weights, is_of_script, begun
@@ -210,6 +212,8 @@ class Picture:
 
     def _is_same(self, value: object, mark: int | None) -> bool:
         """Say whether a value with many entries need not be written: it is as it was, or nothing is written."""
+        if self.writes_all:
+            return False
         if self._begun is None or mark is None:
             return mark is not None
         before = self._begun.nodes.get(self._begun.paths.get(id(value), ""))
