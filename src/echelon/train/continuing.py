@@ -124,6 +124,7 @@ class Continuing:
         """Begin the journal with the first optimizer."""
         if self._tape.phase == OFF and self._tape.is_here:
             self._script = same_script.digests()
+            self._pending.looks = same_script.looks_at_gradients(self._script)
             self._carried.begin()
             self._jumps.left_out.begin()
             self._masks.draws.begin()
@@ -209,7 +210,7 @@ class Continuing:
         drawn = {"workers": self._passes.draws_of_workers(), "generators": generators_of_script}
         tensors[_DRAWN % rank] = as_bytes(drawn)
         left_out = {} if is_cut and kind == AT_REQUEST else self._jumps.left_out.content()
-        others = {"cut": cut, "split": split, "gradients": kinds, "left out": left_out}
+        others = {"cut": cut, "split": split, "gradients": kinds, "left out": left_out, "cleared": self._pending.left}
         documents = {
             JOURNAL: self._tape.content(),
             FACTS: plain_data.encode({**self._facts(kind), "generators": generators_of_script, **others}),
@@ -361,6 +362,7 @@ class Continuing:
             )
         put_random_states({**facts["generators"], **(drawn["generators"] if is_as_before else {})})
         self._passes.settle()
+        self._pending.expect_clearing(self._objects.optimizers(), facts.get("cleared", ()))
 
     def _begin_training(self, *, was_checked: bool) -> None:
         """Train from here on; the first step of another number of ranks is compared with that of one device."""

@@ -1,13 +1,14 @@
 """A checkpoint has the gradients that the next steps of a script need, and no others."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from echelon.train import patches
-from echelon.train.replay import pending
+from echelon.train.replay import pending, same_script
 from echelon.train.scaling_error import ScalingError
 
 
@@ -44,13 +45,14 @@ class Script:
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    before = torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
+    before = [id(patch) for owner in (torch.optim.Optimizer, nn.Module) for patch in patches.of(owner)]
     noted = pending.Pending()
     noted.install()
     yield Script(noted)
-    why = "The test is over."
-    for owner, original in zip((torch.optim.Optimizer, nn.Module), before, strict=True):
-        patches.replace(owner, "zero_grad", original, why=why)
+    for owner in (torch.optim.Optimizer, nn.Module):
+        for patch in patches.of(owner):
+            if id(patch) not in before:
+                patch.undo()
 
 
 def test_gradients_that_are_cleared_are_left_out(script: Script) -> None:
@@ -112,3 +114,37 @@ def test_gradients_are_put_back(script: Script) -> None:
         assert torch.equal(one.grad.to_dense(), other)
     with pytest.raises(ScalingError, match="a gradient of model-7/bias, which no optimizer"):
         pending.empty(script.trained(), {"model-7/bias": "dense"})
+
+
+def test_gradients_that_are_not_cleared_before_each_step_are_needed(script: Script) -> None:
+    needed = []
+    for number in range(4):
+        if number != 2:
+            script.both[0].zero_grad()
+        script.backward(0)
+        script.step(0)
+        needed.append(script.needed())
+    assert needed[1:] == [[], ["model-0"], ["model-0"]]
+
+
+def test_all_gradients_are_needed_where_the_script_looks_at_them(script: Script, tmp_path: Path) -> None:
+    texts = {"norm = weight.grad.norm()": True, "zero_grad(set_to_none=False)": True, "autograd.grad(loss, x)": False}
+    for text, looks in texts.items():
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        assert same_script.looks_at_gradients([str(path)]) == looks
+    for _ in range(2):
+        script.both[0].zero_grad()
+        script.backward(0)
+        script.step(0)
+    assert script.needed() == []
+    script.noted.looks = True
+    assert script.needed() == ["model-0"]
+
+
+def test_step_with_gradients_that_were_left_out_is_refused(script: Script) -> None:
+    script.noted.expect_clearing(script.both, [0, 1])
+    script.both[0].zero_grad()
+    script.step(0)
+    with pytest.raises(ScalingError, match="SGD steps with gradients of before the checkpoint"):
+        script.step(1)

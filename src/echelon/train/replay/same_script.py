@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -78,6 +80,7 @@ CARRIED = "carried/"
 NOT_OF_OBJECTS = (CARRIED, GRADIENT, PREFIX, cycles.PREFIX, "rng/")
 """What belongs to no model and no optimizer."""
 _MOST_NAMED = 3
+_GRADIENTS = re.compile(r"\.grad\b(?!\s*\()|set_to_none\s*=\s*False|zero_grad\(\s*False")
 _DECIDED = (
     "the checkpoint decides about weights, the settings of optimizers such as the learning rate, random numbers, and "
     "the position in the data"
@@ -99,6 +102,15 @@ def digests() -> dict[str, str]:
     folder = os.path.dirname(os.path.abspath(main)) + os.sep
     paths = [os.path.abspath(getattr(module, "__file__", None) or os.devnull) for module in list(sys.modules.values())]
     return {path: _digest(path) for path in paths if path.startswith(folder) and "-packages" not in path}
+
+
+def looks_at_gradients(paths: Iterable[str]) -> bool:
+    """Say whether a file of the script has `weight.grad`, or lets zeros take the place of gradients."""
+    for path in paths:
+        with suppress(OSError, UnicodeError), open(path, encoding="utf-8") as file:
+            if _GRADIENTS.search(file.read()):
+                return True
+    return False
 
 
 def say_edits(before: Mapping[str, str], say: Callable[[str], None]) -> None:
