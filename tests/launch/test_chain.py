@@ -99,6 +99,78 @@ def test_jobs_follow_one_another_until_the_training_ends(chain: Chain) -> None:
     assert not (Path(chain.path) / lease.NAME).exists()
 
 
+def trains(
+    chain: Chain, after: int, reached: int, saved: int, way: str, *, cause: str = "lost node"
+) -> Callable[[], int]:
+    """Return what stands for a job whose steps of 1 s went on after a saved one."""
+
+    def start() -> int:
+        ends(chain, cause, 85, step=saved)()
+        path, number = Path(chain.path), reached - after
+        (path / "plan.json").write_text(json.dumps({"format": 1, "scale_options": {"how": "data"}}))
+        told = {"steps": number, "first_step": 130.0, "last_step": 129.0 + number, "step_times": []}
+        moments = {"attempt": 101.0, "started": 110.0, "exit": 129.0 + number, "end": 130.0 + number}
+        rows = [{"time": time, "event": name, "number": 0, "ranks": 1, "rank": 0} for name, time in moments.items()]
+        rows[2].update(told)
+        (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        logs = path / "logs" / "attempt-0"
+        logs.mkdir(parents=True)
+        (logs / "rank-0.log").write_text(f"echelon: continues after step {after}, from {way}\n" if after else "")
+        return 85
+
+    return start
+
+
+PUT_BACK = "a checkpoint; its variables were put back in 0.4 s"
+REPEATED = "a checkpoint; the steps before it were repeated without computing in 61.5 s"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        (
+            [(0, 150, 100, ""), (100, 190, 150, PUT_BACK)],
+            None,
+        ),
+        (
+            [(0, 180, 100, ""), (100, 171, 150, PUT_BACK)],
+            None,
+        ),
+        (
+            [(0, 180, 100, ""), (100, 222, 150, PUT_BACK)],
+            "150 new steps in 150 s; 152 steps in 152 s that were not saved; 0 s of repeating the loop",
+        ),
+        ([(0, 300, 100, ""), (100, 350, 150, "a checkpoint")], None),
+        ([(0, 30, 30, ""), (30, 61, 61, REPEATED)], "61 new steps in 61 s; 0 steps in 0 s that were not saved; 62 s"),
+        ([(0, 30, 30, ""), (30, 92, 92, REPEATED)], None),
+    ],
+    ids=["saved most", "as many", "more again", "counts its own steps", "long loop", "short loop"],
+)
+def test_chain_that_repeats_more_than_it_advances(
+    chain: Chain, jobs: list[tuple[int, int, int, str]], message: str | None
+) -> None:
+    """The last two jobs count together; of a script that counts its own steps nothing is known."""
+    course(chain, 1, []).run(trains(chain, *jobs[0]))
+    if message is None:
+        assert course(chain, 2, []).run(trains(chain, *jobs[1])) == 0
+        return
+    with pytest.raises(ChainOver, match=f"repeat more than they advance: {message}") as caught:
+        course(chain, 2, []).run(trains(chain, *jobs[1]))
+    assert caught.value.exit_code == 1
+    assert ("a longer --time" if "0 steps" in message else "a shorter --checkpoint-every") in caught.value.hint
+
+
+def test_short_jobs_get_a_note(chain: Chain) -> None:
+    """A job that starts for longer than it trains is told so, and its chain goes on."""
+    said: list[str] = []
+    course(chain, 1, said).run(trains(chain, 0, 10, 10, "", cause="handed over"))
+    course(chain, 2, said).run(trains(chain, 10, 60, 60, PUT_BACK, cause="handed over"))
+    notes = [line for line in said if line.startswith("note: this job")]
+    assert notes == [
+        "note: this job started for 29 s, and made 10 new steps in 10 s; jobs with a longer --time start less often"
+    ]
+
+
 def test_mistake_of_the_script_ends_the_chain(chain: Chain) -> None:
     """The next job would meet the same error."""
     assert course(chain, 1, []).run(ends(chain, "error in the script", 1)) == 1

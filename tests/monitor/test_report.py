@@ -120,15 +120,18 @@ def test_report_of_a_generated_run(
 
 
 def test_steps_that_were_computed_again(tmp_path: Path) -> None:
-    """A run that was resumed after step 100 failed at 151, went on after 140, failed at 160, and went on after 160."""
+    """A run that was resumed after step 100 failed at 151, went on after 140, failed at 160, and went on after 160.
+
+    An attempt that failed before it said from where it goes on repeats nothing.
+    """
     run = Generated(tmp_path / "run")
-    for number, (after, many) in enumerate([(100, 51), (140, 20), (160, 30)]):
+    for number, (after, many) in enumerate([(100, 51), (0, 0), (140, 20), (160, 30)]):
         run.event("attempt", 1.0, number=number, ranks=1)
         run.now += 50.0
         run.event("exit", 0.0, rank=0, status=-9, **steps(run, many, 1.0, run.now - many + 1))
         logs = run.folder / "logs" / f"attempt-{number}"
         logs.mkdir(parents=True)
-        said = f"echelon: continues after step {after}, from a checkpoint\n"
+        said = f"echelon: continues after step {after}, from a checkpoint\n" if after else ""
         (logs / "rank-0.log").write_text(f"step 3 continues after step 999, from me\n{said}step {after}\n")
     run.event("end", 0.0, exit_code=137)
     found = run.account().steps

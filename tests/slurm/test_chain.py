@@ -168,6 +168,26 @@ def test_chain_without_progress_stops(slurm: Cluster, home: Path, tmp_path: Path
 
 
 @pytest.mark.tier("all")
+def test_chain_that_repeats_more_than_it_advances_stops(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    """A job saves step 8 and dies after 15, the next one too: 8 new steps, and more that are computed again."""
+    options = ("--chain", "5", "--max-hours", "1", "--checkpoint-every", "8steps")
+    chain = Chain(slurm, home, tmp_path, *options, arguments=("3", "0.5"))
+    for number in (1, 2):
+        chain.until(f"(?s)job {number} of 5.*\nstep 15\n")
+        slurm.run("scancel", "--signal=KILL", "--full", str(chain.records("begin")[-1]["job_id"]))
+        slurm.wait(lambda number=number: len(chain.queued()) <= 5 - number, "the end of the job")  # type: ignore[misc]
+    assert chain.over()["exit_code"] == 1
+    said = " ".join(chain.output().split())
+    told = f"error: the last 2 jobs of the chain {chain.name} repeat more than they advance: 8 new steps in "
+    again = re.search(re.escape(told) + r"\d+ s; (\d+) steps in \d+ s that were not saved; 0 s of repeating", said)
+    assert again is not None, said
+    assert 8 < int(again[1]) <= 14
+    assert "hint: echelon submit --resume echelon-runs/" in said
+    assert "a shorter --checkpoint-every wastes less" in said
+    assert len(chain.records("begin")) == 2
+
+
+@pytest.mark.tier("all")
 def test_second_job_is_told_who_holds_the_run(slurm: Cluster, home: Path, tmp_path: Path) -> None:
     """Who starts a second run in the same directory is told which job works there."""
     chain = Chain(slurm, home, tmp_path, *CHAIN, arguments=("3", "0.2"))

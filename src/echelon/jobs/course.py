@@ -14,7 +14,7 @@ from types import FrameType
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.jobs import lease, settings
-from echelon.jobs.history import NUM_STALLED, History, Outcome, read
+from echelon.jobs.history import NUM_STALLED, History, Outcome, progress, read
 from echelon.jobs.settings import Chain
 from echelon.launch.run_directory import newest_step
 from echelon.node import order
@@ -22,6 +22,7 @@ from echelon.orders.checkpoint import folder
 from echelon.scheduler.slurm import batch
 from echelon.script.reading import ScriptReading
 from echelon.spec import Job, Plan
+from echelon.units import counted
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
 """What the supervisor of one job writes; it is kept in jobs/N when the next job begins."""
@@ -124,6 +125,7 @@ class ChainJob:
             self._end(outcome.text, outcome.exit_code)
             return outcome.exit_code
         self._refuse_further(step)
+        self._note_start(step)
         if not self._queue_successor():
             raise ChainOver(
                 f"the chain {self._chain.name} ends here: no job waits to go on with the training",
@@ -145,6 +147,7 @@ class ChainJob:
                 exit_code=1,
                 hint="echelon checkpoint ls; save more often than a job lasts: --checkpoint-every",
             )
+        self._refuse_repetition(step)
         if chain.num_jobs and history.num_jobs >= chain.num_jobs and (is_ended or not is_same_job):
             raise ChainOver(
                 f"the chain {chain.name} had {chain.num_jobs} jobs, and its training has not ended",
@@ -158,6 +161,29 @@ class ChainJob:
                 f"{_hours(chain.job_seconds)} h would exceed --max-hours {_hours(chain.max_seconds)}",
                 exit_code=order.HANDED_OVER,
                 hint=self._again(),
+            )
+
+    def _refuse_repetition(self, step: int) -> None:
+        """Raise ChainOver if the last jobs repeated more than they added."""
+        jobs = progress(self._chain.path, step, num_jobs=NUM_STALLED) if self._folder else None
+        if jobs is None or jobs.again_seconds + jobs.loop_seconds <= jobs.new_seconds:
+            return
+        is_loop = jobs.loop_seconds > jobs.again_seconds
+        raise ChainOver(
+            f"the last {NUM_STALLED} jobs of the chain {self._chain.name} repeat more than they advance: "
+            f"{counted(jobs.num_new, 'new step')} in {jobs.new_seconds:.0f} s; {counted(jobs.num_again, 'step')} in "
+            f"{jobs.again_seconds:.0f} s that were not saved; {jobs.loop_seconds:.0f} s of repeating the loop",
+            exit_code=1,
+            hint=f"{self._again()}   {'a longer --time' if is_loop else 'a shorter --checkpoint-every'} wastes less",
+        )
+
+    def _note_start(self, step: int) -> None:
+        """Say of a job whose start took longer than its new steps that longer jobs waste less."""
+        job = progress(self._chain.path, step, num_jobs=1) if self._folder else None
+        if job is not None and job.start_seconds > job.new_seconds:
+            self._say(
+                f"note: this job started for {job.start_seconds:.0f} s, and made {counted(job.num_new, 'new step')} in "
+                f"{job.new_seconds:.0f} s; jobs with a longer --time start less often"
             )
 
     def _compare_sources(self) -> dict[str, str]:

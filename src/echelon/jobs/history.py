@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from echelon.environment import regular_files
+from echelon.errors import UsageError
 from echelon.launch import failure
 from echelon.launch.failure import HANDED_OVER
 from echelon.launch.order import SCRIPT
+from echelon.monitor import account, recorded
+from echelon.monitor.attempts import BEFORE, IMPORT, RESTARTS, START, num_again
 
 NAME = "chain.jsonl"
 _LEAST_RESERVE_SECONDS = 30
 _RESERVE_FACTOR = 3
 """The next save may wait for a busy file system."""
 NUM_STALLED = 2
-"""So many jobs in a row without a new checkpoint end a chain."""
+"""So many jobs in a row end a chain if they save nothing new, or repeat more than they add."""
 
 
 class History:
@@ -147,3 +150,55 @@ def _order(path: str) -> tuple[str, float]:
         elif event.get("event") == "exit":
             ended = float(event["time"])
     return charge, max(0.0, ended - given) if given and ended else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What jobs of a chain added to its training, and what they repeat."""
+
+    num_new: int
+    num_again: int
+    """Steps that were computed and not saved: they are computed once more."""
+    step_seconds: float
+    loop_seconds: float
+    """Of repeating the loop without computing."""
+    start_seconds: float
+
+    @property
+    def again_seconds(self) -> float:
+        return self.num_again * self.step_seconds
+
+    @property
+    def new_seconds(self) -> float:
+        return self.num_new * self.step_seconds
+
+
+def progress(run_directory: str, step: int, *, num_jobs: int) -> Progress | None:
+    """Sum up the last jobs, which have ended; `step` is the newest saved now. None: too few jobs, or it is not known.
+
+    A script that saves by itself may count other steps than those of its optimizers.
+    """
+    folders = [*recorded.earlier_jobs(run_directory), run_directory][-num_jobs:]
+    try:
+        records = [recorded.read(folder) for folder in folders]
+        jobs = [account.of_run(record) for record in records]
+    except UsageError:
+        return None
+    made = [[attempt for attempt in job.attempts if attempt.num_steps] for job in jobs]
+    repeats = [each.repeat_seconds for attempts in made for each in attempts if each.continued_after]
+    steps_per_second = jobs[-1].steps.per_second if jobs[-1].steps is not None else 0.0
+    is_unchanged = all(record.scale_options for record in records) and None not in repeats
+    if len(jobs) < num_jobs or not all(made) or not is_unchanged or not steps_per_second:
+        return None
+    saved = [*(attempts[0].continued_after for attempts in made), max(step, 0)]
+    again = sum(
+        num_again(attempts) + (0 if record.report.get("cause") == HANDED_OVER else max(0, attempts[-1].reached - kept))
+        for attempts, record, kept in zip(made, records, saved[1:], strict=True)
+    )
+    return Progress(
+        num_new=max(0, saved[-1] - saved[0]),
+        num_again=again,
+        step_seconds=1 / steps_per_second,
+        loop_seconds=sum(filter(None, repeats)),
+        start_seconds=sum(job.seconds_of(phase) for job in jobs for phase in (IMPORT, START, BEFORE, RESTARTS)),
+    )

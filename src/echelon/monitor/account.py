@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from echelon.errors import UsageError
@@ -173,7 +172,7 @@ def _steps(attempts: list[Attempt]) -> StepStatistics | None:
     slow = sum(seconds_of(bucket) * count for bucket, count in times.items() if seconds_of(bucket) > SLOW * median)
     return StepStatistics(
         number=number,
-        num_again=sum(max(0, before.reached - after.continued_after) for before, after in pairwise(attempts)),
+        num_again=attempts_of.num_again(attempts),
         per_second=between / passed if passed > 0 else 0.0,
         median_seconds=median,
         seconds_90=_quantile(times, 0.9),

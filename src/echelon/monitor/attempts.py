@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from echelon.environment import regular_files
 from echelon.monitor.recorded import Recorded
 
-CONTINUES = re.compile(rb"^echelon: continues after step (\d{1,18}), from ", re.MULTILINE)
-"""What rank 0 says when a training goes on (train.replay, train.checkpoints)."""
+CONTINUES = re.compile(
+    rb"^echelon: continues after step (\d{1,18}), from (?:[^;\n]*; ([^\n]*) in (\d+(?:\.\d+)?) s$)?", re.MULTILINE
+)
+"""What rank 0 says when a training goes on; train.continuing also tells how it came there."""
 HEAD_BYTES = 1 << 20
 """The line comes before the output of the steps."""
 
@@ -37,6 +40,8 @@ class Attempt:
     """Steps that were computed, on the rank with most of them."""
     continued_after: int = 0
     """The step of the checkpoint from which the attempt went on; 0: it began anew."""
+    repeat_seconds: float | None = None
+    """How long it repeated the loop up to that step without computing; None: the script counts its own steps."""
     step_times: dict[int, int] = field(default_factory=dict)
     """How many steps of all ranks took the time of each bucket of `node.pulse`."""
     measures: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -69,8 +74,14 @@ def read(recorded: Recorded) -> list[Attempt]:
             _note(attempts[-1], event)
     for attempt in attempts:
         _fill_from_samples(attempt, recorded)
-        attempt.continued_after = _continued_after(recorded.path, attempt.number)
+        _note_checkpoint(attempt, recorded.path)
     return attempts
+
+
+def num_again(attempts: Iterable[Attempt]) -> int:
+    """Return how many steps were computed again; an attempt that failed before its first step took none back."""
+    made = [attempt for attempt in attempts if attempt.num_steps]
+    return sum(max(0, before.reached - after.continued_after) for before, after in pairwise(made))
 
 
 def _note(attempt: Attempt, event: dict[str, Any]) -> None:
@@ -104,13 +115,16 @@ def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
         attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
 
 
-def _continued_after(path: str, number: int) -> int:
+def _note_checkpoint(attempt: Attempt, path: str) -> None:
     try:
-        with regular_files.opened(os.path.join(path, "logs", f"attempt-{number}", "rank-0.log")) as log:
+        with regular_files.opened(os.path.join(path, "logs", f"attempt-{attempt.number}", "rank-0.log")) as log:
             line = CONTINUES.search(log.read(HEAD_BYTES))
     except OSError:
-        return 0
-    return int(line[1]) if line else 0
+        return
+    if line is not None:
+        attempt.continued_after = int(line[1])
+        if line[2]:
+            attempt.repeat_seconds = float(line[3]) if b"repeated" in line[2] else 0.0
 
 
 def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:
