@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks.meter import BenchmarkError, clean_environ
+from benchmarks.meter import PROGRAMS, BenchmarkError, clean_environ
+from echelon.orders import codec, rehearsal
+from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 
-NUM_STEPS = 100
+NUM_STEPS, EVERY = 100, 20
+"""Steps of a training, and those from one checkpoint to the next."""
 LIMIT_SECONDS = 90
 """A training takes 10 s; one that has not ended by then waits for a rank that does not come."""
 _STEP = re.compile(r"step (\d+) at ([\d.]+)")
@@ -64,8 +67,30 @@ def disturb(
             text = file.read()
     pause = longest_pause(text) if code == 0 else None
     if pause is None:
-        print(f"{line[2]} ended with exit code {code}: {text[-300:]}", file=sys.stderr)
+        print(f"{' '.join(line[-6:])} ended with exit code {code}: {text[-300:]}", file=sys.stderr)
     return pause
+
+
+def lose_rank(
+    rank: int,
+    step: int,
+    ranks_per_node: int,
+    tell: Callable[[str], None],
+    *,
+    within: Sequence[str] = (),
+    meeting: Sequence[str] = ("--standalone",),
+    more: Mapping[str, str] = {},
+) -> tuple[Pause | None, Pause | None]:
+    """Kill a rank after a step, under echelon and under torchrun, which `meeting` tells how to start its nodes."""
+    tell(f"rank {rank} dies after step {step}")
+    line = ["run", "-n", str(ranks_per_node), "--scale", "data", "--checkpoint-every", f"{EVERY}steps"]
+    fault = {rehearsal.VARIABLE: codec.write(Rehearsal(Fault(KILL_RANK, rank, step)))}
+    program = os.path.join(PROGRAMS, "survive_plain.py")
+    ours = disturb([*within, sys.executable, "-m", "echelon", *line, program], more={**more, **fault})
+    srun = ["srun", "--ntasks-per-node=1"] if within else []
+    line = ["torch.distributed.run", *meeting, f"--nproc-per-node={ranks_per_node}", "--max-restarts=3"]
+    by_hand = [os.path.join(PROGRAMS, "survive_ddp.py"), str(rank), str(step)]
+    return ours, disturb([*within, *srun, sys.executable, "-m", *line, *by_hand], more=more)
 
 
 def wait_for_step(path: str, step: int) -> None:

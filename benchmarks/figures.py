@@ -22,6 +22,11 @@ class Spread:
     def median(self) -> float:
         return statistics.median(self.values)
 
+    @property
+    def p99(self) -> float:
+        """Return the value that 99 % do not exceed: the greatest one of fewer than a hundred."""
+        return sorted(self.values)[math.ceil(0.99 * len(self.values)) - 1]
+
     def over(self, other: Spread) -> Spread:
         """Return the ratio of each value to the one that was measured beside it."""
         return Spread(tuple(ours / theirs for ours, theirs in zip(self.values, other.values, strict=True)))

@@ -1,20 +1,21 @@
-"""The faults that need Slurm: a node that is lost, and a job that ends; on a private cluster of this machine."""
+"""The faults that need Slurm: a lost rank or node, and a job that ends; on a private cluster of this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster, missing_tools
 
-from benchmarks.disturbed import LIMIT_SECONDS, Pause, disturb, events, longest_pause, wait_for_step
+from benchmarks.disturbed import LIMIT_SECONDS, Pause, disturb, events, longest_pause, lose_rank, wait_for_step
 from benchmarks.meter import PROGRAMS, BenchmarkError
 
 PROGRAM = os.path.join(PROGRAMS, "survive_plain.py")
@@ -42,13 +43,31 @@ def lose_node(step: int, tell: Callable[[str], None]) -> Pause | None:
         def power_off(folder: str) -> None:
             cluster.power_off(sorted({event["node"] for event in events(folder, "started")})[-1])
 
-        allocate = ["salloc", "--quiet", "--no-kill", "--nodes=3", "--exclusive", "--partition=standard-g"]
         line = ["-m", "echelon", "run", "-n", "2", "--share-devices", "--spares", "1", "--scale", "data"]
         saved = ["--checkpoint-every", "1h", "--run-dir", "run"]
         return disturb(
-            [*allocate, sys.executable, *line, *saved, PROGRAM],
+            [*_allocation(3), "--no-kill", sys.executable, *line, *saved, PROGRAM],
             more={**cluster.environ, "OMP_NUM_THREADS": "1"}, after=step, strike=power_off,
         )  # fmt: skip
+
+
+def lose_ranks(
+    faults: Sequence[tuple[int, int]], num_nodes: int, ranks_per_node: int, tell: Callable[[str], None]
+) -> list[tuple[Pause | None, Pause | None]]:
+    """Kill ranks of trainings on Slurm nodes; return what each costs under echelon, and under torchrun."""
+    pauses = []
+    with _cluster(num_nodes) as cluster:
+        for rank, step in faults:
+            endpoint = f"127.0.5.1:{random.randint(20000, 30000)}"  # the first node's
+            name = f"--rdzv-id={endpoint}"
+            meeting = (f"--nnodes={num_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", name)
+            within, environ = _allocation(num_nodes), {**cluster.environ, "OMP_NUM_THREADS": "1"}
+            pauses.append(lose_rank(rank, step, ranks_per_node, tell, within=within, meeting=meeting, more=environ))
+    return pauses
+
+
+def _allocation(num_nodes: int) -> list[str]:
+    return ["salloc", "--quiet", f"--nodes={num_nodes}", "--exclusive", "--partition=standard-g"]
 
 
 def chain(step: int, tell: Callable[[str], None]) -> Pause | None:

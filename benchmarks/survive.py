@@ -3,16 +3,19 @@
 A training whose steps take 30 ms is disturbed. A pause is the time from the last step before the fault to the next step
 that ends. The rows:
 
-    rank        one rank of four is killed; beside us torchrun trains the same by hand, with DDP and snapshots as often
+    rank-2, rank-4, rank-8      one rank of so many is killed; beside us torchrun trains the same by hand, with DDP and
+                snapshots as often. A step ends when all ranks have given their gradients
+    rank-2x2, rank-4x2          one rank on 2 or 4 Slurm nodes of 2 ranks is killed; beside us srun starts torchrun
     supervisor  the supervisor of two ranks is killed
     node        one of two Slurm nodes loses its power; a spare node takes over
     job         a Slurm job is told to end; the next job of its chain goes on. Beside us `scontrol requeue` starts the
                 same training anew, which saves nothing
-    resume      a training with 1,000,000 samples goes on in the middle of an epoch: the time to its first step
+    resume-1000, resume-10000, resume-100000    a training with 1,000,000 samples goes on after so many steps: the time
+                to its first step, which should not grow
 
 Faults strike at random steps, in turns with the program beside us. Examples:
 
-    python -m benchmarks.survive --only rank --rounds 20
+    python -m benchmarks.survive --only rank-2 rank-4 --rounds 20
     python -m benchmarks.survive --only node job --json
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -28,17 +32,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from benchmarks import rows_survive_slurm as in_slurm
-from benchmarks.disturbed import Pause, disturb, kill_supervisor
+from benchmarks.disturbed import EVERY, Pause, disturb, kill_supervisor, lose_rank
 from benchmarks.figures import Figure, Row, Spread, at_most, circumstances, markdown
 from benchmarks.meter import PROGRAMS, BenchmarkError, clean_environ
-from echelon.orders import codec, rehearsal
-from echelon.orders.rehearsal import KILL_RANK, Fault, Rehearsal
 
-NUM_RANKS, EVERY = 4, 20
-RESUMED_AFTER = 15_000
-"""Steps of 32 samples: about half of an epoch of a million."""
 _REPEATED = re.compile(r"continues after step (\d+), from .*; .* in ([\d.]+) s")
 
 
@@ -64,28 +64,22 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _rank(num_rounds: int, chance: random.Random) -> Row:
-    ours, theirs = [], []
-    for number in range(num_rounds):
-        rank, step = chance.randrange(NUM_RANKS), EVERY * chance.randint(1, 3) + chance.randint(4, 18)
-        _tell(f"round {number + 1} of {num_rounds}: rank {rank} dies after step {step}")
-        ours.append(_echelon(rank, step))
-        theirs.append(_torchrun(rank, step))
+def _rank(num_rounds: int, chance: random.Random, *, num_nodes: int = 0, ranks_per_node: int) -> Row:
+    """Measure on Slurm nodes, or on this machine where `num_nodes` is 0."""
+    num_ranks = max(1, num_nodes) * ranks_per_node
+    faults = [
+        (chance.randrange(num_ranks), EVERY * chance.randint(1, 3) + chance.randint(4, 18)) for _ in range(num_rounds)
+    ]
+    if num_nodes:
+        pairs = in_slurm.lose_ranks(faults, num_nodes, ranks_per_node, _tell)
+    else:
+        pairs = [lose_rank(rank, step, ranks_per_node, _tell) for rank, step in faults]
+    ours, theirs = zip(*pairs, strict=True)
+    where = f" on {num_nodes} Slurm nodes" if num_nodes else ""
     return _row(
-        f"a rank of {NUM_RANKS} is killed, checkpoints every {EVERY} steps", ours, 0.2,
+        f"a rank of {num_ranks}{where} is killed, checkpoints every {EVERY} steps", ours, 0.2, 1.0,
         notes=(_told("echelon", ours), _told("torchrun, beside it", theirs)),
     )  # fmt: skip
-
-
-def _echelon(rank: int, step: int) -> Pause | None:
-    line = ["-m", "echelon", "run", "-n", str(NUM_RANKS), "--scale", "data", "--checkpoint-every", f"{EVERY}steps"]
-    fault = {rehearsal.VARIABLE: codec.write(Rehearsal(Fault(KILL_RANK, rank, step)))}
-    return disturb([sys.executable, *line, os.path.join(PROGRAMS, "survive_plain.py")], more=fault)
-
-
-def _torchrun(rank: int, step: int) -> Pause | None:
-    line = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_RANKS}", "--max-restarts=3"]
-    return disturb([sys.executable, *line, os.path.join(PROGRAMS, "survive_ddp.py"), str(rank), str(step)])
 
 
 def _supervisor(num_rounds: int, chance: random.Random) -> Row:
@@ -99,21 +93,21 @@ def _supervisor(num_rounds: int, chance: random.Random) -> Row:
     return _row("the supervisor of 2 ranks is killed", ours, 15, notes=(_told("echelon", ours),))
 
 
-def _resume(num_rounds: int, _chance: random.Random) -> Row:
+def _resume(num_rounds: int, _chance: random.Random, *, num_steps: int) -> Row:
     seconds = []
     for number in range(num_rounds):
-        _tell(f"round {number + 1} of {num_rounds}: a training of 1,000,000 samples is resumed")
+        _tell(f"round {number + 1} of {num_rounds}: a training is resumed after step {num_steps:,}")
         with tempfile.TemporaryDirectory(prefix="survive-") as folder:
-            line = ["run", "-n", "2", "--scale", "data", "--no-check", "--checkpoint-every", f"{RESUMED_AFTER}steps"]
+            line = ["run", "-n", "2", "--scale", "data", "--no-check", "--checkpoint-every", f"{num_steps}steps"]
             program = os.path.join(PROGRAMS, "survive_million.py")
-            _shown(folder, [*line, "--run-dir", "first", program, str(RESUMED_AFTER + 1)])
-            said = _shown(folder, [*line, "--resume", "first", program, str(RESUMED_AFTER + 10)])
+            _shown(folder, [*line, "--run-dir", "first", program, str(num_steps + 1)])
+            said = _shown(folder, [*line, "--resume", "first", program, str(num_steps + 10)])
         found = _REPEATED.search(said)
-        if found is None or int(found[1]) != RESUMED_AFTER:
+        if found is None or int(found[1]) != num_steps:
             raise BenchmarkError(f"the training was not resumed: {said[-500:]}")
         seconds.append(float(found[2]))
     figure = Figure(what="its variables are put back", unit="s", ours=Spread(tuple(seconds)), target=at_most(2))
-    return Row(title=f"a loader of 1,000,000 samples, resumed after step {RESUMED_AFTER:,}", figures=(figure,))
+    return Row(title=f"a loader of 1,000,000 samples, resumed after step {num_steps:,}", figures=(figure,))
 
 
 def _shown(folder: str, words: Sequence[str]) -> str:
@@ -138,7 +132,9 @@ def _job(num_rounds: int, chance: random.Random) -> Row:
     return _row("a Slurm job is told to end, and the next one goes on", ours, 10, notes=notes)
 
 
-def _row(title: str, ours: Sequence[Pause | None], limit: float, *, notes: tuple[str, ...]) -> Row:
+def _row(
+    title: str, ours: Sequence[Pause | None], limit: float, limit_99: float = math.inf, *, notes: tuple[str, ...]
+) -> Row:
     survived = [one for one in ours if one is not None]
     if not survived:
         raise BenchmarkError("no training of ours came to its end")
@@ -146,6 +142,9 @@ def _row(title: str, ours: Sequence[Pause | None], limit: float, *, notes: tuple
         title=title,
         figures=(
             Figure(what="to the next step", unit="s", ours=_seconds(survived), target=at_most(limit)),
+            Figure(
+                what="to the next step, p99", unit="s", ours=Spread((_seconds(survived).p99,)), target=at_most(limit_99)
+            ),
             Figure(what="steps computed again", unit="steps", ours=_again(survived), target=at_most(0)),
         ),
         notes=notes,
@@ -161,6 +160,7 @@ def _told(name: str, pauses: Sequence[Pause | None]) -> str:
     seconds, again = _seconds(survived), _again(survived)
     return (
         f"{text}; to the next step {seconds.median:.2f} ({min(seconds.values):.2f}–{max(seconds.values):.2f}) s, "
+        f"p99 {seconds.p99:.2f} s, "
         f"{again.median:g} ({min(again.values):g}–{max(again.values):g}) steps computed again"
     )
 
@@ -178,7 +178,10 @@ def _tell(text: str) -> None:
 
 
 ROWS: dict[str, Callable[[int, random.Random], Row]] = {
-    "rank": _rank, "supervisor": _supervisor, "node": _node, "job": _job, "resume": _resume,
+    **{f"rank-{number}": partial(_rank, ranks_per_node=number) for number in (2, 4, 8)},
+    **{f"rank-{number}x2": partial(_rank, num_nodes=number, ranks_per_node=2) for number in (2, 4)},
+    "supervisor": _supervisor, "node": _node, "job": _job,
+    **{f"resume-{number}": partial(_resume, num_steps=number) for number in (1000, 10_000, 100_000)},
 }  # fmt: skip
 
 

@@ -11,10 +11,13 @@ x = torch.randn(1_000_000, 8)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=32, shuffle=True)
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-for step, (inputs, targets) in enumerate(loader, 1):
-    loss = nn.functional.mse_loss(model(inputs), targets)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step == int(sys.argv[1]):
-        break
+step = 0
+for _ in range(4):
+    for inputs, targets in loader:
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step == int(sys.argv[1]):
+            sys.exit()
