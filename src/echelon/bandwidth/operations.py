@@ -40,7 +40,6 @@ def time_act(act: Act, device: torch.device, group: Any, seconds: float, most_tu
 
 
 def all_right(is_right: bool, device: torch.device, group: Any) -> bool:
-    """Say whether the result is right on all ranks of the group."""
     return _most(float(not is_right), device, group) == 0.0
 
 

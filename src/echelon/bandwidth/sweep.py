@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ..hardware import files
 from ..train.wire import device as devices
 from ..train.wire import groups as wire_groups
 from ..train.wire import messages, world
@@ -228,11 +229,7 @@ def libraries(maps: str) -> list[str]:
 
     7f2c4d200000-7f2c4d3c5000 r-xp 00000000 08:02 135522 /opt/lib/libfabric.so.1.18.1
     """
-    try:
-        with open(maps, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return []
+    lines = files.text(maps).splitlines()
     paths = {fields[5] for line in lines if len(fields := line.split(None, 5)) == 6}
     return sorted(path for path in paths if os.path.basename(path).startswith(TELLING))
 
@@ -241,29 +238,14 @@ def traffic(root: str = "/") -> dict[str, int]:
     """Return the bytes that each interface has sent since it came up."""
     counts: dict[str, int] = {}
     net = os.path.join(root, _NET.lstrip("/"))
-    for name in _names(net):
-        counts[name] = _number(os.path.join(net, name, "statistics/tx_bytes"))
+    for name in files.names(net):
+        counts[name] = files.number(files.text(os.path.join(net, name, "statistics/tx_bytes")), 0)
     verbs = os.path.join(root, _VERBS.lstrip("/"))
-    for name in _names(verbs):
-        for port in _names(os.path.join(verbs, name, "ports")):
+    for name in files.names(verbs):
+        for port in files.names(os.path.join(verbs, name, "ports")):
             counter = os.path.join(verbs, name, "ports", port, "counters/port_xmit_data")
-            counts[name] = counts.get(name, 0) + _number(counter) * _WORD_BYTES
+            counts[name] = counts.get(name, 0) + files.number(files.text(counter), 0) * _WORD_BYTES
     return counts
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _number(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 0
 
 
 if __name__ == "__main__":

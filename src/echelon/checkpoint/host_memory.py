@@ -35,8 +35,7 @@ class HostCopies:
 
     def copy(self, tensors: Sequence[torch.Tensor], num_bytes: int) -> None:
         """Copy the bytes of tensors, one after the other; from CUDA into pinned memory, without waiting in between."""
-        is_pinned = any(tensor.is_cuda for tensor in tensors)
-        self._hold(num_bytes, is_pinned)
+        self._hold(num_bytes, any(tensor.is_cuda for tensor in tensors))
         position = 0
         for tensor in tensors:
             if tensor.numel():

@@ -201,7 +201,6 @@ class Saver:
         self._thread.start()
 
     def _fits(self, share: shards.RankShare, hosts: list[str]) -> bool:
-        """Say whether the copies of all ranks of this host fit into its memory."""
         mine = hosts[self._rank]
         sizes = [size for size, host in zip(share.num_bytes, hosts, strict=False) if host == mine]
         needed = sum(map(host_memory.needed_bytes, sizes)) - self._copies.held_bytes * len(sizes)
@@ -289,7 +288,6 @@ _OWN_NAMES = ("manifest.json", tensors_file.NAME)
 
 
 def write_copies(draft: Draft, share: shards.RankShare, copies: host_memory.HostCopies) -> WrittenFile:
-    """Write the copies of a rank's share into its file."""
     with draft.file(share.file) as file:
         safetensors.write_header(file, share.specs)
         for part in copies.parts():

@@ -61,7 +61,6 @@ class HashedFile:
 
 
 def write_file(path: str, content: Content) -> WrittenFile:
-    """Write a whole file; return its size and checksum."""
     with HashedFile(path) as file:
         file.write(content)
     return file.written

@@ -35,7 +35,6 @@ note = partial(Finding, severity="note")
 
 
 def leave_out(node: str) -> str:
-    """Return the remedy for a faulty node."""
     return f"leave the node out and tell the support: --exclude={node}"
 
 

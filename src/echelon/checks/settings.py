@@ -25,11 +25,7 @@ def check_answers(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
     del wanted
     for part, why in survey.silent.items():
         if part == "node":
-            yield error(
-                message="the node does not answer",
-                evidence=why,
-                remedy=leave_out(survey.node),
-            )
+            yield error(message="the node does not answer", evidence=why, remedy=leave_out(survey.node))
             continue
         yield Finding(
             severity="error" if part in ("topology", "devices", "folders") else "warning",

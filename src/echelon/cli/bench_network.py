@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option
-from echelon.cli.readers import whole
+from echelon.cli.readers import plot_files, whole
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
@@ -41,10 +41,9 @@ def main(arguments: list[str], of_bench: Help) -> int:
     names, sizes = _names(values), _sizes(values)
     from echelon.cli import nodes
     from echelon.host import Host
-    from echelon.monitor.page import plots
     from echelon.trials import network, sweep
 
-    files = plots.paths(values["plot"], usual="network") if "plot" in values else ()
+    files = plot_files(values, usual="network")
     host = Host()
     per_node = whole(values["nproc_per_node"], "-n", least=1, usual=2) if "nproc_per_node" in values else 0
     has_devices, usual_ranks = nodes.layout(host)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned
-from echelon.cli.readers import whole
+from echelon.cli.readers import plot_files, whole
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
@@ -56,7 +56,7 @@ def main(arguments: list[str], of_bench: Help) -> int:
     _refuse_contradictions(scanned, values)
     from echelon.host import Host
 
-    files = _files(values)
+    files = plot_files(values, usual="scaling")
     if "read" in values:
         from echelon.trials import scaling_jobs
 
@@ -88,7 +88,6 @@ def _measure(scanned: Scanned, values: Mapping[str, str], files: tuple[str, ...]
 
 
 def _submit(scanned: Scanned, values: Mapping[str, str], host: Host) -> int:
-    """Submit a job for each run."""
     from echelon.trials import question as trials_question
     from echelon.trials import scaling_jobs
     from echelon.trials.question import Size
@@ -219,14 +218,6 @@ def _refuse_with_submit(values: Mapping[str, str]) -> None:
             raise UsageError(f"{option} does not go with --submit: {why}", hint=f"remove {option}")
     if "time" not in values:
         raise UsageError("--submit needs --time, the limit of each job", hint="--submit --time 30m")
-
-
-def _files(values: Mapping[str, str]) -> tuple[str, ...]:
-    if "plot" not in values:
-        return ()
-    from echelon.monitor.page import plots
-
-    return plots.paths(values["plot"], usual="scaling")
 
 
 @contextmanager

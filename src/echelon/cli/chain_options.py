@@ -112,7 +112,6 @@ def _refuse_edited(name: str, reading: ScriptReading | None) -> None:
 
 
 def described(script: BatchScript) -> str:
-    """Describe the chain of a script in one line."""
     from echelon.scheduler.slurm.batch import cancellation
 
     chain = script.chain

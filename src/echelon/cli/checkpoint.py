@@ -208,8 +208,7 @@ def _num_bytes(entry: CheckpointFolder) -> int:
 
 
 def _print_json(folder: str, entries: list[CheckpointFolder]) -> None:
-    rows = [_as_plain(entry) for entry in entries]
-    print_json(folder=folder, checkpoints=rows)
+    print_json(folder=folder, checkpoints=[_as_plain(entry) for entry in entries])
 
 
 def _as_plain(entry: CheckpointFolder) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from echelon.cli import fit_devices, fit_scaling
 from echelon.cli.fits import OPTIONS as OF_MODEL
 from echelon.cli.help import Help
 from echelon.cli.options import Option, Scanned
-from echelon.cli.readers import one_of, whole
+from echelon.cli.readers import one_of, plot_files, whole
 from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
 from echelon.estimate import remembered
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     chosen = fit_devices.targets(values, host)
     num_ranks = whole(values["gpus"], "--gpus", least=1, usual=8) if "gpus" in values else 0
     rows = whole(values["rows"], "--rows", least=1, usual=64) if "rows" in values else 0
-    files = _files(values)
+    files = plot_files(values, usual="memory")
     say(f"tracing {asked.target} up to its second step; nothing is computed or written")
     traced = fit.trace(asked, host, say)
     answer = fit_answer.FitAnswer(asked, traced, chosen, num_ranks=num_ranks, rows=rows)
@@ -122,14 +122,6 @@ def _scaling(scanned: Scanned, values: Mapping[str, str]) -> int:
     else:
         answer.print()
     return answer.exit_code
-
-
-def _files(values: Mapping[str, str]) -> tuple[str, ...]:
-    if "plot" not in values:
-        return ()
-    from echelon.monitor.page import plots
-
-    return plots.paths(values["plot"], usual="memory")
 
 
 def question(scanned: Scanned, values: Mapping[str, str]) -> TraceOrder:

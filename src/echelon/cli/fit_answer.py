@@ -174,9 +174,7 @@ class FitAnswer:
         return "\n".join(lines)
 
     def _largest(self, judged: _Judged) -> LargestBatch | None:
-        if not self._log.rows:
-            return None
-        return verdict.largest_batch(self._log, Layout(), judged.target.device)
+        return None if not self._log.rows else verdict.largest_batch(self._log, Layout(), judged.target.device)
 
     def _fewest(self, judged: _Judged) -> Fewest:
         rows = self._rows

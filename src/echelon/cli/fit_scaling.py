@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from echelon.cli.fits import OPTIONS as OF_MODEL
 from echelon.cli.fits import read_model
 from echelon.cli.options import Option
+from echelon.cli.readers import plot_files
 from echelon.cli.talk import print_table
 from echelon.errors import UsageError
 
@@ -37,11 +38,7 @@ def answer(values: Mapping[str, str], runs: Sequence[str]) -> ScalingAnswer:
     """
     if "strong" in values and "weak" in values:
         raise UsageError("--strong and --weak are two kinds of scaling", hint="use the one of the runs")
-    files: tuple[str, ...] = ()
-    if "plot" in values:
-        from echelon.monitor.page import plots
-
-        files = plots.paths(values["plot"], usual="scaling")
+    files = plot_files(values, usual="scaling")
     from echelon.estimate.speed.runs import STRONG, WEAK, Refusal
     from echelon.estimate.speed.throughput import fit
     from echelon.trials import measured_sizes

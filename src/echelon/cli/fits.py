@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from echelon.cli.options import Option
+from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import one_of
 from echelon.cli.resources import RESOURCES
 from echelon.errors import UsageError
@@ -40,8 +40,7 @@ def read_model(values: Mapping[str, str]) -> TrainedModel | None:
         for key in ("dtype", "optimizer", "device_memory"):
             if key in values:
                 raise UsageError(
-                    f"--{key.replace('_', '-')} needs --parameters, the size of the model",
-                    hint="--parameters 7B",
+                    f"--{key.replace('_', '-')} needs --parameters, the size of the model", hint="--parameters 7B"
                 )
         return None
     return TrainedModel(
@@ -139,8 +138,7 @@ class StrategiesAnswer:
             f"\n{_short(model.num_parameters)} parameters in {model.dtype} with {model.optimizer}, on {ranks} with "
             f"{size(devices.device_bytes)} each:"
         )
-        table = [("strategy", *_ROWS, "")] + [_row(fit) for fit in self._fits]
-        print("\n".join(aligned(table)))
+        print("\n".join(aligned([("strategy", *_ROWS, "")] + [_row(fit) for fit in self._fits])))
         if any(fit.host_bytes for fit in self._fits):
             print("(host): weights, gradients and states are in the memory of the node")
         for line in self._take():
@@ -187,11 +185,8 @@ def with_ranks(
 
 def typed(options: Sequence[Option], values: Mapping[str, str], *words: str) -> str:
     """Return options with values, in the order of the options, and further words, as a person types them."""
-    shown = []
-    for option in options:
-        if option.key in values:
-            shown += [option.names[-1], values[option.key]] if option.value else [option.names[-1]]
-    return shlex.join([*shown, *words])
+    scanned = Scanned(values={key: [value] for key, value in values.items()}, rest=(), is_program=False)
+    return shlex.join([*scanned.words(options), *words])
 
 
 _OF_MODEL = tuple(option.key for option in OPTIONS)

@@ -117,8 +117,7 @@ def _import(name: str, host: Host) -> tuple[float | None, str]:
 def _print(seen: Sequence[Installation], wrong: Sequence[PackageProblem], num_devices: int, vendor: str) -> None:
     there = f"{num_devices} {vendors.named(vendor).title}" if vendor else "none"
     print(f"python     {sys.executable}\ndevices    {there}\n")
-    table = [("framework", "version", "tested", ""), *((_row(each)) for each in seen)]
-    print("\n".join(aligned(table)))
+    print("\n".join(aligned([("framework", "version", "tested", ""), *(_row(each) for each in seen)])))
     for problem in wrong:
         print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 

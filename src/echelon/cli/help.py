@@ -96,5 +96,4 @@ def of_all() -> list[Help]:
 
 
 def _wrapped(text: str) -> list[str]:
-    width = max(terminal.columns() - 1, 40)
-    return terminal.wrapped(text, width=width).split("\n")
+    return terminal.wrapped(text, width=max(terminal.columns() - 1, 40)).split("\n")

@@ -167,7 +167,6 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _where(host: Host) -> Machine | None:
-    """Return this machine if echelon recognises it."""
     import socket
 
     from echelon.machines import load

@@ -131,8 +131,7 @@ def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> 
         learned = _with_known_names(learned, below)
     if "probe" in values:
         learned = _probed(host, learned, values, os.path.dirname(os.path.abspath(out)) if out != "-" else os.getcwd())
-    text = _text(learned, is_overlay=below is not None)
-    _write(out, text)
+    _write(out, _text(learned, is_overlay=below is not None))
     _tell(learned, out, below)
     return out, learned
 

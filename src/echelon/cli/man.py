@@ -24,10 +24,7 @@ HELP = Help(
 EXIT_STATUS = (
     ("0", "All is well: every rank ended with 0; nothing wrong was found."),
     ("1", "A check, a comparison or lint has found an error; or a rank ended with an exception."),
-    (
-        "2",
-        "The command line, a file or the allocation is wrong: nothing was started; or a script cannot be scaled.",
-    ),
+    ("2", "The command line, a file or the allocation is wrong: nothing was started; or a script cannot be scaled."),
     ("75", "The run hung: see --hang-timeout."),
     ("124", "--timeout or --time has passed."),
     ("127", "A rank could not be started."),
@@ -118,8 +115,7 @@ def _command(command: Help) -> Iterator[str]:
 
 def _option(option: Option) -> Iterator[str]:
     names = ", ".join(_bold(name) for name in option.names)
-    value = f" \\fI{_plain(option.value)}\\fR" if option.value else ""
-    yield from _row(names + value, option.help)
+    yield from _row(names + (f" \\fI{_plain(option.value)}\\fR" if option.value else ""), option.help)
 
 
 def _row(term: str, meaning: str) -> Iterator[str]:

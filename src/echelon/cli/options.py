@@ -282,8 +282,7 @@ def _is_foreign(name: str) -> bool:
     """Say whether Slurm or torchrun has an option of exactly this name: then it abbreviates none of ours."""
     from echelon.lint.batch import names, names_of_steps
 
-    theirs = names() | names_of_steps()
-    return name[2:] in theirs or any(name in option.names for option in OPTIONS)
+    return name[2:] in (names() | names_of_steps()) or any(name in option.names for option in OPTIONS)
 
 
 def _nearest(name: str, by_name: Mapping[str, Option]) -> list[str]:

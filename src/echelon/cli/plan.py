@@ -129,7 +129,6 @@ def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: d
 
 
 def print_booking(booking: Booking, how: str, *, with_reasons: bool) -> None:
-    """Print a booking, one line for each decision."""
     reasons = booking.reasons
     name_width = max(len(reason.what) for reason in reasons)
     value = max(len(reason.value) for reason in reasons)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 from echelon import units
 from echelon.errors import UsageError, seen
@@ -20,6 +21,15 @@ def whole(text: str, option: str, *, least: int, usual: int = 1, most: int = MAX
         hint = f"{option} {max(least, usual)}"
         raise UsageError(f"{option} {seen(text)}: give a whole number of at least {least}", hint=hint)
     return int(text)
+
+
+def plot_files(values: Mapping[str, str], *, usual: str) -> tuple[str, ...]:
+    """Return the files of --plot; none without it."""
+    if "plot" not in values:
+        return ()
+    from echelon.monitor.page import plots
+
+    return plots.paths(values["plot"], usual=usual)
 
 
 def one_of(text: str, option: str, choices: tuple[str, ...], *, command: str = "") -> str:

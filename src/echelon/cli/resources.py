@@ -89,7 +89,6 @@ def successor(machine: Machine, host: Host) -> Machine | None:
 
 
 def today() -> datetime.date:
-    """Return today's date in this machine's time zone."""
     return datetime.datetime.now(tz=datetime.timezone.utc).astimezone().date()
 
 

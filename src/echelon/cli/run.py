@@ -220,7 +220,6 @@ def _port(name: str, text: str, port: str, *, hint: str) -> int:
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print on standard output what would run."""
     from echelon.launch.agents import starts
     from echelon.launch.run_directory import plan_fields
 

@@ -278,13 +278,9 @@ def _refuse_what_only_a_launcher_sets(line: LauncherLine) -> None:
 
 def _run_words(scanned: Scanned) -> tuple[str, ...]:
     """Return the options and the script as words after `echelon run` in the job."""
-    words: list[str] = []
-    for option in FROM_RUN:
-        for value in scanned.values.get(option.key, ()):
-            words += [option.names[-1], value] if option.value else [option.names[-1]]
-    for value in scanned.values.get("global_batch", ()):
-        words += ["--global-batch", value]
-    return (*words, *(["--"] if scanned.is_program else []), *scanned.rest)
+    words = scanned.words([*FROM_RUN, *(option for option in RESOURCES if option.key == "global_batch")])
+    module = ["--module"] if "module" in scanned.values else []
+    return (*words, *module, *(["--"] if scanned.is_program else []), *scanned.rest)
 
 
 def _refuse_contradictions(values: Mapping[str, str]) -> None:

@@ -34,7 +34,6 @@ def _shortened(word: re.Match[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Print to standard error."""
     print(terminal.for_person(f"echelon: {one_line(text)}", sys.stderr), file=sys.stderr)
 
 

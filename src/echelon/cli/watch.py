@@ -188,7 +188,6 @@ def _show(path: str, states: Iterator[RunState], *, keeps_last: bool) -> None:
 
 
 def _read_log(path: str, state: RunState, view: View) -> None:
-    """Give the view the last lines of the log of the rank that it shows."""
     from echelon.environment import regular_files
     from echelon.monitor.watch.screen import chosen_rank
 

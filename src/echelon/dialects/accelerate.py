@@ -200,7 +200,6 @@ def line(name: str, words: Sequence[str], ask: Ask) -> LauncherLine:
 
 
 def default_config() -> str:
-    """Return the file that accelerate reads by default."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
     home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
     return os.path.join(os.path.expanduser(home), "accelerate", "default_config.yaml")

@@ -110,8 +110,7 @@ def _layout(arguments: Read, pool: dict[str, int]) -> tuple[Given | None, Given 
     if chosen is not None and (counted or nodes or (arguments.has("include") and arguments.has("exclude"))):
         other = counted or nodes or arguments.last("exclude")
         raise UsageError(
-            f"deepspeed: {chosen.text} and {other.text if other else ''} exclude each other",
-            hint="remove one of them",
+            f"deepspeed: {chosen.text} and {other.text if other else ''} exclude each other", hint="remove one of them"
         )
     if chosen is not None:
         return _filtered(chosen, pool)

@@ -151,7 +151,6 @@ class Read:
     """The program and its arguments."""
 
     def last(self, key: str) -> Given | None:
-        """Return the last occurrence of an option."""
         return next((each for each in reversed(self.given) if each.key == key), None)
 
     def value(self, key: str) -> str:
@@ -182,8 +181,7 @@ def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:
             raise UsageError(f"{grammar.launcher}: {word} needs a value", hint=example)
         options.append(Given(key=key, value="=".join(taken), text=shlex.join([word, *taken])))
         position += count
-    rest = tuple(words[position + (words[position : position + 1] == ["--"]) :])
-    return Read(given=tuple(options), rest=rest)
+    return Read(given=tuple(options), rest=tuple(words[position + (words[position : position + 1] == ["--"]) :]))
 
 
 def _split(word: str, grammar: Grammar) -> tuple[str, str | None]:

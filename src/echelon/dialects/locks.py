@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from echelon.dialects.ranks import Ranks
 from echelon.environment import digits
 from echelon.errors import UsageError
+from echelon.hardware import files
 from echelon.script.reading import Source
 from echelon.units import duration
 
@@ -68,12 +69,12 @@ def _roots(ranks: Ranks, environ: Mapping[str, str]) -> Iterator[str]:
     cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
     default = os.path.join(cache, "torch_extensions")
     begin = f"py{sys.version_info.major}{sys.version_info.minor}{getattr(sys, 'abiflags', '')}_"
-    yield from (os.path.join(default, name) for name in _names(default) if name.startswith(begin))
+    yield from (os.path.join(default, name) for name in files.names(default) if name.startswith(begin))
 
 
 def _left(roots: Iterator[str], now: float) -> Iterator[Lock]:
     for root in roots:
-        for name in _names(root):
+        for name in files.names(root):
             folder = os.path.join(root, name)
             path = os.path.join(folder, "lock")
             try:
@@ -84,21 +85,14 @@ def _left(roots: Iterator[str], now: float) -> Iterator[Lock]:
                 yield Lock(path=path, idle_seconds=now - changed)
 
 
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
 def _paths(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in _names(folder)]
+    return [os.path.join(folder, name) for name in files.names(folder)]
 
 
 def _is_held(path: str) -> bool:
     """Say whether a process of this machine has the file open, as a builder does until it is done."""
     wanted = os.stat(path)
-    for process in _names("/proc"):
+    for process in files.names("/proc"):
         for entry in _paths(f"/proc/{process}/fd") if digits.is_number(process) else ():
             try:
                 held = os.stat(entry)

@@ -84,8 +84,7 @@ def _words(node: ast.Call) -> list[str]:
     line = arguments[0]
     if isinstance(line, (ast.List, ast.Tuple)):
         return [_word(entry) for entry in line.elts]
-    parts = line.values if isinstance(line, ast.JoinedStr) else [line]
-    return "".join(map(_word, parts)).split()
+    return "".join(map(_word, line.values if isinstance(line, ast.JoinedStr) else [line])).split()
 
 
 def _word(node: ast.expr) -> str:

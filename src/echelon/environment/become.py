@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..hardware import files
 from . import devices, digits, frameworks, surroundings, threads
 from .errors import WrongEnvironmentError
 
@@ -135,8 +136,7 @@ def rank_environment(environ: Mapping[str, str], *, visible: str = "all", root: 
 def _num_threads(environ: Mapping[str, str], place: RankPlace, root: str) -> int:
     """Return the cores of this rank, whether it is bound to them or shares the node's cores with other ranks."""
     mine = threads.num_cores(root)
-    on_node = environ.get("SLURM_CPUS_ON_NODE", "")
-    shared = digits.whole(on_node) or os.cpu_count() or mine
+    shared = digits.whole(environ.get("SLURM_CPUS_ON_NODE", "")) or os.cpu_count() or mine
     return max(1, min(mine, threads.omp_num_threads(shared, place.local_world_size)))
 
 
@@ -166,7 +166,6 @@ def _become(program: list[str], environment: Mapping[str, str]) -> NoReturn:
 
 
 def _refused(program: list[str], environment: Mapping[str, str], error: OSError) -> InvalidArguments:
-    """Return the error that says why the program cannot be started."""
     name = program[0]
     path = _find(name, environment)
     if not path:
@@ -207,7 +206,7 @@ def _not_found(name: str, environment: Mapping[str, str]) -> InvalidArguments:
         return InvalidArguments(f"no folder of PATH has {name}", f"echelon exec {interpreter}{name}")
     import difflib  # only a mistyped name pays these 3 ms
 
-    names = {entry for folder in folders for entry in _entries(folder)}
+    names = {entry for folder in folders for entry in files.names(folder)}
     near = difflib.get_close_matches(os.path.basename(name), sorted(names), n=3)
     where = f"in {folders[0]}" if os.sep in name else f"in the folders of PATH={environment.get('PATH', '')}"
     return InvalidArguments(
@@ -228,13 +227,6 @@ def _unknown(option: str) -> InvalidArguments:
 def _suggestion(program: list[str]) -> str:
     name = program[0]
     return f"echelon exec python {name}" if name.endswith(".py") else f"chmod +x {name}"
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _first_line(path: str) -> str:

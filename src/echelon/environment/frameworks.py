@@ -121,10 +121,7 @@ def _tensorflow(start: _Start) -> dict[str, str]:
         return {}
     import json  # only callers with workers reach this line, and they have loaded json already
 
-    config = {
-        "cluster": {"worker": list(start.workers)},
-        "task": {"type": "worker", "index": start.place.rank},
-    }
+    config = {"cluster": {"worker": list(start.workers)}, "task": {"type": "worker", "index": start.place.rank}}
     text = json.dumps(config, separators=(",", ":"))
     return {"TF_CONFIG": text} if len(text) < _TF_CONFIG_BYTES else {}
 

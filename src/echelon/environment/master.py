@@ -25,10 +25,7 @@ def port(environ: Mapping[str, str], job: int, step: int = 0) -> int:
         # Even numbers only, so that the next port stays free for a second server of rank 0.
         return _FIRST_PORT + 2 * ((job + 1009 * step) % (_NUM_PORTS // 2))
     if not 0 < digits.whole(text) < 65536:
-        raise SurroundingError(
-            f"MASTER_PORT={text!r} is not a port: set a number from 1 to 65535",
-            "unset MASTER_PORT",
-        )
+        raise SurroundingError(f"MASTER_PORT={text!r} is not a port: set a number from 1 to 65535", "unset MASTER_PORT")
     return int(text)
 
 

@@ -35,5 +35,4 @@ def _left_in(folder: str) -> int:
 
 def _number(folder: str, *names: str) -> int:
     """Return the number of the first of the files that is there; -1: there is none, or "max", no limit."""
-    text = next(filter(None, (files.text(os.path.join(folder, name)) for name in names)), "")
-    return files.number(text)
+    return files.number(next(filter(None, (files.text(os.path.join(folder, name)) for name in names)), ""))

@@ -149,7 +149,6 @@ def layers(log: EventLog) -> dict[str, list[int]]:
 
 
 def last_step(events: Sequence[object]) -> int:
-    """Return the position at which the last step begins."""
     return max(position for position, event in enumerate(events) if event == STEP)
 
 

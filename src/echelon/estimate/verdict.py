@@ -7,18 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from echelon.errors import UsageError
-from echelon.estimate import timeline
-from echelon.estimate.devices import (
-    COMMUNICATOR,
-    CONTEXT,
-    CONVOLUTION,
-    HIDDEN,
-    LIBRARIES,
-    WORKSPACE,
-    Device,
-    Overhead,
-    overhead,
-)
+from echelon.estimate import devices, timeline
 from echelon.estimate.layout import AXES, Layout
 from echelon.estimate.log import EventLog
 from echelon.estimate.strategies import RankMemory, memory
@@ -34,9 +23,9 @@ class FitVerdict:
     """Whether the fullest rank of a layout fits."""
 
     layout: Layout
-    device: Device
+    device: devices.Device
     memory: RankMemory
-    overheads: tuple[Overhead, ...]
+    overheads: tuple[devices.Overhead, ...]
     """What the device holds besides tensors."""
     low_bytes: int
     """The least that is needed: allocated blocks, and the least of each overhead."""
@@ -82,14 +71,13 @@ NAMES = {
 """The categories of tensors in sentences."""
 
 
-def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = False) -> FitVerdict:
-    """Replay a layout and judge its fullest rank."""
-    workspace = overhead(device, WORKSPACE)
+def judge(log: EventLog, layout: Layout, device: devices.Device, *, expandable: bool = False) -> FitVerdict:
+    workspace = devices.overhead(device, devices.WORKSPACE)
     replay = partial(memory, log, layout, expandable=expandable, before=_handles(workspace.high_bytes))
     taken = replay()
     axes = sum(getattr(layout, axis) > 1 for axis in AXES)
-    outside = [overhead(device, kind) for kind in (CONTEXT, LIBRARIES, HIDDEN)]
-    outside += [overhead(device, COMMUNICATOR, number=axes)] if axes else []
+    outside = [devices.overhead(device, kind) for kind in (devices.CONTEXT, devices.LIBRARIES, devices.HIDDEN)]
+    outside += [devices.overhead(device, devices.COMMUNICATOR, number=axes)] if axes else []
     if timeline.has_any(log):
         most = replay(has_workspaces=True).reserved_bytes - taken.reserved_bytes
         outside += [_of_convolutions(most)] if most > 0 else []
@@ -104,9 +92,9 @@ def judge(log: EventLog, layout: Layout, device: Device, *, expandable: bool = F
     )
 
 
-def _of_convolutions(most: int) -> Overhead:
+def _of_convolutions(most: int) -> devices.Overhead:
     source = "the algorithm of a convolution is chosen when it runs: Winograd's takes the most (arXiv:1509.09308)"
-    return Overhead(kind=CONVOLUTION, low_bytes=0, high_bytes=most, source=source)
+    return devices.Overhead(kind=devices.CONVOLUTION, low_bytes=0, high_bytes=most, source=source)
 
 
 def _handles(num_bytes: int) -> tuple[int, ...]:
@@ -128,7 +116,7 @@ class Fewest:
 
 def fewest(
     log: EventLog,
-    device: Device,
+    device: devices.Device,
     layout_of: Callable[[int], Layout],
     *,
     counts: Iterable[int] = (),
@@ -172,7 +160,7 @@ class LargestBatch:
     perhaps: int
 
 
-def largest_batch(log: EventLog, layout: Layout, device: Device) -> LargestBatch:
+def largest_batch(log: EventLog, layout: Layout, device: devices.Device) -> LargestBatch:
     """Find the most rows by replays: a line through two of them says where to look, and a bisection ends there."""
     if not log.rows:
         raise UsageError(

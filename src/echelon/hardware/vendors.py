@@ -52,5 +52,4 @@ def driven(root: str = "/") -> Vendor:
 
 
 def interconnect(kind: str) -> Interconnect:
-    """Return the links of a kind."""
     return next((vendor.interconnect for vendor in LISTED if vendor.interconnect.kind == kind), Interconnect())

@@ -62,11 +62,7 @@ class Host:
             raise _missing(argv[0], error) from None
         except subprocess.TimeoutExpired:
             raise ToolSlow(f"{argv[0]} did not answer within {timeout_seconds:g} s") from None
-        return Finished(
-            exit_code=done.returncode,
-            stdout=os.fsdecode(done.stdout),
-            stderr=os.fsdecode(done.stderr),
-        )
+        return Finished(exit_code=done.returncode, stdout=os.fsdecode(done.stdout), stderr=os.fsdecode(done.stderr))
 
     def lead(self, argv: Sequence[str], *, environ: Mapping[str, str], folder: str) -> int:
         """Run a program to its end in a folder, with our own keyboard and screen; return its exit code."""

@@ -29,7 +29,6 @@ def has_colour(stream: IO[str] | None, environ: Mapping[str, str]) -> bool:
 
 
 def paint(text: str, role: str, *, with_colour: bool) -> str:
-    """Return the text in the colour of its role."""
     return f"\033[{CODES[role]}m{text}\033[0m" if with_colour else text
 
 

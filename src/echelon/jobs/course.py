@@ -75,9 +75,7 @@ class ChainJob:
             lease.refuse_living_run(self._chain.path)
             self._history = History(self._chain.path)
             ended = self._ended_before()
-            if ended is not None:
-                return ended
-            return self._part(start)
+            return ended if ended is not None else self._part(start)
         except ChainOver as error:
             self._end(error.message, error.exit_code)
             raise
@@ -103,8 +101,7 @@ class ChainJob:
         self._queue_successor()
         reserve = history.reserve_seconds(chain.reserve_seconds)
         now = self._host.now()
-        end = batch.job_end(self._host.environ) or now + chain.job_seconds
-        self._warn_in(end - reserve - now)
+        self._warn_in((batch.job_end(self._host.environ) or now + chain.job_seconds) - reserve - now)
         try:
             outcome = read(chain.path, start())
         except EchelonError as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO
 
+from echelon.environment import regular_files
 from echelon.errors import EchelonError, RunError
+from echelon.hardware import files
 from echelon.host import Host
 from echelon.jobs.submit import OUTPUT
 from echelon.scheduler.slurm import queue
@@ -63,12 +64,8 @@ def _say_end(state: queue.JobState, number: str, run_directory: str, say: Say, *
 def _why(run_directory: str) -> str:
     """Return the reason in report.json; a requeued job has a run directory for each start."""
     folder, name = os.path.split(run_directory)
-    try:
-        again = sorted((other for other in os.listdir(folder) if other.startswith(f"{name}-")), key=len)
-        with open(os.path.join(folder, (again or [name])[-1], "report.json"), encoding="utf-8") as file:
-            report: dict[str, Any] = json.load(file)
-    except (OSError, ValueError):
-        return ""
+    again = sorted((other for other in files.names(folder) if other.startswith(f"{name}-")), key=len)
+    report = regular_files.read_object(os.path.join(folder, (again or [name])[-1], "report.json"))
     place = f"rank {report['rank']} on {report['node']}: " if report.get("rank", -1) >= 0 and report.get("node") else ""
     words = [str(report[key]) for key in ("cause", "detail") if report.get(key)]
     return place + ": ".join(words) if words else ""

@@ -35,7 +35,6 @@ class Lease:
         self._content = content
 
     def release(self) -> None:
-        """Give the lease back, if it is still ours."""
         if _content(self._path) == self._content:
             private.remove(self._path)
 

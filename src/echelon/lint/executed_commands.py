@@ -247,7 +247,6 @@ def within_job(commands: list[SimpleCommand], written: list[SimpleCommand]) -> l
 
 
 def _outermost(command: SimpleCommand) -> SimpleCommand:
-    """Return the command of the script that leads to this one."""
     while command.outer is not None:
         command = command.outer
     return command.source or command

@@ -175,8 +175,7 @@ class JobScript:
         """Whether the number of nodes is certain: without it, Slurm may spread tasks over several nodes."""
         if self.option("nodes"):
             return bool(self.asked("nodes")) and "-" not in self.value("nodes")
-        is_one = self.asked("ntasks") < 2 and _count(self.value("gpus")) < 2
-        return is_one or self.num_nodes > 1
+        return (self.asked("ntasks") < 2 and _count(self.value("gpus")) < 2) or self.num_nodes > 1
 
     @cached_property
     def devices_per_node(self) -> int:
@@ -372,8 +371,7 @@ def devices_of_gres(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    last = text.rpartition(":")[2]
-    return digits.whole(last)
+    return digits.whole(text.rpartition(":")[2])
 
 
 def _names_type(asked: str, gres: str) -> bool:

@@ -22,7 +22,6 @@ class LintInput(Protocol):
 
 
 def look(files: Iterable[LintInput], table: Iterable[Rule]) -> Iterator[Finding]:
-    """Apply every rule to every file."""
     rows = tuple(table)
     for file in files:
         for rule in rows:

@@ -35,7 +35,6 @@ class RulePage:
 
 
 def all_pages() -> dict[str, RulePage]:
-    """Return the pages by code."""
     return dict(sorted((code, page) for family in FAMILIES for code, page in _of_family(family).items()))
 
 

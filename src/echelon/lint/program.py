@@ -202,7 +202,6 @@ class Program:
         return frozenset(names)
 
     def speaks_of_rank(self, node: ast.AST) -> bool:
-        """Say whether a test depends on the rank."""
         known = self._speaking.get(node)
         if known is None:
             words = {tail(each) for each in ast.walk(node) if isinstance(each, (ast.Name, ast.Attribute))}
@@ -263,7 +262,6 @@ class Program:
 
     @cached_property
     def local_ranks(self) -> frozenset[str]:
-        """Variables that hold the local rank."""
         return frozenset({"local_rank", *(name for name, text in self._numbers if "LOCAL" in text.upper())})
 
     @cached_property

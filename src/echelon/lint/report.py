@@ -45,10 +45,7 @@ def _lines(finding: Finding, with_colour: bool) -> list[str]:
     shown, caret = _excerpt(finding)
     lines = [f"  {head} {finding.message}"]
     if shown.strip():
-        lines += [
-            f"  {number} │ {shown}",
-            f"  {gutter} │ {_paint(caret, finding.severity, with_colour)}",
-        ]
+        lines += [f"  {number} │ {shown}", f"  {gutter} │ {_paint(caret, finding.severity, with_colour)}"]
     else:
         lines.append(f"  {number} │")
     repair = finding.repair.splitlines()
@@ -104,7 +101,6 @@ def as_json(linted: Linted) -> str:
 
 
 def listing(pages: dict[str, RulePage]) -> str:
-    """Return one line for each rule."""
     return "".join(f"{page.code}  {page.severity:<7}  {page.title}\n" for page in pages.values())
 
 
@@ -167,9 +163,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "ruleIndex": index,
         "level": finding.severity,
         "message": {"text": finding.message + repair},
-        "locations": [
-            {"physicalLocation": {"artifactLocation": {"uri": quote(finding.path)}, "region": region}},
-        ],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(finding.path)}, "region": region}}],
         **({"fixes": [_fix(finding)]} if finding.edits else {}),
     }
 

@@ -9,13 +9,7 @@ from echelon.lint.look import is_silenced, look, ordered
 from echelon.lint.program import Program
 from echelon.lint.rules import placement, ranks, sampling, training, wrapped_models
 
-RULES = (
-    *sampling.RULES,
-    *ranks.RULES,
-    *placement.RULES,
-    *training.RULES,
-    *wrapped_models.RULES,
-)
+RULES = (*sampling.RULES, *ranks.RULES, *placement.RULES, *training.RULES, *wrapped_models.RULES)
 OF_ONE_DEVICE = frozenset({"ECH502", "ECH520", "ECH521", "ECH522"})
 """Rules that apply to a script for one device too; scaling handles the others, which concern ranks."""
 

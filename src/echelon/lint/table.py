@@ -20,21 +20,9 @@ from echelon.lint.rules import (
 )
 from echelon.lint.scripts import RULES
 
-OF_JOBS = (
-    *limits.RULES,
-    *shares.RULES,
-    *request.RULES,
-    *launch.RULES,
-    *meeting.RULES,
-    *steps.RULES,
-    *binding.RULES,
-    *shell.RULES,
-    *network.RULES,
-    *together.RULES,
-    *resource_conflicts.RULES,
-    *flow.RULES,
-    *several_nodes.RULES,
-)
+_OF_JOBS = (limits, shares, request, launch, meeting, steps, binding, shell, network, together, resource_conflicts,
+            flow, several_nodes)  # fmt: skip
+OF_JOBS = tuple(rule for rules in _OF_JOBS for rule in rules.RULES)
 OF_PROGRAMS = RULES
 OF_SETTINGS = settings.RULES
 SYNTAX = "ECH500"

@@ -105,9 +105,7 @@ class Values:
         if "$" not in word.raw or not any(self._of(found, command) for found in EXPANSION.finditer(word.raw)):
             return [word]
         cells = self.cells(word, command)
-        if len(cells) > LONGEST:
-            return [word]
-        return [self._joined(part) for part in _split(cells)]
+        return [word] if len(cells) > LONGEST else [self._joined(part) for part in _split(cells)]
 
     def cells_of(self, word: Word, command: SimpleCommand) -> Cells:
         """Return the characters of a word, which an earlier expansion may have produced."""

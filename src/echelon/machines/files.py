@@ -54,7 +54,6 @@ def write(path: str, text: str) -> None:
 
 
 def user_folder(environ: Mapping[str, str]) -> str:
-    """Return the folder of the user's own machine files."""
     config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
     return os.path.join(config, "echelon", "machines")
 

@@ -22,14 +22,12 @@ Values = dict[str, Any]
 
 def load_all(environ: Mapping[str, str]) -> dict[str, Machine]:
     """Return every described machine by name."""
-    by_name = _collect(files.layers(environ))
-    return {name: _machine(values) for name, values in sorted(by_name.items())}
+    return {name: _machine(values) for name, values in sorted(_collect(files.layers(environ)).items())}
 
 
 def load_shipped() -> dict[str, Machine]:
     """Return the machines without the user's own files: ours and the site's."""
-    by_name = _collect(files.layers({})[:2])
-    return {name: _machine(values) for name, values in sorted(by_name.items())}
+    return {name: _machine(values) for name, values in sorted(_collect(files.layers({})[:2]).items())}
 
 
 def find(name: str, environ: Mapping[str, str]) -> Machine:
@@ -182,7 +180,6 @@ def overlay(below: Values, above: Values) -> Values:
 
 
 def is_same(field: str, row: SourcedFact, other: SourcedFact) -> bool:
-    """Say whether two rows are about the same thing."""
     return all(getattr(row, name) == getattr(other, name) for name in _IDENTITY[field])
 
 

@@ -12,17 +12,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 from echelon import units
 from echelon.errors import UsageError
 from echelon.hardware import vendors
-from echelon.machines.machine import (
-    Billing,
-    Container,
-    Machine,
-    Network,
-    NodeType,
-    Partition,
-    Reference,
-    Setting,
-    SourcedFact,
-)
+from echelon.machines import machine
 
 WHERE = "-where"
 """The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
@@ -35,31 +25,31 @@ TABLES = {
 """The TOML name of one row of a field that holds rows."""
 
 CHOICES: dict[tuple[type, str], tuple[str, ...]] = {
-    (Machine, "account"): ("required", "optional"),
-    (Machine, "qos"): ("required", "optional"),
-    (Machine, "device_option"): ("--gpus-per-node", "--gres"),
-    (NodeType, "vendor"): (*(vendor.name for vendor in vendors.BY_NAME), "none", "unknown"),
-    (Partition, "purpose"): ("batch", "test", "interactive", "request", "unconfirmed"),
-    (Setting, "kind"): ("value", "folder"),
-    (Container, "command"): ("exec", "run"),
-    (Network, "kind"): ("slingshot", "infiniband", "ethernet"),
-    (Reference, "backend"): ("nccl", "gloo"),
+    (machine.Machine, "account"): ("required", "optional"),
+    (machine.Machine, "qos"): ("required", "optional"),
+    (machine.Machine, "device_option"): ("--gpus-per-node", "--gres"),
+    (machine.NodeType, "vendor"): (*(vendor.name for vendor in vendors.BY_NAME), "none", "unknown"),
+    (machine.Partition, "purpose"): ("batch", "test", "interactive", "request", "unconfirmed"),
+    (machine.Setting, "kind"): ("value", "folder"),
+    (machine.Container, "command"): ("exec", "run"),
+    (machine.Network, "kind"): ("slingshot", "infiniband", "ethernet"),
+    (machine.Reference, "backend"): ("nccl", "gloo"),
 }
-_MAY_BE_NEGATIVE = {(Partition, "preference")}
+_MAY_BE_NEGATIVE = {(machine.Partition, "preference")}
 _EXAMPLES = {
     "source": 'source = "the page, file or ticket that says so"', "seen": f"date = {date(2026, 11, 21)}",
     "name": 'name = "…"', "title": 'title = "…"', "cores": 'cores = "1-7"', "device": "device = 0",
     "node_type": 'node_type = "the name of a [[node_type]]"',
 }  # fmt: skip
 
-AnyRow = TypeVar("AnyRow", bound=SourcedFact)
+AnyRow = TypeVar("AnyRow", bound=machine.SourcedFact)
 
 
 _LAST = ("note", "source", "seen")  # the source follows the facts
 _FIELDS: dict[type, dict[str, tuple[str, Any]]] = {}
 
 
-def fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
+def fields(cls: type[machine.SourcedFact]) -> dict[str, tuple[str, Any]]:
     """Return the TOML name and the type of each field of a row."""
     if cls not in _FIELDS:
         hints = get_type_hints(cls)
@@ -72,7 +62,7 @@ def fields(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
     return _FIELDS[cls]
 
 
-def keys(cls: type[SourcedFact]) -> dict[str, tuple[str, Any]]:
+def keys(cls: type[machine.SourcedFact]) -> dict[str, tuple[str, Any]]:
     """Return the field and the type of each key of a table."""
     return {key: (name, kind) for name, (key, kind) in fields(cls).items()}
 
@@ -82,13 +72,13 @@ def toml_key(field: str) -> str:
     return "date" if field == "seen" else field
 
 
-def row_class(kind: Any) -> type[SourcedFact] | None:
+def row_class(kind: Any) -> type[machine.SourcedFact] | None:
     """Return the class of the rows in a field; None for other fields."""
     first = get_args(kind)[0] if get_args(kind) else None
-    return first if isinstance(first, type) and issubclass(first, SourcedFact) else None
+    return first if isinstance(first, type) and issubclass(first, machine.SourcedFact) else None
 
 
-def check(cls: type[SourcedFact], table: dict[str, Any], where: Where) -> dict[str, Any]:
+def check(cls: type[machine.SourcedFact], table: dict[str, Any], where: Where) -> dict[str, Any]:
     """Return a table's values by field, with nested rows likewise; raise UsageError for invalid values.
 
     Missing keys are accepted here: an overlay file may lack them.
@@ -119,7 +109,7 @@ def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
             arguments[field.name] = tuple(build(rows, row) for row in value) if rows else value
         elif field.default is dataclasses.MISSING:
             refuse_missing(field.name, where)
-    if cls is Billing:
+    if cls is machine.Billing:
         _check_billing(arguments, where)
     return cls(**arguments)
 
@@ -153,7 +143,7 @@ def _refuse_key(key: str, value: Any, known: list[str], where: Where) -> NoRetur
     )
 
 
-def _value(cls: type[SourcedFact], field: str, kind: Any, raw: Any, where: Where) -> Any:
+def _value(cls: type[machine.SourcedFact], field: str, kind: Any, raw: Any, where: Where) -> Any:
     key = toml_key(field)
     wanted, value = _as(kind, raw)
     if wanted:

@@ -87,7 +87,6 @@ class Account:
         return sum(phase.seconds for phase in self.phases if phase.name == name)
 
     def share(self, name: str) -> float:
-        """Return the part of the run's time in a phase."""
         return self.seconds_of(name) / self.seconds if self.seconds else 0.0
 
     @property

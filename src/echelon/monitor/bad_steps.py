@@ -99,5 +99,4 @@ def of_batch(note: dict[str, Any]) -> list[str]:
 
 
 def told(events: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the lines that a run has said about bad steps."""
     return [str(event["line"]) for event in events if event["event"] == "fact" and event.get("fact") in KINDS]

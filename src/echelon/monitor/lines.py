@@ -57,11 +57,9 @@ class RankLines:
 
     @property
     def seconds(self) -> float:
-        """The time of all lines."""
         return sum(seconds for seconds, _ in self.steps.values())
 
     def share(self, line: ScriptLine) -> float:
-        """Return the part of the steps in a line."""
         return self.steps[line][0] / self.seconds if line in self.steps and self.seconds else 0.0
 
 

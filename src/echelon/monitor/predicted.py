@@ -149,11 +149,7 @@ def training_of_run(recorded: Recorded, num_ranks: int) -> StartedTraining | Non
         return None
     path = os.path.join(str(recorded.plan.get("folder", "")), os.path.basename(words[1]))
     return remembered.training_of(
-        path,
-        tuple(words[2:]),
-        str(scale.get("how")),
-        num_ranks,
-        has_own_batches=bool(scale.get("keeps_batch")),
+        path, tuple(words[2:]), str(scale.get("how")), num_ranks, has_own_batches=bool(scale.get("keeps_batch"))
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
+from echelon.hardware import files
 from echelon.orders.checkpoint import VARIABLE
 from echelon.orders.scale import ScaleOptions
 
@@ -88,10 +89,7 @@ def _refuse_newer(path: str, heads: dict[str, Fields]) -> None:
 def earlier_jobs(path: str) -> list[str]:
     """Return the folders of the jobs of a chain before the present one, in their order."""
     folder = os.path.join(path, "jobs")
-    try:
-        names = [name for name in os.listdir(folder) if digits.is_number(name)]
-    except OSError:
-        return []
+    names = filter(digits.is_number, files.names(folder))
     return [os.path.join(folder, name) for name in sorted(names, key=int)]
 
 

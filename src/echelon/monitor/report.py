@@ -130,8 +130,7 @@ def _compared_trainings(
 def _asked(recorded: Recorded, account: Account) -> str:
     plan, booking = recorded.plan, recorded.booking
     ranks = counted(account.num_ranks, "rank")
-    nodes = counted(account.num_nodes, "node")
-    words = [f"{ranks} on {nodes}"]
+    words = [f"{ranks} on {counted(account.num_nodes, 'node')}"]
     if booking:
         words.append(f"{booking.get('partition')} of {booking.get('machine')} for {booking.get('minutes')} min")
     scale = plan.get("scale_options")

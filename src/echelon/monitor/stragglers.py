@@ -74,10 +74,7 @@ def sentence(straggler: Straggler) -> str:
 
 
 def find(
-    before: Sequence[Measures],
-    after: Sequence[Measures],
-    num_steps: int,
-    in_lines: Mapping[int, RankLines] = {},
+    before: Sequence[Measures], after: Sequence[Measures], num_steps: int, in_lines: Mapping[int, RankLines] = {}
 ) -> list[Straggler]:
     """Return the stragglers between two samples of all ranks, the slowest first.
 
@@ -155,9 +152,7 @@ def _noise(own: Sequence[float], usual: float) -> float:
 
     The times of less than four ranks tell nothing of it.
     """
-    if len(own) < 4:
-        return 0.0
-    return _DEVIATION * median(math.fabs(seconds - usual) for seconds in own) / usual
+    return 0.0 if len(own) < 4 else _DEVIATION * median(math.fabs(seconds - usual) for seconds in own) / usual
 
 
 def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: int) -> float:

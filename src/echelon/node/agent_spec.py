@@ -50,7 +50,6 @@ class AgentSpec(NamedTuple):
 
 
 def read(run_directory: str) -> AgentSpec:
-    """Read the specification and the secret of a run."""
     return AgentSpec(**read_fields(run_directory), secret=private.read_secret(run_directory))
 
 

@@ -109,7 +109,6 @@ class Channel:
 
 
 def encode(kind: str, **fields: Any) -> bytes:
-    """Return a message as an encoded line."""
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
@@ -128,11 +127,6 @@ def keep_alive(sock: socket.socket) -> None:
     """Let the kernel notice within about 15 s that the other machine is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", 5),
-        ("TCP_KEEPINTVL", 3),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 15000),
-    ):
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15000)):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

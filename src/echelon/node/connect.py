@@ -130,7 +130,6 @@ BEAT_SECONDS = 1.0
 
 
 def start_beat(channel: Channel) -> None:
-    """Send a beat over the channel until it is closed."""
     _thread.start_new_thread(_beat, (channel,))
 
 

@@ -29,7 +29,6 @@ class Thread(NamedTuple):
 
 
 def parse(text: str) -> List[Thread]:
-    """Return the threads of one dump."""
     threads: List[Thread] = []
     for line in text.splitlines():
         begin, frame = _THREAD.match(line), _FRAME.match(line)

@@ -60,7 +60,6 @@ def hold_for_another(folder: str) -> int:
 
 
 def was_taken(folder: str, owner: int) -> bool:
-    """Say whether another agent has taken the folder over."""
     return _owner(folder) != owner
 
 

@@ -18,8 +18,7 @@ _MEMORY = "/dev/shm"  # the node's own memory: ranks may look there in each step
 
 def path(mark: str) -> str:
     """Return the path of the order file of an agent's ranks; the mark is a number that nobody can guess."""
-    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else "/tmp"
-    return os.path.join(folder, "echelon-order-%s" % mark)
+    return os.path.join(_MEMORY if os.access(_MEMORY, os.W_OK) else "/tmp", "echelon-order-%s" % mark)
 
 
 def give(mark: str, number: int) -> None:

@@ -112,11 +112,7 @@ class _EnvironmentWatch:
 
 def _reader() -> str:
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in (
-        "os",
-        "_collections_abc",
-        "collections.abc",
-    ):
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc", "collections.abc"):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__", "a module"))
 

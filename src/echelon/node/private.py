@@ -28,7 +28,6 @@ def write_secret(folder: str, secret: bytes) -> None:
 
 
 def read_secret(folder: str) -> bytes:
-    """Return a run's secret."""
     descriptor = os.open(os.path.join(folder, SECRET), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return bytes.fromhex(file.read().decode())

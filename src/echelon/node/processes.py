@@ -29,7 +29,6 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Optional[Process]:
-    """Return a process; None if it is gone."""
     text = _text(pid, "stat")
     if ")" not in text:
         return None

@@ -41,6 +41,3 @@ def _start(command: List[str], environ: Dict[str, str], rank: int) -> NoReturn:
         sys.stderr.write("echelon: error: %s on this node: %s\n" % (words[0], error.strerror))
         sys.stderr.flush()
         os._exit(127)
-
-
-__all__ = ["VARIABLE", "become"]

@@ -82,8 +82,7 @@ class PulsePage:
             os.kill(pid, pulse.SIGNAL)
         except OSError:
             return [], "it has ended"
-        text = self._read(begin)
-        threads = frames.main_first(frames.parse(text), int(self._words[pulse.MAIN_THREAD]))
+        threads = frames.main_first(frames.parse(self._read(begin)), int(self._words[pulse.MAIN_THREAD]))
         return threads, "" if threads else "it does not answer"
 
     def _holds(self, pid: int, number: int) -> bool:

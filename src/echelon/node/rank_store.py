@@ -163,7 +163,6 @@ def rank_proof(key: bytes, challenge: bytes, own: bytes) -> bytes:
 
 
 def store_proof(key: bytes, challenge: bytes, own: bytes) -> bytes:
-    """Return the store's answer to a rank's challenge."""
     return digest(key, b"store of ranks:" + challenge + own)
 
 

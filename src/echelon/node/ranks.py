@@ -146,7 +146,6 @@ class OutputMultiplexer:
             self.forward_imports(stream, data)
 
     def forward(self, rank: int) -> Callable[[str, bytes], None]:
-        """Return the function that forwards a rank's output."""
 
         def forward(stream: str, data: bytes) -> None:
             if self._shown is None or rank in self._shown:

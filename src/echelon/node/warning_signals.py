@@ -31,5 +31,4 @@ def ignore() -> None:
 
 
 def ignoring(number: int, pids: Iterable[int]) -> List[int]:
-    """Return the processes that ignore a signal."""
     return [pid for pid in pids if processes.has_signal(pid, "SigIgn", number)]

@@ -40,5 +40,4 @@ def has(ranks: Iterable[tuple[int, int]], rank: int) -> bool:
 
 
 def file_name(rank: int) -> str:
-    """Return the name of a rank's trace."""
     return f"rank-{rank}.json.gz"

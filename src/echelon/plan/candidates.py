@@ -144,7 +144,6 @@ def _to(request: Request, row: Partition, label: str = "") -> Alternative:
 
 
 def unknown_partition(name: str, machine: Machine) -> Misfit:
-    """Return the error for a partition that the machine does not have."""
     import difflib
 
     names = [partition.name for partition in machine.partitions]
@@ -171,8 +170,7 @@ def _refuse_unknown_chip(request: Request, judged: list[PartitionCandidate]) -> 
         usual = {candidate.kind.chip for candidate in judged if _is_open(candidate)}
         near = sorted(dict.fromkeys([*near, *chips]), key=lambda chip: chip not in usual)
         raise Misfit(
-            f"--chip {request.chip}: this machine has {', '.join(chips)}",
-            ways=tuple(way(chip=chip) for chip in near),
+            f"--chip {request.chip}: this machine has {', '.join(chips)}", ways=tuple(way(chip=chip) for chip in near)
         )
 
 
@@ -246,7 +244,6 @@ def _reach(candidate: PartitionCandidate) -> int:
 
 
 def why_not(name: str, chosen: PartitionCandidate, judged: list[PartitionCandidate], machine: Machine) -> str:
-    """Say why a partition does not fit."""
     matches = [candidate for candidate in judged if candidate.partition.name == name]
     if not matches:
         import difflib

@@ -31,9 +31,7 @@ _NOT_EXACT = {
     "sync-bn": "statistics over the batch need every shard, but echelon computes each shard separately",
 }
 """Options that contradict `--exact`, each with the reason."""
-_WHOLE_GRADIENTS = {
-    "exact": "an exact run adds up its gradients with its own binary tree, to the bit",
-}
+_WHOLE_GRADIENTS = {"exact": "an exact run adds up its gradients with its own binary tree, to the bit"}
 
 
 def fields(values: Mapping[str, str]) -> dict[str, Any]:

@@ -50,7 +50,6 @@ Check = Callable[[RequestCase], "Broken | None"]
 
 
 def objections(case: RequestCase) -> tuple[Objection, ...]:
-    """Return all limits of the partition that the request breaks."""
     broken = [check(case) for check in CHECKS]
     return tuple(
         Objection(limit=limit, asked=asked, changes=changes, source=case.partition.source)

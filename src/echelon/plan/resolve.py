@@ -264,11 +264,7 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
                     if job.launcher
                     else "echelon run --launch tasks -n 8 …",
                 )
-            return (
-                ONE_PER_DEVICE,
-                0,
-                "one per device that each node has, or one if it has none",
-            )
+            return (ONE_PER_DEVICE, 0, "one per device that each node has, or one if it has none")
         return 1, 0, "this machine has no device"
     if 0 < devices < asked and not job.share_devices:
         place = "this machine" if where == "here" else "a node"

@@ -70,10 +70,7 @@ def variables_of_job(machine: Machine, kind: NodeType | None, *, num_nodes: int,
     scratch = (kind.scratch if kind is not None else "") or "/tmp"
     return tuple(
         Variable(
-            name=row.name,
-            value=row.value.replace("{scratch}", scratch),
-            why=row.why,
-            is_folder=row.kind == "folder",
+            name=row.name, value=row.value.replace("{scratch}", scratch), why=row.why, is_folder=row.kind == "folder"
         )
         for row in machine.settings
         if _is_needed(row, kind, num_nodes, rocm)

@@ -84,7 +84,6 @@ def is_in_forward(root: Any) -> Callable[[], bool]:
 
 
 def fully_sharded_weights(module: nn.Module) -> tuple[Any, ...]:
-    """Return fully_shard's own records of a module's weights."""
     get_state = getattr(module, "_get_fsdp_state", None)
     group = get_state()._fsdp_param_group if get_state is not None else None
     return tuple(group.fsdp_params) if group is not None else ()

@@ -194,7 +194,6 @@ def mark_as_parameter(tensor: Any) -> None:
 
 
 def is_marked_as_parameter(tensor: Any) -> bool:
-    """Say whether a tensor of another class counts as nn.Parameter."""
     return bool(getattr(tensor, "_is_param", False))
 
 
@@ -237,7 +236,6 @@ def attention_on_cpu() -> tuple[Any, Any]:
 
 
 def attention_operations() -> Iterator[Any]:
-    """Yield the operations of attention that this version has."""
     for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention"):
         packet = getattr(torch.ops.aten, "_scaled_dot_product_" + kind, None)
         if packet is not None:
@@ -245,7 +243,6 @@ def attention_operations() -> Iterator[Any]:
 
 
 def unique() -> Any:
-    """Return the operation of torch.unique."""
     return torch.ops.aten._unique2.default
 
 
@@ -312,7 +309,6 @@ def children(module: nn.Module) -> dict[str, Any]:
 
 
 def unsaved_buffers(module: nn.Module) -> Any:
-    """Return the names of a module's buffers that are not saved."""
     return module._non_persistent_buffers_set
 
 
@@ -386,7 +382,6 @@ def is_batching(loader: Any) -> bool:
 
 
 def dataset_of(iterator: Any) -> Any:
-    """Return the dataset of a loader's iterator."""
     return iterator._dataset
 
 

@@ -250,7 +250,6 @@ def changes(feature: str) -> list[str]:
 
 
 def error_of(wrong: Sequence[str]) -> UnknownPyTorch:
-    """Return the error for names that have changed."""
     way_out = f"pip install torch=={NEWEST_TRIED}; or, for a script that distributes itself, echelon run --scale off …"
     return UnknownPyTorch(describe(wrong), hint=way_out)
 

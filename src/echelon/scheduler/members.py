@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def of(where: str) -> Scheduler:
-    """Return the scheduler of a plan."""
     if where == "slurm":
         from echelon.scheduler.slurm.member import Slurm
 

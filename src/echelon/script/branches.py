@@ -129,11 +129,7 @@ def _compare(test: ast.Compare, *, as_main: bool) -> bool | None:
 def _known(side: ast.expr, *, as_main: bool) -> object:
     if isinstance(side, ast.Name) and side.id == "__name__":
         return "__main__" if as_main else "a module"
-    names: dict[str, object] = {
-        "version_info": tuple(sys.version_info[:3]),
-        "platform": sys.platform,
-        "name": os.name,
-    }
+    names: dict[str, object] = {"version_info": tuple(sys.version_info[:3]), "platform": sys.platform, "name": os.name}
     if isinstance(side, ast.Attribute) and isinstance(side.value, ast.Name) and side.value.id in ("sys", "os"):
         return names.get(side.attr)
     if isinstance(side, ast.Constant):

@@ -8,19 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from echelon.script.branches import (
-    FUNCTIONS,
-    Certainty,
-    aliases,
-    bound,
-    headers,
-    in_order,
-    once,
-    reassigned_elsewhere,
-    running,
-    tail,
-)
-from echelon.script.locate import names_in
+from echelon.hardware import files
+from echelon.script import branches
 from echelon.script.values import (
     NOT_TO_BE_HAD,
     REPEATED,
@@ -70,8 +59,8 @@ def marked_lines(source: bytes) -> Sequence[int]:
 def trace(tree: ast.Module, *, lines: Sequence[int], file: str, shown: str, place: ProcessPlace) -> "EffectTrace":
     """Return a trace of a module's statements; only those on the marked lines are examined closely."""
     nodes = list(ast.walk(tree))
-    scope = Scope(file=file, shown=shown, place=place, aliases=aliases(nodes))
-    return EffectTrace(tree.body, scope, lines, reassigned_elsewhere(nodes))
+    scope = Scope(file=file, shown=shown, place=place, aliases=branches.aliases(nodes))
+    return EffectTrace(tree.body, scope, lines, branches.reassigned_elsewhere(nodes))
 
 
 class EffectTrace:
@@ -82,12 +71,12 @@ class EffectTrace:
         self.lines = lines
         self.place = scope.place
         self.spoiled = spoiled
-        counts = bound(body)
+        counts = branches.bound(body)
         self.local = counts.keys()
-        self.lasting = once(counts) - spoiled
-        self.steady = self.lasting | (in_order(body, counts) - spoiled)
+        self.lasting = branches.once(counts) - spoiled
+        self.steady = self.lasting | (branches.in_order(body, counts) - spoiled)
 
-    def follow(self, node: ast.stmt, certainty: Certainty) -> bool:
+    def follow(self, node: ast.stmt, certainty: branches.Certainty) -> bool:
         """Apply a statement without the block that it opens; return whether sys.path changed."""
         if self.place.num_changes > MANY:
             return False
@@ -95,7 +84,7 @@ class EffectTrace:
         if is_marked:
             self._look(node, certainty)
         if isinstance(node, ast.For):
-            self._loop(node, certainty if is_marked else Certainty.SELDOM)
+            self._loop(node, certainty if is_marked else branches.Certainty.SELDOM)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._bind(node)
         elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -112,13 +101,13 @@ class EffectTrace:
         number = bisect.bisect_left(self.lines, start)
         return number < len(self.lines) and self.lines[number] <= (node.end_lineno or start)
 
-    def _look(self, node: ast.stmt, certainty: Certainty) -> None:
-        for part in headers(node):
+    def _look(self, node: ast.stmt, certainty: branches.Certainty) -> None:
+        for part in branches.headers(node):
             known = self._direct(part, certainty)
             self._indirect(part, known)
             for call in (inner for inner in ast.walk(part) if isinstance(inner, ast.Call)):
                 self._called(call, part, certainty)
-        if isinstance(node, FUNCTIONS):
+        if isinstance(node, branches.FUNCTIONS):
             self._function(node)
 
     def _bind(self, node: ast.Assign | ast.AnnAssign) -> None:
@@ -134,7 +123,7 @@ class EffectTrace:
             self.scope.names.pop(name, None)
         self.scope.names.update(values)
 
-    def _loop(self, node: ast.For, certainty: Certainty) -> None:
+    def _loop(self, node: ast.For, certainty: branches.Certainty) -> None:
         """Apply all iterations of a loop over folders except the last, whose statements are followed separately."""
         if not isinstance(node.target, ast.Name):
             return
@@ -146,12 +135,12 @@ class EffectTrace:
             return
         is_short = isinstance(values, list) and len(values) <= REPEATED
         is_small = sum(1 for _ in ast.walk(node)) <= SMALL
-        if certainty < Certainty.CERTAIN or name not in self.steady or not is_short or not is_small:
+        if certainty < branches.Certainty.CERTAIN or name not in self.steady or not is_short or not is_small:
             return
         for turn, value in enumerate(values, 1):
             self.scope.names[name] = value
-            for inner, _ in running(node.body, as_main=False) if turn < len(values) else ():
-                self.follow(inner, Certainty.LIKELY)
+            for inner, _ in branches.running(node.body, as_main=False) if turn < len(values) else ():
+                self.follow(inner, branches.Certainty.LIKELY)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Follow a function as if it were called at its definition: no call can come earlier."""
@@ -162,10 +151,10 @@ class EffectTrace:
         used -= {*inner.local, *(each.arg for each in parameters if each is not None)}
         used &= self.scope.names.keys() if self.scope.is_function else self.lasting
         inner.scope.names.update((name, self.scope.names[name]) for name in used if name in self.scope.names)
-        for step, _ in running(node.body, as_main=False):
-            inner.follow(step, Certainty.SELDOM)
+        for step, _ in branches.running(node.body, as_main=False):
+            inner.follow(step, branches.Certainty.SELDOM)
 
-    def _direct(self, part: ast.AST, certainty: Certainty) -> ast.AST | None:
+    def _direct(self, part: ast.AST, certainty: branches.Certainty) -> ast.AST | None:
         """Follow a direct change of sys.path; return the node that names it."""
         for holder, target in _candidates(part):
             if dotted(holder, self.scope.aliases) == SEARCH:
@@ -181,7 +170,7 @@ class EffectTrace:
         """Return sys.path after the statement; None if reading cannot tell."""
         path, scope = list(self.place.path), self.scope
         if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
-            return self._after_method(tail(part.value.func), part.value.args)
+            return self._after_method(branches.tail(part.value.func), part.value.args)
         if isinstance(part, ast.AugAssign):
             return path + entries(part.value, scope) if isinstance(part.op, ast.Add) else None
         if isinstance(part, ast.Delete) and isinstance(target, ast.Subscript):
@@ -209,9 +198,9 @@ class EffectTrace:
             return None
         return path
 
-    def _apply(self, changed: list[Any] | None, node: ast.AST, certainty: Certainty) -> None:
+    def _apply(self, changed: list[Any] | None, node: ast.AST, certainty: branches.Certainty) -> None:
         """Apply a change that surely happens or only adds entries; for any other, assume the worse case."""
-        path, is_sure = self.place.path, self.place.is_sure and certainty is Certainty.CERTAIN
+        path, is_sure = self.place.path, self.place.is_sure and certainty is branches.Certainty.CERTAIN
         if changed is not None and (is_sure or _is_within(path, changed)):
             self.place.path = changed
             self.place.is_sure = is_sure or path == changed
@@ -243,10 +232,10 @@ class EffectTrace:
         why = f"the script puts on sys.path what reading cannot tell ({self.scope.where(node)})"
         self.place.path = [*self.place.path, UnknownEntry(why=why)]
 
-    def _called(self, call: ast.Call, part: ast.AST, certainty: Certainty) -> None:
-        name = tail(call.func)
+    def _called(self, call: ast.Call, part: ast.AST, certainty: branches.Certainty) -> None:
+        name = branches.tail(call.func)
         if name in ("chdir", "fchdir"):
-            is_plain = isinstance(part, ast.Expr) and part.value is call and certainty is Certainty.CERTAIN
+            is_plain = isinstance(part, ast.Expr) and part.value is call and certainty is branches.Certainty.CERTAIN
             self._change_folder(call, is_plain)
         elif name == "addsitedir":
             self._add_site(call)
@@ -278,7 +267,7 @@ class EffectTrace:
             return
         path = os.path.normpath(os.path.join(self.place.cwd, folder))
         self.place.path = [*self.place.path, path]
-        if not os.path.isdir(path) or any(name.endswith(".pth") for name in names_in(path)):
+        if not os.path.isdir(path) or any(name.endswith(".pth") for name in files.names(path)):
             self._append(call)
 
 
@@ -296,7 +285,7 @@ def _candidates(part: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 def _only_reads(parent: ast.AST, child: ast.AST) -> bool:
     if isinstance(parent, ast.Call):
-        return child is not parent.func and tail(parent.func) in READERS
+        return child is not parent.func and branches.tail(parent.func) in READERS
     if isinstance(parent, ast.Attribute):
         return parent.attr in ASKING
     if isinstance(parent, ast.Subscript):

@@ -64,8 +64,7 @@ def resolve(target: str, *, module: bool, cwd: str, search_path: Sequence[str]) 
         raise UsageError("the script has an empty name", hint=RUN + "train.py")
     if "\0" in target:
         raise UsageError(f"the script's name {target!r} contains a null byte, which no file name can")
-    find = _resolve_module if module else _resolve_path
-    script = find(target, cwd=cwd, search_path=tuple(search_path))
+    script = (_resolve_module if module else _resolve_path)(target, cwd=cwd, search_path=tuple(search_path))
     return replace(script, cwd=os.path.abspath(cwd))
 
 
@@ -150,8 +149,7 @@ def read_source(path: str, target: str) -> bytes:
     except PermissionError:
         mode = stat.filemode(os.stat(path).st_mode)
         raise UsageError(
-            f"{target} may not be read by {_who()} (its mode is {mode})",
-            hint=f"chmod u+r {shlex.quote(path)}",
+            f"{target} may not be read by {_who()} (its mode is {mode})", hint=f"chmod u+r {shlex.quote(path)}"
         ) from None
     except OSError as error:
         raise UsageError(f"echelon cannot read {target}: {error.strerror}", hint=f"ls -l {shlex.quote(path)}") from None

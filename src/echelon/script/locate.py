@@ -8,24 +8,16 @@ import sys
 import zipimport
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    FrozenImporter,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib import machinery
+
+from echelon.hardware import files
 
 LOADERS = (
-    (ExtensionFileLoader, EXTENSION_SUFFIXES),
-    (SourceFileLoader, SOURCE_SUFFIXES),
-    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+    (machinery.SourceFileLoader, machinery.SOURCE_SUFFIXES),
+    (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
 )
-SUFFIXES = frozenset({*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES})
+SUFFIXES = frozenset({*machinery.EXTENSION_SUFFIXES, *machinery.SOURCE_SUFFIXES, *machinery.BYTECODE_SUFFIXES})
 # /opt/lib/python3.12, …/lib-dynload, /usr/lib/python312.zip, …/site-packages, …/dist-packages
 INSTALLED = re.compile(r"/(site|dist)-packages(/|$)|/lib\w*/python3[\d.]*t?(/lib-dynload)?/?$|/python3\d*\.zip$")
 
@@ -55,17 +47,9 @@ def is_own_code(entry: str) -> bool:
     return INSTALLED.search(entry) is None and os.path.isdir(entry)
 
 
-def names_in(folder: str) -> list[str]:
-    """Return the names in a folder; empty if Python could not list it either."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def tops(entry: str) -> list[str]:
     """Return the names in this folder that may be modules."""
-    stems = (name.split(".", 1) for name in names_in(entry))
+    stems = (name.split(".", 1) for name in files.names(entry))
     names = (stem for stem, *suffix in stems if not suffix or "." + suffix[0] in SUFFIXES)
     return [name for name in dict.fromkeys(names) if name.isidentifier()]
 
@@ -74,7 +58,7 @@ def is_built_in(top: str) -> bool:
     """Say whether Python finds this name before searching folders, so that no file can hide it."""
     if top in sys.builtin_module_names or top == "encodings":
         return True
-    return FrozenImporter.find_spec(top) is not None
+    return machinery.FrozenImporter.find_spec(top) is not None
 
 
 class Searcher:
@@ -82,7 +66,7 @@ class Searcher:
 
     def __init__(self, path: Iterable[str]) -> None:
         self.path = tuple(entry for entry in path if entry)
-        self._finders: dict[str, FileFinder | zipimport.zipimporter | None] = {}
+        self._finders: dict[str, machinery.FileFinder | zipimport.zipimporter | None] = {}
         self._found: dict[str, Located | None] = {}
 
     def over(self, path: Iterable[str]) -> Searcher:
@@ -121,23 +105,23 @@ class Searcher:
         places = tuple(place for _, place in portions)
         return Located(name=name, source="", folders=places, entry=portions[0][0], is_bare=True)
 
-    def _spec(self, name: str, entry: str) -> ModuleSpec | None:
+    def _spec(self, name: str, entry: str) -> machinery.ModuleSpec | None:
         if entry not in self._finders:
             self._finders[entry] = _finder(entry)
         finder = self._finders[entry]
         return None if finder is None else finder.find_spec(name)
 
 
-def _finder(entry: str) -> FileFinder | zipimport.zipimporter | None:
+def _finder(entry: str) -> machinery.FileFinder | zipimport.zipimporter | None:
     if os.path.isdir(entry):
-        return FileFinder(entry, *LOADERS)
+        return machinery.FileFinder(entry, *LOADERS)
     try:
         return zipimport.zipimporter(entry)
     except zipimport.ZipImportError:
         return None
 
 
-def _source(spec: ModuleSpec) -> str:
+def _source(spec: machinery.ModuleSpec) -> str:
     origin = spec.origin or ""
     return origin if origin.endswith(".py") and os.path.isfile(origin) else ""
 

@@ -58,7 +58,6 @@ class Source:
 
     @cached_property
     def moves_path(self) -> bool:
-        """Whether the script uses sys.path."""
         return any(isinstance(node, ast.Attribute) and node.attr == "path" and isinstance(node.value, ast.Name)
                    and node.value.id == "sys" for node in self.nodes)  # fmt: skip
 

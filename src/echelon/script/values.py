@@ -69,7 +69,6 @@ class Scope:
         return "" if self.is_function else self.place.cwd
 
     def where(self, node: ast.AST) -> str:
-        """Return the place of a node for a message."""
         return f"{self.shown}, line {getattr(node, 'lineno', 1)}"
 
 
@@ -79,9 +78,7 @@ def dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
     while isinstance(node, ast.Attribute) and len(parts) <= DOTS:
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
+    return "" if not isinstance(node, ast.Name) else ".".join([aliases.get(node.id, node.id), *reversed(parts)])
 
 
 def evaluate(node: ast.AST, scope: Scope) -> Any:

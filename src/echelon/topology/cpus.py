@@ -139,5 +139,4 @@ def mask(cpus: Iterable[int]) -> str:
     for cpu in cpus:
         if cpu >= 0:
             bits |= 1 << cpu
-    words = max(1, -(-bits.bit_length() // 64))
-    return f"0x{bits:0{16 * words}x}"
+    return f"0x{bits:0{16 * max(1, -(-bits.bit_length() // 64))}x}"

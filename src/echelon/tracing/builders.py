@@ -98,8 +98,7 @@ def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     weights = list(model.parameters())
     if name in ("sgd", "momentum"):
         return torch.optim.SGD(weights, lr=1e-3, momentum=0.9 if name == "momentum" else 0.0)
-    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-    return kind(weights, lr=1e-3)
+    return (torch.optim.Adam if name == "adam" else torch.optim.AdamW)(weights, lr=1e-3)
 
 
 def _mean(result: object) -> torch.Tensor:

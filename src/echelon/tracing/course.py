@@ -93,7 +93,6 @@ class StepTracer:
 
     @property
     def progress(self) -> str:
-        """How far the trace is."""
         if not self.models:
             return "no model has been called"
         step, micro_batch = self.num_steps + 1, self._micro_batches.number + 1

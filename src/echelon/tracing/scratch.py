@@ -47,8 +47,7 @@ class Scratch:
         for name in ("rmtree", "move", "copy", "copyfile", "copy2", "copytree"):
             patches.replace(shutil, name, _nothing, why=_WHY)
         patches.replace(torch, "save", _nothing, why=_WHY)
-        init = DataLoader.__init__
-        patches.replace(DataLoader, "__init__", _alone(init), why=_WHY)
+        patches.replace(DataLoader, "__init__", _alone(DataLoader.__init__), why=_WHY)
         os.environ.update(WANDB_MODE="disabled", MLFLOW_TRACKING_URI="", TQDM_DISABLE="1", TENSORBOARD_LOGDIR="")
 
     def _replace_folders(self) -> None:

@@ -95,7 +95,6 @@ def _foreign(path: str, why: str) -> UsageError:
 
 
 def _of_fields(path: str, fields: Any, gradient_bytes: int | None) -> MeasuredSizes:
-    """Return the sizes of a benchmark that have numbers."""
     try:
         if fields["format"] > FORMAT:
             raise UsageError(

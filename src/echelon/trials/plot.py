@@ -59,8 +59,7 @@ def draw_points(title: str, measured: Sequence[Point], estimated: Sequence[Point
 
 
 def _ideal(ranks: Sequence[float], values: Sequence[float]) -> Line:
-    points = list(zip(ranks, values, strict=True))
-    return Line(name="ideal", points=points, style="--", colour=INK, alpha=0.5)
+    return Line(name="ideal", points=list(zip(ranks, values, strict=True)), style="--", colour=INK, alpha=0.5)
 
 
 def _line(ranks: Sequence[float], values: Sequence[Interval], label: str, colour: str, factor: float = 1.0) -> Line:

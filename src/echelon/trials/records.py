@@ -37,7 +37,6 @@ class BenchmarkStart:
 
     @staticmethod
     def name_of(num_ranks: int, repeat: int) -> str:
-        """Return the name of the folder."""
         return f"{num_ranks}-ranks-{repeat}"
 
 

@@ -89,13 +89,7 @@ def read(folder: str) -> Records:
 
 
 def judge(
-    fault: Fault,
-    records: Records,
-    run: str,
-    *,
-    num_steps: int,
-    exit_code: int,
-    bound: Callable[[], float],
+    fault: Fault, records: Records, run: str, *, num_steps: int, exit_code: int, bound: Callable[[], float]
 ) -> RehearsalVerdict:
     """Return the verdict on a run that was disturbed; `num_steps` is the number of steps of the undisturbed run.
 
@@ -126,7 +120,7 @@ def judge(
         survives=not why_not,
         why_not=why_not,
         cause=cause,
-        error=_error(run),
+        error=next((str(event.get("error", "")) for event in _events(run) if event["event"] == "restart"), ""),
         lost_steps=max(0, len(records.steps) - num_steps),
         seconds=records.seconds() if records.struck else 0.0,
         difference=float(end["weights"]) if has_state else None,
@@ -145,10 +139,6 @@ def _cause(run: str, fault: Fault) -> str:
     return next((str(event["cause"]) for event in events if event["event"] == "restart"), "")
 
 
-def _error(run: str) -> str:
-    return next((str(event.get("error", "")) for event in _events(run) if event["event"] == "restart"), "")
-
-
 def is_handed_over(run: str) -> bool:
     """Say whether the ranks of a run saved and ended, as they were told."""
     return bool(regular_files.read_object(os.path.join(run, "report.json")).get("cause") == HANDED_OVER)
@@ -160,7 +150,6 @@ def _report(run: str) -> str:
 
 
 def _logs(run: str) -> str:
-    """Return what the ranks of a run printed."""
     texts = []
     for path in sorted(glob.glob(os.path.join(glob.escape(run), "logs", "attempt-*", "rank-*.log"))):
         with open(path, encoding="utf-8", errors="replace") as file:

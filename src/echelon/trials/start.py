@@ -73,7 +73,6 @@ def refuse_what_cannot_run(sizes: Sequence[Size], options: Sequence[str], host: 
 
 
 def plan_of(options: Sequence[str], host: Host) -> dict[str, Any]:
-    """Return the plan of a run on all that is at hand."""
     shared = [option for option in options if option != "--share-devices"]
     told = own_runs.refuse_what_cannot_run(host, ["--json", *_words(shared)], command=COMMAND)
     plan: dict[str, Any] = json.loads(told)

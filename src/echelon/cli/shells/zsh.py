@@ -89,9 +89,7 @@ def _specs(option: Option) -> list[str]:
 
 def _action(rows: Sequence[Option]) -> str:
     value_kind, _, words = kind(rows).partition(" ")
-    if value_kind == "list":
-        return f" _sequence compadd - {words}"
-    return ACTIONS.get(value_kind, f"({words})")
+    return f" _sequence compadd - {words}" if value_kind == "list" else ACTIONS.get(value_kind, f"({words})")
 
 
 def _quoted(text: str) -> str:

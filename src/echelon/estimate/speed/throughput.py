@@ -80,7 +80,7 @@ class StepTimeLaw:
     def worth(self, efficiency: float) -> Worth:
         """Tell how many devices keep a parallel efficiency, among whole multiples of the largest measured size."""
         least = efficiency - ROUNDING
-        measured = self._prediction(self.larger.num_devices, _certain(self.larger.step_seconds)).efficiency.value
+        measured = self._prediction(self.larger.num_devices, Interval.exact(self.larger.step_seconds)).efficiency.value
         surely = probably = self.larger.num_devices if measured >= least else 0
         last = surely
         for factor in range(2, FARTHEST + 1):
@@ -123,7 +123,7 @@ class StepTimeLaw:
         """Return the step time if the two measured times were wrong to the given sides (-1, 0 or 1)."""
         later = self.larger.step_seconds * (1 + larger_sign * self.spread)
         if self.smaller is None:
-            return _certain(later)
+            return Interval.exact(later)
         sooner = self.smaller.step_seconds * (1 + sign * self.spread)
         sizes = (self.smaller.num_devices, self.larger.num_devices, num_devices)
         return _weak(sizes, sooner, later) if self.mode == WEAK else _strong(sizes, sooner, later)
@@ -209,10 +209,6 @@ def _misfit(model: StepTimeLaw, sizes: list[SizeRun]) -> float:
     between = [run for run in sizes if model.smaller.num_devices < run.num_devices < model.larger.num_devices]
     misses = [abs(model._law(run.num_devices, 0, 0).value / run.step_seconds - 1) for run in between]
     return max(misses, default=0.0)
-
-
-def _certain(seconds: float) -> Interval:
-    return Interval(value=seconds, least=seconds, most=seconds)
 
 
 def _weak(sizes: tuple[int, int, int], sooner: float, later: float) -> Interval:

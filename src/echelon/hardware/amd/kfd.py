@@ -26,7 +26,6 @@ class KfdNode(NamedTuple):
 
     @property
     def is_allowed(self) -> bool:
-        """Say whether the device cgroup allows it."""
         return bool(self.properties)
 
 

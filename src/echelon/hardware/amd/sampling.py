@@ -228,7 +228,6 @@ class _Sensors:
         return round(degrees / _MILLIDEGREES) if degrees is not None else None
 
     def clock_mhz(self) -> int | None:
-        """Return the clock of the compute units."""
         hertz = self._hertz.number()
         return hertz // _HERTZ if hertz else None
 

@@ -183,8 +183,7 @@ def no_device_asked(job: JobScript) -> Iterator[Hit]:
 def _wants(argv: tuple[Word, ...], word: Word) -> bool:
     """Say whether an argument asks for a device: --device cuda, --accelerator=gpu, --nproc-per-node=gpu."""
     at = argv.index(word)
-    before = argv[at - 1].text if at else ""
-    is_about = re.search("device|accel|nproc", before + word.text) is not None
+    is_about = re.search("device|accel|nproc", (argv[at - 1].text if at else "") + word.text) is not None
     return is_about and WANTS_DEVICE.search(word.text) is not None
 
 

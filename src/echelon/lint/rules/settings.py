@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from echelon.environment.regular_files import json_object
 from echelon.lint.finding import Edit, Hit, Rule, judged, lines_of
 from echelon.lint.job import JobScript
 from echelon.lint.pages import words
@@ -31,11 +32,7 @@ class SettingsFile:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The content of a JSON file; empty if it is broken or no table."""
-        try:
-            content = json.loads(self.text) if self.path.endswith(".json") else {}
-        except (ValueError, RecursionError):
-            return {}
-        return content if isinstance(content, dict) else {}
+        return json_object(self.text) if self.path.endswith(".json") else {}
 
     def is_named_in(self, job: JobScript) -> bool:
         return os.path.basename(self.path) in job.text

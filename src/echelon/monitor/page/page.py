@@ -90,8 +90,7 @@ def _compared(runs: Sequence[RunStory]) -> str:
 
 
 def _ranks(run: RunStory) -> str:
-    number = run.account.num_ranks
-    return f"{escape(run.name)} with {counted(number, 'rank')}"
+    return f"{escape(run.name)} with {counted(run.account.num_ranks, 'rank')}"
 
 
 def _rate(account: Account) -> float:

@@ -141,8 +141,7 @@ def _window(table: Table, launches: Launches | None) -> Window:
         return Window(counted_by=BY_OPTIMIZER, times=Intervals((ends[0], ends[-1])), steps=lengths)
     begins = [each for each in (table.host.begins, table.device.begins) if len(each)]
     latest = [each for each in (table.host.ends, table.device.ends) if len(each)]
-    whole = Intervals((min(map(min, begins)), max(map(max, latest))))
-    return Window(counted_by=WHOLE, times=whole, steps=())
+    return Window(counted_by=WHOLE, times=Intervals((min(map(min, begins)), max(map(max, latest)))), steps=())
 
 
 class _Done:

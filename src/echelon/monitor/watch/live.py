@@ -67,7 +67,6 @@ class Live:
         return sorted((line for tail in tails for line in tail.look()), key=lambda line: float(line["time"]))
 
     def take(self, lines: Iterable[dict[str, Any]]) -> RunState:
-        """Take some events and samples, and return the state after them."""
         lines = list(lines)
         measured = [place for place, line in enumerate(lines) if "measures" in line]
         old = set(measured[:-MOST_MEASURED])  # a look at a run of a day takes only the newest ones

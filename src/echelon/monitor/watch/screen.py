@@ -26,7 +26,6 @@ def plain(text: str, style: str = "") -> Line:
 
 
 def heat(share: float) -> str:
-    """Return the style of a busy share."""
     return f"heat {min(9, max(0, int(share * 10)))}"
 
 
@@ -99,7 +98,6 @@ class View:
         return [node for node in state.worst_first() if self.only in node.name]
 
     def node(self, state: RunState) -> NodeState | None:
-        """Return the chosen node."""
         nodes = self.nodes(state)
         return nodes[min(self.chosen, len(nodes) - 1)] if nodes else None
 
@@ -127,8 +125,7 @@ def draw(
 
 def _head(state: RunState, width: int, blocks: str) -> list[Line]:
     passed = max(0, int(state.now - state.began))
-    nodes = counted(len(state.nodes), "node")
-    ranks = f"{counted(state.num_ranks, 'rank')} on {nodes}"
+    ranks = f"{counted(state.num_ranks, 'rank')} on {counted(len(state.nodes), 'node')}"
     clock = f"{passed // 3600:02}:{passed // 60 % 60:02}:{passed % 60:02}"
     attempt = f" · attempt {state.attempt}" if state.attempt else ""
     lines = [[(state.name, "bold"), (f" · {state.status} · {clock} · {ranks}{attempt} · step {state.steps}", "")]]

@@ -101,9 +101,7 @@ class RunState:
 
     @property
     def ranks(self) -> list[RankState]:
-        """All ranks in their order."""
         return sorted((rank for node in self.nodes for rank in node.ranks), key=lambda rank: rank.rank)
 
     def worst_first(self) -> list[NodeState]:
-        """Return the nodes with the worst at the top."""
         return sorted(self.nodes, key=lambda node: node.trouble)

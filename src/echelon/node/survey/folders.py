@@ -131,8 +131,7 @@ def _of_lustre(folder: str, mount: str, environ: Mapping[str, str]) -> Iterator[
 
 def _of_kernel(mount: str, environ: Mapping[str, str]) -> Iterator[Quota]:
     """Ask quota(1) for the kernel's own quotas and those of NFS."""
-    command = ["quota", "-w", "-p", "-v", "-f", mount]
-    lines = _said(command, environ).splitlines()
+    lines = _said(["quota", "-w", "-p", "-v", "-f", mount], environ).splitlines()
     # /dev/sda1 1234* 1000 2000 604800 10 0 0 0   below two lines of headings
     for line in lines[2:3]:
         yield from _quota("user", mount, line.split()[1:], ["quota", "-s", "-f", mount])

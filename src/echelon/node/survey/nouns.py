@@ -166,7 +166,6 @@ class Survey(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """Return a survey as JSON types."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(each) for name, each in value._asdict().items()}
     if isinstance(value, Mapping):

@@ -141,7 +141,6 @@ def write(directory: str, spec: SurveySpec, secret: bytes) -> None:
 
 
 def read(directory: str) -> Tuple[SurveySpec, bytes]:
-    """Read the order and the secret."""
     with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
         fields = json.load(file)
     fields["addresses"] = [(host, port) for host, port in fields["addresses"]]

@@ -29,8 +29,7 @@ def body(
 
     `prefix` starts a container, in which neither Slurm's commands nor its own variables are needed.
     """
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in environ]
-    before = [*modules, *exports]
+    before = [*modules, *[f"export {name}={shlex.quote(value)}" for name, value in environ]]
     lines = [*before, *([""] if before else [])]
     lines += _meeting()
     if layout == "torchrun":

@@ -28,8 +28,7 @@ def of(difference: FirstDifference, case: Recordings) -> str:
         text = cause(difference, case)
         if text:
             return text
-    meaning_of = factors.of_own if case.is_own else meaning
-    return meaning_of(difference.factor, case.num_ranks)
+    return (factors.of_own if case.is_own else meaning)(difference.factor, case.num_ranks)
 
 
 def _of_learning_rate(difference: FirstDifference, case: Recordings) -> str:

@@ -195,7 +195,6 @@ def of_own(factor: float, num_ranks: int) -> str:
 
 
 def of_learning_rate(factor: float, num_ranks: int) -> str:
-    """Return why several ranks have another learning rate."""
     for number, name in (
         (num_ranks, "the number of ranks"),
         (num_ranks**0.5, "the root of the number of ranks"),

@@ -139,8 +139,7 @@ def tcp(port: int) -> Listener:
         listener.close()
         taken = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror
         raise UsageError(
-            f"port {port} of {ADDRESS} cannot be had: {taken}",
-            hint="echelon watch --web   it takes a free port",
+            f"port {port} of {ADDRESS} cannot be had: {taken}", hint="echelon watch --web   it takes a free port"
         ) from None
     return Listener(listener, port=listener.getsockname()[1])
 

@@ -241,8 +241,7 @@ def read() -> WebPage:
             "trusted-types 'none'",
         ]
     )
-    content = html.replace("{style}", style).replace("{script}", script)
-    return WebPage(content=content.encode(), policy=policy)
+    return WebPage(content=html.replace("{style}", style).replace("{script}", script).encode(), policy=policy)
 
 
 def _digest(text: str) -> str:

@@ -29,7 +29,6 @@ class HostReader:
         self._memory_most = 0
 
     def look(self) -> None:
-        """Take a sample."""
         self._memory = self._used_memory()
         self._memory_most = max(self._memory_most, self._memory[0] or 0)
 
