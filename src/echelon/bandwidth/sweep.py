@@ -1,4 +1,6 @@
-"""Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known; `launch.sweep` starts it.
+"""Measure all-reduce on all ranks, then among pairs of nodes until the slow ones are known.
+
+`trials.collective_run` starts it.
 
 Bandwidths are as in nccl-tests: algorithm bandwidth is bytes per second, bus bandwidth is that times 2 (n - 1) / n.
 """

@@ -41,13 +41,13 @@ def main(arguments: list[str], of_bench: Help) -> int:
     names, sizes = _names(values), _sizes(values)
     from echelon.cli import nodes
     from echelon.host import Host
-    from echelon.trials import network, sweep
+    from echelon.trials import collective_run, network
 
     files = plot_files(values, usual="network")
     host = Host()
     per_node = whole(values["nproc_per_node"], "-n", least=1, usual=2) if "nproc_per_node" in values else 0
     has_devices, usual_ranks = nodes.layout(host)
-    swept = sweep.curves(
+    swept = collective_run.curves(
         ranks_per_node=per_node or usual_ranks,
         sizes=sizes or (network.ON_DEVICES if has_devices else network.ON_CORES),
         operations=names,

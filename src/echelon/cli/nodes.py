@@ -118,11 +118,11 @@ def _measure(
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a separate run, and judge the result."""
     from echelon.checks import collectives
-    from echelon.trials import sweep
+    from echelon.trials import collective_run
 
     has_devices = any(survey.devices.visible for survey in surveys)
     per_node = question.ranks_per_node or (0 if has_devices else HERE_RANKS if len(surveys) == 1 else 1)
-    swept = sweep.sweep(
+    swept = collective_run.sweep(
         ranks_per_node=per_node,
         has_devices=has_devices,
         reference_bytes_per_second=question.reference_bytes_per_second,
