@@ -65,7 +65,8 @@ def main():
         import runpy
 
         del sys.argv[:2]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        # what it starts in turn is found by ARCHIVE
+        runpy.run_module(sys.argv[0], {"ARCHIVE": ARCHIVE}, run_name="__main__", alter_sys=True)
         return 0
     from echelon.cli import main as command_line
 

@@ -164,3 +164,14 @@ def test_no_device_file_is_opened(nvidia_tree):
     environ = {"PYTHONPATH": source}
     output = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     assert output == "['0', '1'] []\n"
+
+
+def test_some_devices_of_a_node_whose_filters_stack(amd_tree):
+    """The devices are counted as they are seen, and the lowest filter alone names them."""
+    environ = {"ROCR_VISIBLE_DEVICES": "4,5,2,3", "HIP_VISIBLE_DEVICES": "3,2,1"}
+    root = amd_tree(8)
+    shown = devices.some(environ, 1, 2, root)
+    assert {name: value for name, value in shown.items() if value is not None} == {"ROCR_VISIBLE_DEVICES": "2,5"}
+    assert shown["HIP_VISIBLE_DEVICES"] is None
+    with pytest.raises(DeviceError, match=r"devices 2 to 3 are asked for, but only 3 are visible here \(3,2,5\)"):
+        devices.some(environ, 2, 2, root)

@@ -13,6 +13,7 @@ COMMANDS = {
     "pool": "keep what scripts import ready on the nodes of an allocation, so that the next run starts at once",
     "prove": "show that a script trains on several ranks as on one",
     "bench": "measure how a script scales, how fast ranks exchange data, and how long a start takes",
+    "sweep": "run a script with many values of its parameters, several runs side by side, and compare them",
     "rehearse": "let things go wrong in a scratch copy, and say whether the training survives them",
     "submit": "plan a job on this machine, write its batch script and hand it to Slurm",
     "plan": "say which partition, nodes, cores and memory a job gets, why, and what it costs",

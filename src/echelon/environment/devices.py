@@ -9,7 +9,7 @@ from . import digits
 from .errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ..hardware.vendor import Vendor
 
@@ -45,10 +45,25 @@ def only(
             f"local rank {local_rank} has no device: only {len(devices)} devices are visible ({','.join(devices)})",
             f"start at most {len(devices)} ranks on this node, or let each rank see all devices: --visible all",
         )
-    device = devices[local_rank % len(devices)]
+    return {**first_device(local_rank), **_filters(vendor, [devices[local_rank % len(devices)]])}
+
+
+def some(environ: Mapping[str, str], first: int, number: int, root: str = "/") -> dict[str, str | None]:
+    """Return the variables that show so many of the visible devices, from the first one on; None removes a variable."""
+    vendor, devices = _seen(environ, root)
+    if first + number > len(devices):
+        raise DeviceError(
+            f"devices {first} to {first + number - 1} are asked for, but only {len(devices)} are visible here"
+            f" ({','.join(devices)})",
+            "start it where all nodes show the same number of devices",
+        )
+    return _filters(vendor, devices[first : first + number])
+
+
+def _filters(vendor: Vendor, devices: Sequence[str]) -> dict[str, str | None]:
     # Stacked filters count differently: the lowest layer applies to all.
     lowest, *others = vendor.variables
-    return {**first_device(local_rank), lowest: device, **dict.fromkeys(others)}
+    return {lowest: ",".join(devices), **dict.fromkeys(others)}
 
 
 def first_device(local_rank: int) -> dict[str, str]:

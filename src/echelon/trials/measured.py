@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 from echelon.environment import regular_files
 from echelon.errors import UsageError
@@ -102,7 +104,7 @@ def read(folder: str, start: BenchmarkStart, question: Question) -> MeasuredRun:
         seconds = _seconds(os.path.join(folder, start.folder, bench.SECONDS_FILE))
     except UsageError as error:
         return _failed(start, error.message)
-    failure = start.failure or _failure(recorded, account, question)
+    failure = start.failure or _failure(recorded, question)
     counted_steps = steady(seconds, question.warm_up)
     if not failure and os.path.exists(os.path.join(folder, start.folder, bench.ALONE_FILE)):
         failure = "each rank trained alone: the script never initialized torch.distributed"
@@ -142,7 +144,7 @@ def _seconds(path: str) -> tuple[float, ...]:
     return seconds
 
 
-def _failure(recorded: Recorded, account: Account | None, question: Question) -> str:
+def _failure(recorded: Recorded, question: Question) -> str:
     """Return why a run failed; one that its own time limit cut has not failed."""
     report = recorded.report
     if not report:
@@ -151,11 +153,15 @@ def _failure(recorded: Recorded, account: Account | None, question: Question) ->
     exit_code = int(report.get("exit_code") or 0)
     if not exit_code or (exit_code == TIMED_OUT and question.timeout and report.get("cause") == "time limit"):
         return ""
-    attempts = account.attempts if account is not None else ()
-    number = attempts[-1].number if attempts else 0
-    log = os.path.join(recorded.path, "logs", f"attempt-{number}", f"rank-{report.get('rank', 0)}.log")
+    return why_failed(recorded.path, report)
+
+
+def why_failed(path: str, report: Mapping[str, Any]) -> str:
+    """Return the cause of a run's failure, and the last word of the rank that failed first."""
+    number = max(1, int(report.get("attempts") or 1)) - 1
+    log = os.path.join(path, "logs", f"attempt-{number}", f"rank-{report.get('rank', 0)}.log")
     told = [report.get("cause"), report.get("detail") or _last_word(log, is_refusal=report.get("cause") == REFUSED)]
-    return ": ".join(str(word) for word in told if word) or f"exit code {exit_code}"
+    return ": ".join(str(word) for word in told if word) or f"exit code {report.get('exit_code')}"
 
 
 def _last_word(log: str, *, is_refusal: bool) -> str:

@@ -249,6 +249,8 @@ class Panel:
     logarithmic: str = ""
     """The logarithmic axes: "x", "y", "xy"."""
     x_ticks: Sequence[float] = ()
+    x_names: Sequence[str] = ()
+    """What stands at these ticks; empty: their numbers."""
     y_ticks: Sequence[float] = ()
     top: float | None = None
     """Where the vertical axis ends; it then begins at 0. None: as the lines need it."""
@@ -322,7 +324,8 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.annotate(name, (place, 1), xycoords=("data", "axes fraction"), xytext=(2, -12), textcoords="offset points")
     for values, put in ((panel.x_ticks, axes.set_xticks), (panel.y_ticks, axes.set_yticks)):
         if values:
-            put(values, [f"{value:g}" for value in values])
+            is_named = panel.x_names and values is panel.x_ticks
+            put(values, panel.x_names if is_named else [f"{value:g}" for value in values])
             axes.minorticks_off()
     axes.set_ylabel(panel.y)
     if panel.top is not None:

@@ -1,0 +1,100 @@
+"""The folder of a sweep: `sweep.json` has its command line and its trials, also while it goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from echelon.environment import regular_files
+from echelon.errors import UsageError
+from echelon.node import private
+from echelon.trials.sweep.space import SweptParameter
+from echelon.trials.sweep.trial import SweepTrial
+
+NAME, LOCK = "sweep.json", "lock"
+FORMAT = 1
+MOST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepQuestion:
+    """What a sweep tries, and what it compares."""
+
+    folder: str
+    """In which each trial has its run directory."""
+    arguments: tuple[str, ...]
+    """The words after `echelon sweep`."""
+    parameters: tuple[SweptParameter, ...]
+    words: tuple[str, ...]
+    """Options of `echelon run`, and the script with its arguments; names in braces stand for values."""
+    metric: str
+    """A name that the script prints; empty: the loss that echelon measures."""
+    sign: int
+    """1: smaller is better; -1: larger is."""
+    stops: bool
+    """Whether trials that are worse than the median are stopped."""
+
+    @property
+    def metric_name(self) -> str:
+        return self.metric or "loss"
+
+
+def plain(question: SweepQuestion, trials: Sequence[SweepTrial]) -> dict[str, Any]:
+    """Return the sweep as JSON has it, which has no number that is not finite."""
+    rows = [{**asdict(trial), "metric": trial.number_told} for trial in trials]
+    told = {"metric": question.metric_name, "maximize": question.sign < 0, "trials": rows}
+    return {"format": FORMAT, "folder": os.getcwd(), "arguments": list(question.arguments), **told}
+
+
+def write(question: SweepQuestion, trials: Sequence[SweepTrial]) -> None:
+    """Write the file, completely or not at all."""
+    path = os.path.join(question.folder, NAME)
+    private.write(path + ".part", json.dumps(plain(question, trials), indent=1).encode())
+    os.replace(path + ".part", path)
+
+
+def read(folder: str) -> tuple[list[str], list[SweepTrial]]:
+    """Return the command line and the trials of an interrupted sweep; raise UsageError where there is none."""
+    path = os.path.join(folder, NAME)
+    why = "it was written by another version of echelon"
+    try:
+        fields = json.loads(regular_files.read(path, most_bytes=MOST_BYTES))
+        if fields["format"] != FORMAT:
+            raise ValueError
+        started_in, arguments = str(fields["folder"]), list(map(str, fields["arguments"]))
+        trials = [SweepTrial(**each) for each in fields["trials"]]
+        for trial in trials:
+            trial.course = [(float(place), float(value)) for place, value in trial.course]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"--resume {folder}: {path} has no sweep: {error.strerror if isinstance(error, OSError) else why}",
+            hint="echelon sweep --resume DIRECTORY   names the folder that the sweep printed",
+        ) from None
+    if started_in != os.getcwd():
+        raise UsageError(
+            f"--resume {folder}: the sweep was started in {started_in}, and this is {os.getcwd()}",
+            hint=f"cd {started_in}   and then: echelon sweep --resume {os.path.abspath(folder)}",
+        )
+    return arguments, trials
+
+
+@contextmanager
+def held(folder: str) -> Iterator[None]:
+    """Make the folder, or take that of an earlier sweep, and let no other sweep use it; raise UsageError if not."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="--out DIRECTORY") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(f"the sweep in {folder} still goes on", hint="wait for its end, or stop it") from None
+    finally:
+        os.close(lock)

@@ -1,0 +1,64 @@
+"""`echelon sweep` inside an allocation of a real Slurm: slots on all nodes, each with its own devices."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster import Cluster
+from tests.runs import ECHELON, left_behind
+
+pytestmark = pytest.mark.slurm
+
+SCRIPT = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("x", sys.argv[1], os.environ["SLURMD_NODENAME"], os.environ["ROCR_VISIBLE_DEVICES"], flush=True)
+time.sleep(600 if len(sys.argv) > 2 else 0)
+"""
+ALLOCATE = ("salloc", "--quiet", "--nodes=2", "--gpus-per-node=4", "--cpus-per-gpu=7")
+WORDS = (*ECHELON, "sweep", "--metric", "x", "--out", "swept", "--json")
+
+
+def logs(folder: Path) -> list[str]:
+    return [path.read_text() for path in folder.glob("swept/*/logs/*/rank-0.log")]
+
+
+def test_slots_are_on_all_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
+    """Each trial sees its own two devices of its own node."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = [*WORDS, "--gpus-per-run", "2", "-p", "n=0:5", "--", "train.py", "{n}"]
+    done = slurm.run(*ALLOCATE, *words, check=False, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "6 trials, 4 runs of 2 ranks side by side" in done.stderr
+    assert [trial["metric"] for trial in json.loads(done.stdout)["trials"]] == [0, 1, 2, 3, 4, 5]
+    places = {tuple(log.split()[2:]) for log in logs(tmp_path)}
+    assert places == {(node, devices) for node in ("nid005000", "nid005001") for devices in ("0,1", "2,3")}
+
+
+def test_end_of_a_sweep_lets_trials_on_all_nodes_save(slurm: Cluster, tmp_path: Path) -> None:
+    """SIGTERM reaches the ranks of other nodes, which have time to answer."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = [*WORDS, "-p", "n=0:5", "--gpus-per-run", "4", "--", "train.py", "{n}", "long"]
+    process = subprocess.Popen(
+        [*ALLOCATE, *words], cwd=tmp_path, env={**os.environ, **slurm.environ}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while sum(map(bool, logs(tmp_path))) < 2:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "6 trials: 6 waiting" in said
+    assert [log.split()[-1] for log in logs(tmp_path)] == ["saved", "saved"]
+    assert left_behind(str(tmp_path)) == []
