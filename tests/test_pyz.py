@@ -51,6 +51,14 @@ def test_run_from_the_file(pyz: Path, run: functools.partial, tmp_path: Path) ->
     assert sorted(done.stdout.split("\n")) == ["", "[0] rank 0", "[1] rank 1"]
 
 
+def test_trials_of_a_sweep_start_from_the_file(pyz: Path, run: functools.partial, tmp_path: Path) -> None:
+    """What the file starts with -m starts the file again."""
+    (tmp_path / "hello.py").write_text("import sys\nprint('x', sys.argv[1])\n")
+    words = ["sweep", "-p", "n=7", "--metric", "x", "hello.py", "{n}"]
+    done = run([sys.executable, "-I", "-S", str(pyz), *words])
+    assert "best x 7: n=7" in done.stderr
+
+
 def test_job_starts_the_same_file(pyz: Path, run: functools.partial, tmp_path: Path) -> None:
     """A batch script that the file writes starts the file, for echelon is not installed in the job either."""
     (tmp_path / "hello.py").write_text("print('hello')\n")

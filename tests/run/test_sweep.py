@@ -49,6 +49,7 @@ print("x", sys.argv[1], flush=True)
 while sys.argv[1] != "0" and not os.path.exists("go"):
     time.sleep(0.01)
 """
+WORDS = ("--out", "swept", "--slots", "2", "--metric", "x", "-p", "n=0:3", "train.py", "{n}")
 ENDLESS = """
 import sys, time
 print("score", sys.argv[1], flush=True)
@@ -140,9 +141,8 @@ def test_what_run_refuses_is_refused_before_any_trial(tmp_path: Path) -> None:
 def begun(folder: Path) -> "subprocess.Popen[str]":
     """Start a sweep, and return it when two trials wait for their ends."""
     (folder / "train.py").write_text(WAITS)
-    words = ("sweep", "--out", "swept", "--slots", "2", "--metric", "x", "-p", "n=0:3", "train.py", "{n}")
     process = subprocess.Popen(
-        [*ECHELON, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*ECHELON, "sweep", *WORDS], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=hear_interrupts,
     )  # fmt: skip
     until(lambda: len([log for log in folder.glob("swept/*/logs/*/*.log") if log.read_text()]) == 3, process)
@@ -176,14 +176,19 @@ def test_interrupted_sweep_goes_on(tmp_path: Path) -> None:
 
 
 def test_killed_sweep_leaves_no_run_and_goes_on(tmp_path: Path) -> None:
+    """Its own line goes on too, as a job that is submitted again; another line is refused."""
     process = begun(tmp_path)
     process.kill()
     process.communicate(timeout=60)
     assert left_behind(str(tmp_path), seconds=60) == []
     (tmp_path / "go").touch()
-    done = sweep(tmp_path, "--resume", "swept")
+    other = sweep(tmp_path, *WORDS, "more")
+    assert other.returncode == 2
+    assert "error: --out swept has a sweep with another command line: --out swept --slots 2" in other.stderr
+    done = sweep(tmp_path, *WORDS)
     assert done.returncode == 0, done.stderr
     assert "4 trials: 4 ended well" in done.stderr
+    assert [trial["run"] for trial in trials(tmp_path)] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"]
 
 
 @pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed here")

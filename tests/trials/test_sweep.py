@@ -2,18 +2,21 @@
 
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echelon.cli import main
 from echelon.errors import UsageError
-from echelon.host import RecordedHost
-from echelon.trials.sweep import slots, space, table
+from echelon.host import Host, RecordedHost
+from echelon.trials.sweep import loop, record, slots, space, table
 from echelon.trials.sweep import trial as trials
 from echelon.trials.sweep.record import SweepQuestion
-from echelon.trials.sweep.slots import SlotRequest
+from echelon.trials.sweep.source import ListedTrials
 from echelon.trials.sweep.trial import ENDED, FAILED, MeasuredLoss, PrintedMetric, SweepTrial
 
 
@@ -159,6 +162,8 @@ def test_median_compares_the_best_at_the_same_place(sign: int) -> None:
     assert trials.is_worse_than_median(fair, [*others, fair], sign)
     fair.hear((3, sign * 100), sign)
     assert not trials.is_worse_than_median(fair, [*others, fair], sign)  # none came as far
+    lost = trial(7, [math.nan], sign, "waiting")
+    assert trials.is_worse_than_median(lost, [*others, lost], sign)
 
 
 def test_ranking_puts_what_has_no_number_last() -> None:
@@ -169,7 +174,7 @@ def test_ranking_puts_what_has_no_number_last() -> None:
 
 def places(devices: str, **asked: int) -> list[slots.SweepSlot]:
     host = RecordedHost(environ={"CUDA_VISIBLE_DEVICES": devices}, answers={})
-    return slots.of(SlotRequest(**{"devices_per_run": 0, "ranks_per_run": 0, "per_node": 0, **asked}), host)
+    return slots.of(host, **{"devices_per_run": 0, "ranks_per_run": 0, "per_node": 0, **asked})
 
 
 def test_slots_of_this_machine() -> None:
@@ -194,17 +199,50 @@ def test_slots_without_room(devices: str, asked: dict[str, int], message: str) -
         places(devices, **asked)
 
 
+class Starts(Host):
+    """Starts a short program in place of each run, and keeps the words."""
+
+    def __init__(self) -> None:
+        self.words: list[list[str]] = []
+
+    def start(self, argv: Sequence[str], **_: Any) -> Any:
+        self.words.append(list(argv))
+        return subprocess.Popen([sys.executable, "-IS", "-c", "print('x 1')"], stdout=subprocess.PIPE)
+
+
+def question(folder: Path, *words: str, parameters: Sequence[str] = ("lr=1",)) -> SweepQuestion:
+    return SweepQuestion(
+        folder=str(folder), arguments=(), parameters=space.read(parameters), words=words, metric="x", sign=1,
+        stops=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-every", "--timeout"])
+def test_interrupted_trial_goes_on_from_its_checkpoint(tmp_path: Path, option: str) -> None:
+    """The second run saved into the folder of the first one; without checkpoints it begins anew."""
+    (tmp_path / "trial-0" / "checkpoints" / "step-000000005").mkdir(parents=True)
+    (tmp_path / "trial-0" / "checkpoints" / "step-000000005" / "manifest.json").touch()
+    (tmp_path / "trial-0-1").mkdir()
+    known, host = [SweepTrial(number=0, values={"lr": "1"}, run="trial-0-1")], Starts()
+    asked = question(tmp_path, option, "10m", "train.py", "{lr}")
+    [slot] = slots.of(host, devices_per_run=0, ranks_per_run=0, per_node=0)
+    view = table.SweepView(asked, lambda _: None, {})
+    loop.SweepLoop(asked, [slot], ListedTrials(known), known, host, view, lambda _: None).run()
+    words = ["--run-dir", str(tmp_path / "trial-0-2"), "-n", "1", option, "10m", "train.py", "1"]
+    resumed = ["--resume", str(tmp_path / "trial-0")] if option == "--checkpoint-every" else []
+    assert host.words[0][-len(words) - len(resumed) - 1 :] == ["run", *resumed, *words]
+    [kept] = record.read(str(tmp_path))[1]
+    assert (kept.state, kept.metric, kept.run) == (ENDED, 1.0, "trial-0-2")
+
+
 def test_picture_has_a_plot_for_each_parameter(tmp_path: Path) -> None:
     """A parameter whose values are no numbers has their names below its axis."""
     pytest.importorskip("matplotlib")
-    question = SweepQuestion(
-        folder=str(tmp_path), arguments=(), parameters=space.read(["optimizer=sgd,adam", "lr=1,0.01"]), words=(),
-        metric="val_loss", sign=1, stops=False,
-    )  # fmt: skip
+    asked = question(tmp_path, parameters=["optimizer=sgd,adam", "lr=1,0.01"])
     told = [trial(0, [0.5]), trial(1, [math.nan]), trial(2, [0.25])]
     for each, optimizer in zip(told, ("sgd", "adam", "adam"), strict=True):
         each.values.update(optimizer=optimizer, lr="0.01")
-    assert table.draw(question, told) == os.path.relpath(tmp_path / "sweep.png")
+    assert table.draw(asked, told) == os.path.relpath(tmp_path / "sweep.png")
     drawn = (tmp_path / "sweep.svg").read_text()
-    assert all(f">{word}<" in drawn for word in ("sgd", "adam", "optimizer", "lr", "val_loss", "best"))
-    assert table.draw(question, told[1:2]) == ""
+    assert all(f">{word}<" in drawn for word in ("sgd", "adam", "optimizer", "lr", "x", "best"))
+    assert table.draw(asked, told[1:2]) == ""

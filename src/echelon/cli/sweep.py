@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,7 +43,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--maximize",), help="larger is better (default: smaller)"),
     Option(names=("--stop",), value="RULE", choices=STOPS,
            help="median: stop a trial that is worse than the median of those that came as far"),
-    Option(names=("--out",), value="DIR", takes="folder", help="the folder of the sweep (default: in echelon-runs/)"),
+    Option(names=("--out",), value="DIR", takes="folder",
+           help="the folder of the sweep (default: a new one in echelon-runs/); the same line again goes on"),
     Option(names=("--resume",), value="DIR", takes="folder", help="run the trials of a sweep that have no result yet"),
     Option(names=("--json",), help="print JSON in place of the table"),
     Option(names=("-h", "--help"), help="show this"),
@@ -64,14 +66,21 @@ HELP = Help(
 
 def main(arguments: list[str]) -> int:
     scanned = HELP.scan(arguments, (*OPTIONS, *OF_RUN))
-    trials: list[SweepTrial] = []
-    if "resume" in scanned.values:
-        from echelon.trials.sweep import record
+    from echelon.trials.sweep import record
 
+    trials: list[SweepTrial] = []
+    folder, resumes = scanned.last.get("resume") or scanned.last.get("out", ""), "resume" in scanned.values
+    if resumes:
         _refuse_beside_resume(scanned)
-        arguments, trials = record.read(scanned.last["resume"])
-        earlier = HELP.scan(arguments, (*OPTIONS, *OF_RUN))
-        scanned = replace(earlier, values={**earlier.values, **scanned.values, "out": scanned.values["resume"]})
+    if resumes or (folder and os.path.exists(os.path.join(folder, record.NAME))):
+        earlier, trials = record.read(folder)
+        if not resumes and earlier != arguments:
+            raise UsageError(
+                f"--out {folder} has a sweep with another command line: {shlex.join(earlier)}",
+                hint=f"--out {folder.rstrip('/')}-2   or echelon sweep --resume {folder}",
+            )
+        arguments, before = earlier, HELP.scan(earlier, (*OPTIONS, *OF_RUN))
+        scanned = replace(before, values={**before.values, **scanned.values, "out": [folder]})
     if not scanned.rest or "parameter" not in scanned.values:
         what = "the values of a parameter: -p KEY=VALUES" if scanned.rest else "a script"
         raise UsageError(f"echelon sweep needs {what}", hint=f"echelon sweep {_LINE}")
@@ -83,14 +92,10 @@ def _sweep(question: SweepQuestion, source: ListedTrials, trials: list[SweepTria
     """Run the trials, print the table, draw the picture; return the exit code."""
     from echelon.host import Host
     from echelon.trials.sweep import loop, record, slots, table
-    from echelon.trials.sweep.trial import ENDED, FAILED
 
     host, began = Host(), time.monotonic()
-    asked = {key: _number(values, key) for key in ("gpus_per_run", "ranks_per_run", "slots")}
-    request = slots.SlotRequest(
-        devices_per_run=asked["gpus_per_run"], ranks_per_run=asked["ranks_per_run"], per_node=asked["slots"]
-    )
-    places = slots.of(request, host)
+    asked = [_number(values, key) for key in ("gpus_per_run", "ranks_per_run", "slots")]
+    places = slots.of(host, devices_per_run=asked[0], ranks_per_run=asked[1], per_node=asked[2])
     loop.refuse_what_cannot_run(question, places[0], host)
     with record.held(question.folder):
         say(table.beginning(question, source.num_trials, len(places), places[0].num_ranks))
@@ -107,9 +112,7 @@ def _sweep(question: SweepQuestion, source: ListedTrials, trials: list[SweepTria
         say(f"the picture is in {picture}")
     for remark in table.remarks(question, trials, time.monotonic() - began):
         say(remark)
-    codes = [trial.exit_code for trial in trials if trial.state == FAILED]
-    is_good = any(trial.state == ENDED for trial in trials) or not codes
-    return 128 + sweep.signal if sweep.signal else 0 if is_good else codes[0]
+    return sweep.exit_code
 
 
 def _question(scanned: Scanned, arguments: tuple[str, ...]) -> SweepQuestion:

@@ -83,9 +83,11 @@ class SweepLoop:
         self._num_passed_on = 0
 
     @property
-    def signal(self) -> int:
-        """Return the signal that ended the sweep; 0: none."""
-        return self._caught[0] if self._caught else 0
+    def exit_code(self) -> int:
+        """Return that of a signal; 0 if a trial ended well, else that of the first failure."""
+        failed = [each.exit_code for each in self.trials if each.state == trial.FAILED]
+        is_good = any(each.state == trial.ENDED for each in self.trials)
+        return 128 + self._caught[0] if self._caught else 0 if is_good or not failed else failed[0]
 
     def run(self) -> None:
         """Run all trials to their ends, or until a signal comes."""
@@ -117,21 +119,24 @@ class SweepLoop:
                 self._start(following, self._free.popleft())
 
     def _start(self, following: SweepTrial, slot: SweepSlot) -> None:
-        folder = self._question.folder
-        earlier = os.path.join(folder, following.run, "")
-        names = (f"trial-{following.number}{f'-{again}' if again else ''}" for again in count())
-        following.run = next(name for name in names if not os.path.exists(os.path.join(folder, name)))
-        following.metric, following.place, following.course = None, 0.0, []
+        saved = ""
+        for again in count():
+            name = f"trial-{following.number}{f'-{again}' if again else ''}"
+            path = os.path.join(self._question.folder, name)
+            if not os.path.exists(path):
+                break
+            if following.run and newest_step(os.path.join(path, SUBFOLDER)) >= 0:
+                saved = path  # a run that goes on saves into the folder of the one before
+        following.run, following.metric, following.place, following.course = name, None, 0.0, []
         words, variables = command_of(self._question, slot, following)
-        if "--checkpoint-every" in words and newest_step(os.path.join(earlier, SUBFOLDER)) >= 0:
-            words = ["--resume", earlier, *words]
+        if saved and "--checkpoint-every" in words:
+            words = ["--resume", saved, *words]
         process = self._host.start([*slot.words, "run", *words], environ={**slot.environ, **variables})
         if process.stdout is None:
             return
-        name, run = self._question.metric, os.path.join(folder, following.run)
         running = RunningTrial(
             trial=following, slot=slot, process=process, began=time.monotonic(),
-            reader=PrintedMetric(name) if name else MeasuredLoss(run),
+            reader=PrintedMetric(self._question.metric) if self._question.metric else MeasuredLoss(path),
         )  # fmt: skip
         descriptor = process.stdout.fileno()
         self._running[descriptor] = running

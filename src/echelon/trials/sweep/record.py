@@ -14,7 +14,7 @@ from echelon.environment import regular_files
 from echelon.errors import UsageError
 from echelon.node import private
 from echelon.trials.sweep.space import SweptParameter
-from echelon.trials.sweep.trial import SweepTrial
+from echelon.trials.sweep.trial import STATES, SweepTrial
 
 NAME, LOCK = "sweep.json", "lock"
 FORMAT = 1
@@ -68,8 +68,8 @@ def read(folder: str) -> tuple[list[str], list[SweepTrial]]:
             raise ValueError
         started_in, arguments = str(fields["folder"]), list(map(str, fields["arguments"]))
         trials = [SweepTrial(**each) for each in fields["trials"]]
-        for trial in trials:
-            trial.course = [(float(place), float(value)) for place, value in trial.course]
+        if not {trial.state for trial in trials} <= set(STATES):
+            raise ValueError
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"--resume {folder}: {path} has no sweep: {error.strerror if isinstance(error, OSError) else why}",
@@ -88,13 +88,14 @@ def held(folder: str) -> Iterator[None]:
     """Make the folder, or take that of an earlier sweep, and let no other sweep use it; raise UsageError if not."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open(os.path.join(folder, LOCK), "a")  # noqa: SIM115
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="--out DIRECTORY") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"the sweep in {folder} still goes on", hint="wait for its end, or stop it") from None
+        except OSError:
+            pass  # Lustre mounted without flock
         yield
-    except BlockingIOError:
-        raise UsageError(f"the sweep in {folder} still goes on", hint="wait for its end, or stop it") from None
-    finally:
-        os.close(lock)

@@ -16,15 +16,6 @@ PROGRAM = "echelon.cli.sweep_slot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRequest:
-    """What is asked of the slots; 0: not stated."""
-
-    devices_per_run: int
-    ranks_per_run: int
-    per_node: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSlot:
     """A part of a node: some devices, or some cores."""
 
@@ -38,39 +29,46 @@ class SweepSlot:
     """The ranks of each run."""
 
 
-def of(request: SlotRequest, host: Host) -> list[SweepSlot]:
-    """Return the slots of this machine, or of the allocation; raise UsageError where they have no room."""
+def of(host: Host, *, devices_per_run: int, ranks_per_run: int, per_node: int) -> list[SweepSlot]:
+    """Return the slots of this machine, or of the allocation; a number that is 0 was not stated.
+
+    Raise UsageError where they have no room.
+    """
     allocation = members.allocation_of(host)
     if allocation is not None and allocation.is_task and allocation.num_tasks > 1:
         raise UsageError(
             f"this is one of {allocation.num_tasks} tasks of a step, and each of them would start all trials",
             hint="start echelon once, without srun: echelon sweep …",
         )
+    asked = (devices_per_run, ranks_per_run, per_node)
     if allocation is None or allocation.is_task:
-        return _of_node("", len(devices.visible(host.environ)), (), request, host.environ)
+        return _of_node("", len(devices.visible(host.environ)), (), asked, host.environ)
     environ = step.step_environment(host.environ)
     slots = []
     for node, count in zip(allocation.nodes, allocation.devices or (0,) * len(allocation.nodes), strict=True):
         command = step.step_command(num_nodes=1, tasks_per_node=1, devices_per_node=count)
-        slots += _of_node(node, count, step.on_one_node(command, node), request, environ)
+        slots += _of_node(node, count, step.on_one_node(command, node), asked, environ)
     return slots
 
 
 def _of_node(
-    node: str, num_devices: int, there: tuple[str, ...], request: SlotRequest, environ: Mapping[str, str]
+    node: str, num_devices: int, there: tuple[str, ...], asked: tuple[int, int, int], environ: Mapping[str, str]
 ) -> list[SweepSlot]:
     """Return the slots of a node; without a name it is this one."""
-    place, asked = node or "this machine", request.devices_per_run
-    if asked and not num_devices:
-        raise UsageError(f"--gpus-per-run {asked}: {place} has no device", hint=f"--ranks-per-run {asked} --slots 2")
-    if num_devices and request.ranks_per_run:
+    place, (devices_per_run, ranks_per_run, per_node) = node or "this machine", asked
+    if devices_per_run and not num_devices:
+        raise UsageError(
+            f"--gpus-per-run {devices_per_run}: {place} has no device",
+            hint=f"--ranks-per-run {devices_per_run} --slots 2",
+        )
+    if num_devices and ranks_per_run:
         raise UsageError(
             f"--ranks-per-run is for nodes without devices, and {place} has {num_devices}; a run has a rank for each "
             "of its devices",
-            hint=f"--gpus-per-run {min(num_devices, request.ranks_per_run)}",
+            hint=f"--gpus-per-run {min(num_devices, ranks_per_run)}",
         )
-    per_run = asked or min(1, num_devices)
-    number = request.per_node or (max(1, num_devices // per_run) if per_run else 1)
+    per_run = devices_per_run or min(1, num_devices)
+    number = per_node or (max(1, num_devices // per_run) if per_run else 1)
     if number * per_run > num_devices:
         raise UsageError(
             f"{counted(number, 'run')} of {counted(per_run, 'device')} side by side, each on one node: {place} has "
@@ -84,7 +82,7 @@ def _of_node(
             there=there,
             words=(*there, *own_command.module(PROGRAM), str(index), str(number), str(per_run)),
             environ=environ,
-            num_ranks=per_run or request.ranks_per_run or 1,
+            num_ranks=per_run or ranks_per_run or 1,
         )
         for index, part in enumerate(parts)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -18,7 +19,7 @@ VARIABLE = "ECHELON_SWEEP_"
 POWERS = {"log2": 2, "log10": 10}
 _NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _PLACE = re.compile(r"\{(" + _NAME + r")\}")
-_NUMBER = r"[-+]?(?:[0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]{1,15})(?:[eE][-+]?[0-9]{1,2})?"
+_NUMBER = r"[-+]?(?:[0-9]{1,40}(?:\.[0-9]*)?|\.[0-9]{1,15})(?:[eE][-+]?[0-9]{1,2})?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(?::(.*))?")
 
 
@@ -130,14 +131,9 @@ def grid(parameters: Sequence[SweptParameter]) -> list[dict[str, str]]:
         many = f"there are {size} combinations, and a sweep tries at most {MOST_TRIALS}"
         why = f"there is no end of numbers in the range of -p {endless[0].name}" if endless else many
         raise UsageError(f"{why}; say how many trials to draw, or give a step", hint="--samples 32")
-    combinations = []
-    for number in range(size):
-        values = {}
-        for parameter in reversed(parameters):
-            number, index = divmod(number, parameter.num_values)
-            values[parameter.name] = parameter.value(index)
-        combinations.append({parameter.name: values[parameter.name] for parameter in parameters})
-    return combinations
+    names = [parameter.name for parameter in parameters]
+    values = [map(parameter.value, range(parameter.num_values)) for parameter in parameters]
+    return [dict(zip(names, combination, strict=True)) for combination in itertools.product(*values)]
 
 
 def draws(parameters: Sequence[SweptParameter], number: int, seed: int) -> list[dict[str, str]]:
@@ -155,11 +151,7 @@ def draws(parameters: Sequence[SweptParameter], number: int, seed: int) -> list[
 
 
 def places(words: Sequence[str]) -> list[str]:
-    """Return the names that stand in braces.
-
-    >>> places(["--lr", "{lr}", "{folder}/model.pt", '{"a": 1}'])
-    ['lr', 'folder']
-    """
+    """Return the names that stand in braces."""
     return [name for word in words for name in _PLACE.findall(word)]
 
 

@@ -12,8 +12,8 @@ from statistics import median
 from echelon.environment import regular_files
 from echelon.launch import samples
 
-WAITING, ENDED, FAILED, STOPPED = "waiting", "ended well", "failed", "stopped"
-"""A trial without a result waits: for a slot, or after an interrupted sweep for the next one."""
+STATES = ENDED, STOPPED, WAITING, FAILED = "ended well", "stopped", "waiting", "failed"
+"""In the order of the table. A trial without a result waits: for a slot, or for the next start of its sweep."""
 LEAST_FINISHED = 5
 """The trials that must have ended well before one is stopped."""
 MOST_OF_LINE = 1 << 16
@@ -65,19 +65,19 @@ def ranked(trials: Sequence[SweepTrial], sign: int) -> list[SweepTrial]:
 
     def key(trial: SweepTrial) -> tuple[int, float, int]:
         value = trial.number_told
-        by_end = (ENDED, STOPPED, WAITING, FAILED).index(trial.state)
-        return by_end, math.inf if value is None else sign * value, trial.number
+        return STATES.index(trial.state), math.inf if value is None else sign * value, trial.number
 
     return sorted(trials, key=key)
 
 
 def is_worse_than_median(trial: SweepTrial, others: Sequence[SweepTrial], sign: int) -> bool:
     """Say whether a trial is worse than the median of those that came as far: each by its best value until then."""
-    if sum(other.state == ENDED and bool(other.course) for other in others) < LEAST_FINISHED or not trial.course:
+    if sum(other.state == ENDED and bool(other.course) for other in others) < LEAST_FINISHED or trial.metric is None:
         return False
+    own = sign * trial.course[-1][1] if trial.course else math.inf  # it has told no finite value
     as_far = [other.best_until(trial.place) for other in others if other is not trial and other.place >= trial.place]
     bests = [sign * best for best in as_far if best is not None]
-    return len(bests) >= LEAST_FINISHED and sign * trial.course[-1][1] > median(bests)
+    return len(bests) >= LEAST_FINISHED and own > median(bests)
 
 
 class PrintedMetric:
