@@ -7,7 +7,8 @@ from collections.abc import Iterable
 NOT_OF_PYTORCH = frozenset(
     (
         "_getframe", "_current_frames", "_replace", "_asdict", "_inst", "_exit", "_register_atexit", "_finalizing",
-        "_blksize", "_io", "_thread", "_bit_generator", "_rand", "_datasource", "_file_openers", "_NormalAccessor",  # Python, numpy
+        "_blksize", "_io", "_thread", "_bit_generator", "_rand", "_datasource", "_file_openers",
+        "_NormalAccessor",  # Python, numpy
         "_tp_plan", "_init_weights",  # models of transformers, and nanoGPT's
         "_echelon",
     )

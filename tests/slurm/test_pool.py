@@ -31,7 +31,7 @@ def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
         [f"rank {rank} of 4" for rank in range(4)] * 3
     )
     nodes = json.loads("{" + status.partition("\nno pool")[0])["nodes"]
-    assert sorted(node["node"] and node["runs"] for node in nodes) == [2, 2]
+    assert [(node["node"], node["runs"]) for node in nodes] == [("nid005000", 2), ("nid005001", 2)]
     assert status.endswith("no pool: echelon pool start\n")
     events = [path.read_text().splitlines() for path in sorted(tmp_path.glob("echelon-runs/*/events.jsonl"))]
     pooled = [

@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple
 
+from ..environment.agent_place import agent_task
 from . import link, pool_place, private, processes, sweep
 from .warm_process import CannotStart, WarmProcess
 
@@ -224,8 +225,9 @@ class Pool:
             template.note_lent(packet[0]["pid"])
 
     def _status(self, _: Request) -> Dict[str, Any]:
+        task = agent_task(os.environ)
         return {
-            "node": socket.gethostname(),
+            "node": (task.node if task is not None else "") or socket.gethostname(),
             "pid": os.getpid(),
             "seconds": time.monotonic() - self._began,
             "idle_seconds": self._idle_seconds,
