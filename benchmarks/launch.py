@@ -23,7 +23,7 @@ from benchmarks import account, rows_fleet, rows_here, rows_machine
 from benchmarks.figures import Row, markdown
 from benchmarks.meter import BenchmarkError, Meter, clean_environ
 
-HERE = {"node": rows_here.node, "further": rows_here.further, "overhead": rows_here.overhead}
+HERE = {"node": rows_here.node, "again": rows_here.again, "further": rows_here.further, "overhead": rows_here.overhead}
 ON_SLURM = ("nodes", "plain")
 ALONE = {
     "fleet": rows_fleet.fleet,

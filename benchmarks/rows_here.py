@@ -54,6 +54,37 @@ def node(meter: Meter) -> Row:
     )  # fmt: skip
 
 
+def again(meter: Meter) -> Row:
+    """Start the same again on a node that has a pool, and a script that ends at its first line."""
+    environ = {**meter.environ, "ECHELON_POOL": os.path.join(meter.folder, "pool")}
+    meter.run([tool("echelon"), "pool", "start"], environ=environ)
+    try:
+
+        def pooled() -> Sample:
+            marks = meter.marks()
+            return meter.run(echelon(8, program("first_allreduce"), marks), marks=marks, environ=environ)
+
+        def short() -> Sample:
+            return meter.run([tool("echelon"), "run", "-n", "1", program("first_line")], environ=environ)
+
+        pooled()  # the first runs import
+        short()
+        launches = [pooled, partial(_first_allreduce, meter, torchrun, 8), short]
+        ours, theirs, ends = meter.interleave(*launches)
+    finally:
+        meter.run([tool("echelon"), "pool", "stop"], environ=environ)
+    return Row(
+        title="the second run in an allocation with a pool",
+        figures=(
+            Figure(
+                what="8 ranks, start to first all-reduce", unit="s", ours=walls(ours), theirs=walls(theirs),
+                beside="torchrun", target=at_most_of_theirs(0.05),
+            ),
+            Figure(what="a script that ends at its first line", unit="s", ours=walls(ends), target=at_most(0.15)),
+        ),
+    )  # fmt: skip
+
+
 def further(meter: Meter) -> Row:
     """Add ranks to a node: the CPU time of each one more."""
     launches = [
