@@ -1,6 +1,7 @@
 """`echelon pool` in an allocation: one pool on each node, which every run of the allocation finds."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,18 @@ def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
     ]
     assert sorted(pooled) == [[False, False], [True, True], [True, True]]
     assert not list(Path("/tmp").glob("echelon-pool-*-nid*"))
+
+
+def test_first_run_at_a_terminal_starts_pools(slurm: Cluster, tmp_path: Path) -> None:
+    """At a terminal of an allocation, the first run starts them and says so; the second one is forked from them."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    echelon = " ".join(ECHELON)
+    line = "; ".join([*[f"{echelon} run -n 1 train.py"] * 2, f"{echelon} pool stop"])
+    terminal = f"import pty; pty.spawn(['bash', '-c', {line!r}])"
+    words = ("--quiet", "-N1", "--ntasks-per-node=1", sys.executable, "-c", terminal)
+    done = slurm.run("salloc", *words, check=False, cwd=tmp_path, timeout=120)
+    assert done.stdout.count("keeps what this script imports ready on its nodes for later runs") == 1, done.stdout
+    assert done.stdout.count("rank 0 of 1") == 2
+    assert "echelon: the pool of this machine ended; runs go on" in done.stdout
+    events = [path.read_text() for path in tmp_path.glob("echelon-runs/*/events.jsonl")]
+    assert [text.count('"is_pooled": true') for text in events] == [1, 1]

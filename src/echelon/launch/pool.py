@@ -7,6 +7,7 @@ import os
 import selectors
 import sys
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from echelon.environment.agent_place import job_id
@@ -70,7 +71,7 @@ def ask(act: str, host: Host) -> list[dict[str, Any]]:
             answers += [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "null"))]
         if act == "stop":
             _unmark(host.environ)
-    return [answer for answer in answers if answer is not None]
+    return sorted((answer for answer in answers if answer is not None), key=itemgetter("node"))
 
 
 def start_beside(host: Host, say: Callable[[str], None]) -> None:
