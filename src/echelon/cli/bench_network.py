@@ -13,6 +13,7 @@ from echelon.cli.readers import plot_files, whole
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
+from echelon.host import Host
 
 COMMAND = "bench network"
 NAMES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point")
@@ -40,7 +41,6 @@ def main(arguments: list[str], of_bench: Help) -> int:
         raise UsageError(f"echelon bench network takes no {scanned.rest[0]}", hint="echelon bench network -n 4")
     names, sizes = _names(values), _sizes(values)
     from echelon.cli import nodes
-    from echelon.host import Host
     from echelon.trials import collective_run, network
 
     files = plot_files(values, usual="network")

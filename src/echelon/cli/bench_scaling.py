@@ -18,9 +18,9 @@ from echelon.cli.readers import plot_files, whole
 from echelon.cli.resources import RESOURCES
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
+from echelon.host import Host
 
 if TYPE_CHECKING:
-    from echelon.host import Host
     from echelon.trials.measured import MeasuredRun
     from echelon.trials.question import Question
 
@@ -54,7 +54,6 @@ def main(arguments: list[str], of_bench: Help) -> int:
     scanned = of_bench.scan(arguments, OPTIONS, command=COMMAND)
     values = scanned.last
     _refuse_contradictions(scanned, values)
-    from echelon.host import Host
 
     files = plot_files(values, usual="scaling")
     if "read" in values:

@@ -10,6 +10,7 @@ from echelon.cli.options import Option
 from echelon.cli.readers import whole
 from echelon.cli.talk import print_table, say
 from echelon.errors import UsageError
+from echelon.host import Host
 
 COMMAND = "bench start"
 OWN: tuple[Option, ...] = (
@@ -30,7 +31,6 @@ def main(arguments: list[str], of_bench: Help) -> int:
             hint="echelon bench start --ranks 1,2,4",
         )
     num_repeats = whole(values.get("repeat", "1"), "--repeat", least=1, usual=3)
-    from echelon.host import Host
     from echelon.launch.run_directory import shared_folder
     from echelon.trials import question, start
 

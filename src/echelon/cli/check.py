@@ -12,7 +12,7 @@ from echelon.cli.options import Option
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import say
 from echelon.errors import UsageError
-from echelon.host import terminal
+from echelon.host import Host, terminal
 
 if TYPE_CHECKING:
     from echelon.cli.nodes import Checked
@@ -58,7 +58,6 @@ def main(arguments: list[str]) -> int:
             "--json and --exclude-bad both write to standard output", hint='--json   lists these nodes under "exclude"'
         )
     from echelon.cli import nodes
-    from echelon.host import Host
 
     if "keep" in values and "collectives" not in values:
         raise UsageError("--keep needs --collectives, which measures the bandwidth", hint="--collectives --keep")

@@ -16,13 +16,13 @@ from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
 from echelon.estimate import remembered
 from echelon.estimate.remembered import MemoryPrediction
+from echelon.host import Host
 from echelon.machines import kept_rows
 from echelon.orders.trace import CONFIG, FUNCTION, MODULE, SCRIPT, TraceOrder
 from echelon.plan.memory import TORCH_DTYPES
 
 if TYPE_CHECKING:
     from echelon.estimate.verdict import FitVerdict
-    from echelon.host import Host
     from echelon.launch.fit import TracedTraining
 
 OPTIMIZERS = ("adamw", "adam", "momentum", "sgd")
@@ -80,7 +80,6 @@ def main(arguments: list[str]) -> int:
         return _scaling(scanned, values)
     asked = question(scanned, values)
     from echelon.cli import fit_answer
-    from echelon.host import Host
     from echelon.launch import fit
 
     host = Host()

@@ -13,7 +13,6 @@ from echelon.cli.talk import print_table
 from echelon.errors import UsageError
 from echelon.estimate import advice, choice, verdict
 from echelon.estimate.layout import Layout
-from echelon.estimate.log import EventLog
 from echelon.estimate.verdict import CLOSE, FITS, NAMES, Fewest, FitVerdict, LargestBatch
 from echelon.launch.fit import TracedTraining
 from echelon.orders.trace import TraceOrder
@@ -51,7 +50,12 @@ class FitAnswer:
                 f"--rows {rows}: the trace does not show which dim of the batch its rows are",
                 hint="a model that is called with the batch, rows in the first dim",
             )
-        _refuse_too_many(traced.log, num_ranks, rows)
+        have = rows or traced.log.rows
+        if have and num_ranks > have:
+            raise UsageError(
+                f"--gpus {num_ranks}: the batch has {counted(have, 'row')}, and each device needs one",
+                hint=f"--rows {num_ranks}   or --gpus {have}",
+            )
         self._judged = [self._judge(target, is_only=len(targets) == 1) for target in targets]
 
     @property
@@ -267,15 +271,6 @@ def _numbers(surely: int, perhaps: int, noun: str, *, is_least: bool = False) ->
     if is_least:
         return f"{first} may be enough, " + (f"{counted(other, noun)} surely" if other else "none is sure")
     return (f"{counted(first, noun)} surely, " if first else "") + f"up to {other} perhaps"
-
-
-def _refuse_too_many(log: EventLog, num_ranks: int, rows: int) -> None:
-    have = rows or log.rows
-    if num_ranks and have and num_ranks > have:
-        raise UsageError(
-            f"--gpus {num_ranks}: the batch has {counted(have, 'row')}, and each device needs one",
-            hint=f"--rows {num_ranks}   or --gpus {have}",
-        )
 
 
 def summary(judged: FitVerdict) -> dict[str, Any]:

@@ -6,16 +6,13 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from echelon.cli.options import Option
 from echelon.errors import UsageError
 from echelon.estimate.devices import Device
+from echelon.host import Host
+from echelon.machines.machine import Machine, NodeType
 from echelon.units import GIB, size, size_bytes
-
-if TYPE_CHECKING:
-    from echelon.host import Host
-    from echelon.machines.machine import Machine, NodeType
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--machine",), value="NAME", help="judge the devices of this machine (default: this machine's)"),

@@ -12,7 +12,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.talk import print_json
 from echelon.dialects import installed
-from echelon.dialects.installed import FRAMEWORKS, Build, PackageProblem
+from echelon.dialects.installed import FRAMEWORKS, Build
 from echelon.errors import EchelonError, UsageError
 from echelon.hardware import vendors
 from echelon.host import Host
@@ -69,7 +69,11 @@ def main(arguments: list[str]) -> int:
         told = {"frameworks": [asdict(each) for each in seen], "problems": [asdict(each) for each in wrong]}
         print_json(python=sys.executable, devices=num_devices, vendor=vendor, **told)
     else:
-        _print(seen, wrong, num_devices, vendor)
+        there = f"{num_devices} {vendors.named(vendor).title}" if vendor else "none"
+        print(f"python     {sys.executable}\ndevices    {there}\n")
+        print("\n".join(aligned([("framework", "version", "tested", ""), *(_row(each) for each in seen)])))
+        for problem in wrong:
+            print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
     is_missing = bool(scanned.rest) and any(not each.version for each in seen)
     fails = any(problem.breaks for problem in wrong) or any(each.import_error for each in seen)
     return 1 if is_missing or fails else 0
@@ -112,14 +116,6 @@ def _import(name: str, host: Host) -> tuple[float | None, str]:
         return round(time.monotonic() - began, 1), ""
     lines = done.stderr.strip().splitlines() or [f"exit code {done.exit_code}"]
     return None, lines[-1]
-
-
-def _print(seen: Sequence[Installation], wrong: Sequence[PackageProblem], num_devices: int, vendor: str) -> None:
-    there = f"{num_devices} {vendors.named(vendor).title}" if vendor else "none"
-    print(f"python     {sys.executable}\ndevices    {there}\n")
-    print("\n".join(aligned([("framework", "version", "tested", ""), *(_row(each) for each in seen)])))
-    for problem in wrong:
-        print(f"\n{'error' if problem.breaks else 'note'}: {problem.text}\n  hint: {problem.hint}")
 
 
 def _row(framework: Installation) -> tuple[str, str, str, str]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import echelon
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.resources import machine_names, today
 from echelon.cli.talk import say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
+from echelon.host import Host, terminal
 from echelon.units import counted
 
 if TYPE_CHECKING:
-    from echelon.host import Host
     from echelon.lint.repair import Repaired
     from echelon.lint.run import Linted
     from echelon.machines.machine import Machine
@@ -115,7 +117,6 @@ def _format(values: dict[str, str]) -> str:
 
 
 def _written(linted: Linted, form: str, *, num_files: int) -> str:
-    import echelon
     from echelon.lint import pages, report
 
     if form == "json":
@@ -124,7 +125,6 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
         return report.sarif(linted, pages.all_pages(), echelon.__version__) + "\n"
     if form == "github":
         return report.github(linted)
-    from echelon.host import terminal
 
     with_colour = terminal.has_colour(sys.stdout, os.environ)
     text = report.text(linted, num_files=num_files, with_colour=with_colour)
@@ -133,7 +133,6 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
 
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
     """Return the function that lints the files, and the names of the machines that it tries if none is given."""
-    from echelon.host import Host
     from echelon.lint.run import lint
     from echelon.machines import load
 
@@ -167,8 +166,6 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _where(host: Host) -> Machine | None:
-    import socket
-
     from echelon.machines import load
     from echelon.machines.detect import recognise
 

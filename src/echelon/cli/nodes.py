@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from echelon.checks import collectives
 from echelon.checks.examine import bad_nodes, examine, in_order
 from echelon.checks.finding import Finding, Wanted
 from echelon.cli.talk import say
@@ -117,7 +118,6 @@ def _measure(
     question: NodeQuestion, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
     """Measure the collectives in a separate run, and judge the result."""
-    from echelon.checks import collectives
     from echelon.trials import collective_run
 
     has_devices = any(survey.devices.visible for survey in surveys)
@@ -151,8 +151,6 @@ def layout(host: Host) -> tuple[bool, int]:
 
 def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual | None:
     """Return the reference of the current or the named machine for a measurement; None if it has none."""
-    from echelon.checks import collectives
-
     allocation = _allocation(host)
     machine = _machine(machine_name, host, is_job=allocation is not None)
     return collectives.usual_of(result, _wanted(NodeQuestion(), machine, allocation, host))
@@ -160,7 +158,6 @@ def reference(result: Mapping[str, Any], machine_name: str, host: Host) -> Usual
 
 def _keep(result: Mapping[str, Any], findings: list[Finding], wanted: Wanted, host: Host) -> None:
     """Keep the measurement as a reference, unless it has findings."""
-    from echelon.checks import collectives
     from echelon.machines.load import find
     from echelon.machines.write import keep
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 from echelon.cli import fits, plan_fit
 from echelon.cli.help import Help
@@ -13,13 +13,9 @@ from echelon.cli.options import Option, Scanned
 from echelon.cli.resources import DEFAULT_MINUTES, RESOURCES, read_machine, read_request, successor, today
 from echelon.cli.talk import print_json, print_table, say, say_remarks
 from echelon.errors import UsageError
+from echelon.host import Host
+from echelon.machines.machine import Machine
 from echelon.spec import Booking
-
-if TYPE_CHECKING:
-    from datetime import date
-
-    from echelon.host import Host
-    from echelon.machines.machine import Machine
 
 OPTIONS: tuple[Option, ...] = (
     *RESOURCES,
@@ -44,7 +40,6 @@ def main(arguments: list[str]) -> int:
     scanned = _scan(arguments)
     values = scanned.last
     question = plan_fit.read_question(scanned)
-    from echelon.host import Host
     from echelon.plan.book import book
     from echelon.plan.candidates import candidates, choose, why_not
 

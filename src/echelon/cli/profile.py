@@ -14,7 +14,9 @@ from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan_all
 from echelon.cli.talk import print_table, say
 from echelon.errors import EchelonError, UsageError
-from echelon.launch.profilers import NAMES, TORCH
+from echelon.host import Host
+from echelon.launch import profilers
+from echelon.launch.profilers import NAMES, TOOLS, TORCH
 from echelon.orders import profile
 from echelon.orders.scale import AUTO_FIT
 from echelon.units import counted
@@ -97,7 +99,6 @@ def judge(
 
 def _run(scanned: Scanned) -> int:
     from echelon.cli import run
-    from echelon.launch import profilers
 
     values = scanned.last
     _refuse_trace(scanned)
@@ -135,7 +136,6 @@ def _run(scanned: Scanned) -> int:
 
 def _tried(scanned: Scanned, plan: Plan, verdicts: list[TraceVerdict]) -> Trials | None:
     """Try what may shorten the steps, if the user asked for it; else name it."""
-    from echelon.host import Host
     from echelon.monitor import account, recorded
     from echelon.trials import candidates
 
@@ -228,8 +228,6 @@ def _of_run(scanned: Scanned, tool: str) -> Scanned:
 
 def _found(directory: str, order: profile.ProfileOrder) -> tuple[dict[int, list[str]], list[int]]:
     """Return the files of the profiled ranks, and the ranks without one."""
-    from echelon.launch import profilers
-
     files = {rank: profilers.files(directory, rank) for rank in _each(order, _num_ranks(directory))}
     return {rank: paths for rank, paths in files.items() if paths}, [rank for rank, paths in files.items() if not paths]
 
@@ -252,8 +250,6 @@ def _each(order: profile.ProfileOrder, num_ranks: int) -> Iterator[int]:
 
 
 def _name_files(found: dict[int, list[str]], tool: str) -> None:
-    from echelon.launch.profilers import TOOLS
-
     for rank, paths in found.items():
         for path in paths:
             print(f"rank {rank}: {os.path.relpath(path)}")

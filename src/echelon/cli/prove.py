@@ -14,6 +14,7 @@ from echelon.cli.options import Option
 from echelon.cli.readers import whole
 from echelon.cli.talk import say
 from echelon.errors import UsageError
+from echelon.host import Host
 from echelon.orders.records import NOTHING
 from echelon.orders.scale import KINDS
 from echelon.units import step_time
@@ -52,7 +53,6 @@ def main(arguments: list[str]) -> int:
     values = scanned.last
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon prove needs a script", hint="echelon prove -n 4 train.py")
-    from echelon.host import Host
     from echelon.trials import prove
 
     question = prove.ProofQuestion(

@@ -12,6 +12,7 @@ from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import whole
 from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError
+from echelon.host import Host, terminal
 from echelon.orders import rehearsal
 from echelon.units import counted
 
@@ -56,7 +57,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError("--debug is for one step of a run", hint="echelon rehearse --step RUN:STEP --debug")
     if scanned.is_program or not scanned.rest:
         raise UsageError("echelon rehearse needs a script", hint="echelon rehearse -n 4 train.py")
-    from echelon.host import Host
     from echelon.launch.run_directory import shared_folder
     from echelon.trials import rehearse
 
@@ -79,7 +79,6 @@ def main(arguments: list[str]) -> int:
 
 def _one_step(scanned: Scanned, values: dict[str, str]) -> int:
     """Run one step of a run once more; return 1 if the run has said that it is bad, and it is not any more."""
-    from echelon.host import Host, terminal
     from echelon.launch.run_directory import shared_folder
     from echelon.trials import one_step
 

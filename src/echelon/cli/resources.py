@@ -7,17 +7,14 @@ import os
 import socket
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.cli import readers
 from echelon.cli.options import Option, fields
 from echelon.errors import UsageError
+from echelon.host import Host
+from echelon.machines.machine import Machine
 from echelon.spec import Request
-
-if TYPE_CHECKING:
-    from echelon.host import Host
-    from echelon.machines.machine import Machine
 
 
 def machine_names() -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups
 from echelon.cli.preflight import checked, look, observer
 from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError, seen
+from echelon.host import Host
+from echelon.orders.checkpoint import folder
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.plan import exchange
 from echelon.spec import ALL_NODES, Command, Job, Plan
@@ -22,7 +24,6 @@ from echelon.spec import ALL_NODES, Command, Job, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from echelon.host import Host
     from echelon.jobs.settings import Chain
     from echelon.script.reading import ScriptReading
 
@@ -59,7 +60,6 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
     job = read_job(scanned)
     if line is not None:
         job = with_line(job, line)
-    from echelon.host import Host
     from echelon.jobs import settings
     from echelon.launch.prepare import prepare
     from echelon.script.reading import of_job
@@ -95,7 +95,6 @@ def _start(
     from echelon.jobs import settings
     from echelon.launch.prepare import is_unshared
     from echelon.launch.start import start
-    from echelon.orders.checkpoint import folder
 
     def say_mistakes() -> None:
         is_asked = plan.node_rank <= 0 and "off" not in scanned.values.get("check", ())

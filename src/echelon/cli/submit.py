@@ -21,11 +21,11 @@ from echelon.cli.run import read_job
 from echelon.cli.talk import say, say_remarks
 from echelon.environment import digits
 from echelon.errors import UsageError
+from echelon.host import Host
 from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.dialects.translate import LauncherLine
-    from echelon.host import Host
     from echelon.jobs.submit import BatchScript, Wish
     from echelon.machines.machine import Machine
     from echelon.spec import Booking, Job
@@ -77,7 +77,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError("the command line has no script", hint="echelon submit --time 2h train.py")
     if "time" not in values:
         raise UsageError("--time is required: Slurm ends a job at its time limit", hint="--time 2h")
-    from echelon.host import Host
 
     host = Host()
     wish, script = _prepared(scanned, values, host, made_by=shlex.join(["echelon", "submit", *arguments]))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.errors import UsageError
 from echelon.hardware import vendors
+from echelon.hardware.answers import Device
 from echelon.topology import binding, discover
+from echelon.topology.node import Node
 from echelon.units import aligned, counted, size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from echelon.hardware.answers import Device
-    from echelon.topology.node import Node
 
 OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="print it as data"),

@@ -23,7 +23,6 @@ from echelon.host import terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from echelon.cli.options import Scanned
     from echelon.monitor.watch.live import Live
     from echelon.monitor.watch.screen import View
     from echelon.monitor.watch.state import RunState

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from . import variables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class AgentTask(NamedTuple):

@@ -6,17 +6,13 @@ import errno
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from ..hardware import files
 from . import devices, digits, frameworks, surroundings, threads
 from .errors import WrongEnvironmentError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
-
-    from .frameworks import RankPlace
+from .frameworks import RankPlace
 
 VISIBLE = ("own", "all")
 USAGE = "[--visible own|all] PROGRAM [arguments ...]"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ..hardware import vendors
+from ..hardware.vendor import Vendor
 from . import digits
 from .errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..hardware.vendor import Vendor
 
 
 def visible(environ: Mapping[str, str], root: str = "/") -> list[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from . import digits
 from .hostlist import compress_counts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 # Linux limits one string of an environment to 128 KiB (MAX_ARG_STRLEN); exec would refuse a longer one.
 _TF_CONFIG_BYTES = 100_000

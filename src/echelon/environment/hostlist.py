@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from . import digits
 from .errors import HostlistError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _SEPARATORS = ", \t\n"  # the separators of Slurm's own hostlist_create
 MOST_NODES = 1 << 18  # the largest machines have ten thousand nodes; each name costs memory

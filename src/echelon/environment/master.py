@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from . import digits
 from .errors import SurroundingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ONE_NODE = "127.0.0.1"
 

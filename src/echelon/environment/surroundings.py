@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from . import digits, hostlist, master, regular_files, variables
 from .errors import SurroundingError
 from .frameworks import RankPlace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Greater step ids name no srun step: batch script 4294967291, salloc's shell 4294967290, extern ...92.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0

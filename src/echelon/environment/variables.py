@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from . import digits
 from .errors import SurroundingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def present(environ: Mapping[str, str], *names: str) -> str:

@@ -30,7 +30,10 @@ def follow(number: str, run_directory: str, host: Host, say: Say, *, shows: IO[b
     while True:
         state = _state(number, host)
         if state is not None and (not state.is_waiting or time.monotonic() > began + WAIT_SECONDS):
-            _say_once(state.place(number), told, say)
+            place = state.place(number)
+            if place and place not in told:
+                told.add(place)
+                say(place)
         seen += _show_from(path, seen, shows)
         if state is not None and state.is_over:
             time.sleep(POLL_SECONDS[0])  # the shared file system may still be delivering the last words
@@ -41,12 +44,6 @@ def follow(number: str, run_directory: str, host: Host, say: Say, *, shows: IO[b
             raise RunError(f"job {number} is in the queue but can never start", hint=f"scancel {number}")
         time.sleep(pause)
         pause = min(pause * 1.5, patience if seen == 0 or shows is None else 1.0)
-
-
-def _say_once(text: str, told: set[str], say: Say) -> None:
-    if text and text not in told:
-        told.add(text)
-        say(text)
 
 
 def _say_end(state: queue.JobState, number: str, run_directory: str, say: Say, *, is_shown: bool) -> None:

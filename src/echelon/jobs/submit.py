@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import date
-from typing import TYPE_CHECKING
 
 from echelon.environment import digits
 from echelon.errors import EchelonError, UsageError
@@ -18,17 +17,16 @@ from echelon.jobs import settings
 from echelon.jobs.settings import Chain
 from echelon.launch.prepare import decide, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
+from echelon.machines.machine import Machine
 from echelon.node import private
+from echelon.plan import containers
 from echelon.plan.book import book
 from echelon.plan.candidates import named_partitions
 from echelon.plan.shape import batch_variables
 from echelon.scheduler.slurm import batch, plain
+from echelon.script.reading import ScriptReading
 from echelon.spec import RUNS, Booking, Container, Job, Request
 from echelon.units import cost, counted, slurm_time
-
-if TYPE_CHECKING:
-    from echelon.machines.machine import Machine
-    from echelon.script.reading import ScriptReading
 
 SUBMIT_SECONDS = 60.0
 OUTPUT = "slurm.out"
@@ -174,7 +172,6 @@ def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Con
 def _container(wish: Wish, booking: Booking, run_directory: str) -> Container | None:
     if not wish.job.container:
         return None
-    from echelon.plan import containers
 
     partition = next(row for row in named_partitions(wish.request, wish.machine) if row.name == booking.partition)
     folders = [os.getcwd(), *([] if wish.layout else [run_directory]), *containers.script_folders(wish.job)]

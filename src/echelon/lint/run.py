@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.lint import table
@@ -21,12 +20,8 @@ from echelon.lint.pages import words
 from echelon.lint.program import Program
 from echelon.lint.rules.settings import SettingsFile
 from echelon.lint.visibility import placed
+from echelon.machines.machine import Machine
 from echelon.script.source import parse
-
-if TYPE_CHECKING:
-    from echelon.lint.job import JobScript
-    from echelon.machines.machine import Machine
-
 
 MOST_BYTES = {"python": 1 << 19, "settings": 1 << 20, "shell": 1 << 16}
 """Larger files are not written by hand. A worst case of this size, a single `srun` in each line, takes some seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any, NoReturn
 
@@ -215,46 +215,24 @@ LOCAL = "local"
 
 
 def local(environ: Mapping[str, str] | None = None) -> Machine:
-    """Return this machine as this process sees it."""
-    seen = os.environ if environ is None else environ
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return describe(
-        hostname=os.uname().nodename,
-        architecture=os.uname().machine,
-        cores=threads.cores(),
-        memory_bytes=memory,
-        visible=devices.visible(seen),
-        vendor=vendors.driven().name or "unknown",
-        today=date.today(),
-    )
-
-
-def describe(
-    *,
-    hostname: str,
-    architecture: str,
-    cores: Sequence[int],
-    memory_bytes: int,
-    visible: Sequence[str],
-    vendor: str,
-    today: date,
-) -> Machine:
-    """Return a machine of one node from these facts."""
+    """Return this machine, of one node, as this process sees it."""
+    hostname, today, cores = os.uname().nodename, date.today(), len(threads.cores())
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    num_devices = len(devices.visible(os.environ if environ is None else environ))
     source = f"{hostname} itself, as this process sees it"
-    num_devices = len(visible)
     node = NodeType(
         source=source,
         seen=today,
         note="Cores are the hardware threads that this process may use.",
         name=hostname,
         chip="",
-        vendor=vendor if num_devices else "none",
+        vendor=(vendors.driven().name or "unknown") if num_devices else "none",
         num_nodes=1,
         num_devices=num_devices,
-        architecture=architecture,
-        num_cores=len(cores),
+        architecture=os.uname().machine,
+        num_cores=cores,
         memory_bytes=memory_bytes,
-        cores_per_device=len(cores) // num_devices if num_devices else None,
+        cores_per_device=cores // num_devices if num_devices else None,
         memory_bytes_per_device=memory_bytes // num_devices if num_devices else None,
         scratch="/tmp",
     )

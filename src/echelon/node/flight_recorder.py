@@ -18,7 +18,10 @@ def pending(rank: int, environ: Mapping[str, str], since: float) -> str:
         entries = _entries("%s%d" % (os.path.expanduser(prefix), rank), since)
         open_entries = [entry for entry in entries if not entry.get("retired")]
         if open_entries:
-            return _words(open_entries[0])
+            first = open_entries[0]
+            name = str(first.get("profiling_name", "?")).rpartition(":")[2]
+            number, sizes = first.get("collective_seq_id", "?"), first.get("input_sizes", "?")
+            return "%s number %s of %s" % (name, number, sizes)
     return ""
 
 
@@ -37,11 +40,6 @@ def _entries(path: str, since: float) -> List[Dict[str, Any]]:
             return [entry for entry in dump["entries"] if isinstance(entry, dict)]
         except (ValueError, LookupError, TypeError, AttributeError):  # torn, or not PyTorch's
             return []
-
-
-def _words(entry: Mapping[str, Any]) -> str:
-    name = str(entry.get("profiling_name", "?")).rpartition(":")[2]
-    return "%s number %s of %s" % (name, entry.get("collective_seq_id", "?"), entry.get("input_sizes", "?"))
 
 
 _MARK = object()

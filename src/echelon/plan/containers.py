@@ -5,15 +5,12 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
 from echelon.hardware import vendors
+from echelon.machines.machine import Container as Convention
+from echelon.machines.machine import Machine
 from echelon.spec import Container, Job
-
-if TYPE_CHECKING:
-    from echelon.machines.machine import Container as Convention
-    from echelon.machines.machine import Machine
 
 
 def contain(

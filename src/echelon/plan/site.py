@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from echelon.environment import digits
+from echelon.machines.machine import Machine, NodeType, Setting
 from echelon.spec import Reason, Variable
-
-if TYPE_CHECKING:
-    from echelon.machines.machine import Machine, NodeType, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,9 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         self._note(inputs, result, int(_LARGER[func](args)) if func in _LARGER else 0)
         if func in WORKSPACES and not self._counts_all:
             self._work(inputs, WORKSPACES[func](args, result))
-        self._count_flops(func, args, kwargs, result)
+        counter = self._counters.get(internals.packet_of(func))
+        if counter is not None and self.phase in self.flops:
+            self.flops[self.phase] += int(counter(*args, **kwargs, out_val=result))
         return result
 
     def number(self, tensor: torch.Tensor) -> int | None:
@@ -178,11 +180,6 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         self._ends.pop(number, None)
         if not self.is_closed:
             self.events.append(-number - 1)
-
-    def _count_flops(self, func: Any, args: Any, kwargs: Any, result: object) -> None:
-        counter = self._counters.get(internals.packet_of(func))
-        if counter is not None and self.phase in self.flops:
-            self.flops[self.phase] += int(counter(*args, **kwargs, out_val=result))
 
 
 def _storage(tensor: torch.Tensor) -> Any:

@@ -178,8 +178,10 @@ def find(question: Question, sizes: Sequence[SizeRow]) -> Limit:
     if not good or len(good) == 1:
         return Limit(kind="unknown", text="fewer than two sizes have numbers", next_ranks=0, next_efficiency=None)
     fixed, shared = amdahl(question, good)
-    most = good[-1].num_ranks
-    expected = _expected(question, good[0].num_ranks, 2 * most, fixed, shared)
+    base, most = good[0].num_ranks, good[-1].num_ranks
+    expected = None
+    if question.mode == STRONG and shared:  # with weak scaling there is no such law
+        expected = (fixed + shared) / (fixed + shared * base / (2 * most)) * base / (2 * most)
     rules: tuple[Callable[[], tuple[str, str]], ...] = (
         lambda: _cores(good[-1]),
         lambda: _devices(good[-1]),
@@ -207,13 +209,6 @@ def amdahl(question: Question, good: Sequence[SizeRow]) -> tuple[float, float]:
     inverse = [base / row.num_ranks for row in good]
     shared = max(0.0, statistics.linear_regression(inverse, seconds).slope)
     return max(0.0, statistics.fmean(seconds) - shared * statistics.fmean(inverse)), shared
-
-
-def _expected(question: Question, base: int, ranks: int, fixed: float, shared: float) -> float | None:
-    """Return the efficiency of a size by Amdahl's law; None with weak scaling, where it has no such law."""
-    if question.mode != STRONG or not shared:
-        return None
-    return (fixed + shared) / (fixed + shared * base / ranks) * base / ranks
 
 
 def _cores(row: SizeRow) -> tuple[str, str]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from echelon import units
 from echelon.errors import UsageError
+from echelon.lint.batch import BatchOption
 from echelon.lint.finding import Hit, Rule, hit, judged
 from echelon.lint.job import JobScript
+from echelon.machines.machine import Partition
 from echelon.plan.shape import usable_cores
 from echelon.units import counted
 
 LEAST_SECONDS = 300
 """Of a limit that is meant as minutes and seconds."""
-
-if TYPE_CHECKING:
-    from echelon.lint.batch import BatchOption
-    from echelon.machines.machine import Partition
 
 
 def unknown_partition(job: JobScript) -> Iterator[Hit]:

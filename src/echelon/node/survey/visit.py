@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from ...environment.agent_place import agent_task
 from .. import private
-from ..channel import Channel, Closed, Message
+from ..channel import Channel, Closed
 from ..connect import ConnectError, connect
 from . import take
 from .nouns import plain
@@ -194,11 +194,6 @@ def _serve(channel: Channel, door: NodePort, word: str) -> None:
         for message in channel.receive() if channel.fileno() in ready else ():
             if message["kind"] == "end":
                 return
-            _obey(channel, door, word, message)
-
-
-def _obey(channel: Channel, door: NodePort, word: str, message: Message) -> None:
-    if message["kind"] == "visit":
-        doors = {node: (host, port) for node, (host, port) in message["doors"].items()}
-        unreached = visit(doors, word, own=door, seconds=message["seconds"])
-        channel.send("visited", unreached=unreached)
+            if message["kind"] == "visit":
+                doors = {node: (host, port) for node, (host, port) in message["doors"].items()}
+                channel.send("visited", unreached=visit(doors, word, own=door, seconds=message["seconds"]))

@@ -232,7 +232,9 @@ def _node(fields: dict[str, str]) -> SiteNode | None:
     threads = _number(fields.get("ThreadsPerCore", "")) or 1
     total = _number(fields.get("CPUTot", "")) or num_cores * threads
     threads = max(1, min(threads, total // num_cores))
-    reserved = _reserved(fields.get("CPUSpecList", fields.get("CpuSpecList", "")), threads)
+    # these count the threads of each core consecutively
+    numbers = parse_cpu_list(fields.get("CPUSpecList", fields.get("CpuSpecList", "")))
+    reserved = tuple(sorted({number // threads for number in numbers}))
     num_reserved = _number(fields.get("CoreSpecCount", "")) or len(reserved)
     memory = (_number(fields.get("RealMemory", "")) or 0) - (_number(fields.get("MemSpecLimit", "")) or 0)
     gres = _gres(fields.get("Gres", ""))
@@ -248,11 +250,6 @@ def _node(fields: dict[str, str]) -> SiteNode | None:
         memory_mib=max(0, memory),
         partitions=tuple(_words(fields.get("Partitions", ""))),
     )
-
-
-def _reserved(text: str, threads: int) -> tuple[int, ...]:
-    """Return the cores for Slurm's CPU numbers, which count the threads of each core consecutively."""
-    return tuple(sorted({number // threads for number in parse_cpu_list(text)}))
 
 
 def _gres(text: str) -> list[tuple[str, int]]:
