@@ -6,18 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from echelon.estimate.log import (
-    BACKWARD,
-    ENTER,
-    ENTER_BACKWARD,
-    FORWARD,
-    LEAVE,
-    OPTIMIZER,
-    STEP,
-    Event,
-    EventLog,
-    LoggedTensor,
-)
+from echelon.estimate import log as borders
+from echelon.estimate.log import Event, EventLog, LoggedTensor
 from echelon.estimate.places import AllocationPlaces
 from echelon.estimate.timeline import last_step
 
@@ -51,8 +41,8 @@ def repeated(log: EventLog, turns: Sequence[Turn]) -> EventLog:
         return log
     begin = last_step(log.events)
     rest = list(log.events[begin + 1 :])
-    backward = rest.index(BACKWARD)
-    end = max(position for position, event in enumerate(rest) if event == OPTIMIZER)
+    backward = rest.index(borders.BACKWARD)
+    end = max(position for position, event in enumerate(rest) if event == borders.OPTIMIZER)
     parts = _MicroBatches(log, rest[:backward], rest[backward + 1 : end], turns)
     events: list[Event] = [*log.events[: begin + 1], *parts.events(), *rest[end:]]
     return log.changed(tensors=parts.tensors, events=events)
@@ -82,9 +72,9 @@ class _MicroBatches:
         is_first = {True: True, False: True}
         for turn, (is_forward, part) in enumerate(self._turns):
             if turn:
-                yield FORWARD if is_forward else BACKWARD
+                yield borders.FORWARD if is_forward else borders.BACKWARD
             elif not is_forward:
-                yield BACKWARD
+                yield borders.BACKWARD
             for event in self._regions[is_forward]:
                 yield from self._one(event, part, is_first[is_forward])
             is_first[is_forward] = False
@@ -166,14 +156,14 @@ class _Recording:
             self._tensor(event)
             return
         if isinstance(event, str):
-            self._is_forward = event == STEP or (self._is_forward and event != BACKWARD)
+            self._is_forward = event == borders.STEP or (self._is_forward and event != borders.BACKWARD)
             self._block = -1
-        elif isinstance(event, tuple) and event[0] == ENTER and self._is_forward and self._block < 0:
+        elif isinstance(event, tuple) and event[0] == borders.ENTER and self._is_forward and self._block < 0:
             self._block, self._open = event[1], []
-        elif event == (LEAVE, self._block):
+        elif event == (borders.LEAVE, self._block):
             self._forget()
         self.events.append(event)
-        if isinstance(event, tuple) and event[0] == ENTER_BACKWARD and self._saved[event[1]]:
+        if isinstance(event, tuple) and event[0] == borders.ENTER_BACKWARD and self._saved[event[1]]:
             self._compute_again(self._saved[event[1]].pop())
 
     def _tensor(self, event: int) -> None:
@@ -212,7 +202,7 @@ def _freed_in_backward(log: EventLog) -> set[int]:
     freed, is_backward = set(), False
     for event in log.events:
         if isinstance(event, str):
-            is_backward = event == BACKWARD
+            is_backward = event == borders.BACKWARD
         elif type(event) is int and event < 0 and is_backward:
             freed.add(-event - 1)
     return freed

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from echelon.estimate import log as borders
 from echelon.estimate.layout import AFTER_BACKWARD, POLICY, Layout, share
-from echelon.estimate.log import (
-    BACKWARD,
-    ENTER,
-    ENTER_BACKWARD,
-    LEAVE,
-    LEAVE_BACKWARD,
-    OPTIMIZER,
-    STEP,
-    Event,
-    EventLog,
-    LoggedTensor,
-)
+from echelon.estimate.log import Event, EventLog, LoggedTensor
 from echelon.estimate.places import OF_ELEMENTS, AllocationPlaces, state_owners
 from echelon.estimate.replicas import is_of_optimizer, last_backwards
 
@@ -111,37 +101,37 @@ class _Recording:
             group.pop()
 
     def _phase(self, position: int, event: str) -> None:
-        if event == OPTIMIZER:
+        if event == borders.OPTIMIZER:
             self._finish()
         self.events.append(event)
-        if event == STEP:
+        if event == borders.STEP:
             self._is_backward = self._is_last = False
-        elif event == BACKWARD:
+        elif event == borders.BACKWARD:
             self._is_backward, self._block = True, ROOT
             self._is_last = position in self._last
             self._drop_former()
         else:
             self._widen(ROOT)
             self._is_backward = False
-        if event != OPTIMIZER and not self._is_backward and ROOT not in self._whole and event != "end":
+        if event != borders.OPTIMIZER and not self._is_backward and ROOT not in self._whole and event != "end":
             self._gather(ROOT)
             self._copy_out(ROOT)
 
     def _border(self, event: tuple[str, int]) -> None:
         kind, block = event
-        if kind == ENTER and self._is_backward:  # a script accumulates: another forward of this step
+        if kind == borders.ENTER and self._is_backward:  # a script accumulates: another forward of this step
             self._widen(ROOT)
             self._is_backward = False
-        if kind == ENTER and not self._is_backward and block not in self._whole:
+        if kind == borders.ENTER and not self._is_backward and block not in self._whole:
             self._gather(block)
             self._copy_out(block)
-        elif kind == ENTER_BACKWARD:
+        elif kind == borders.ENTER_BACKWARD:
             self._begin_backward(block)
         self.events.append(event)
-        if kind == LEAVE and not self._is_backward and self._layout.reshard != AFTER_BACKWARD:
+        if kind == borders.LEAVE and not self._is_backward and self._layout.reshard != AFTER_BACKWARD:
             if self._layout.shard > 1:
                 self._free_whole(block)
-        elif kind == LEAVE_BACKWARD:
+        elif kind == borders.LEAVE_BACKWARD:
             self._free_whole(block)
             self._widen(block)
             self._reduce(block)

@@ -10,17 +10,8 @@ import bisect
 import re
 from collections.abc import Callable
 
-from echelon.lint.command import (
-    CLOSING,
-    Blocks,
-    Document,
-    ParsedScript,
-    Redirection,
-    SimpleCommand,
-    SyntaxProblem,
-    Word,
-    script_in,
-)
+from echelon.lint import command as parsed
+from echelon.lint.command import Blocks, Document, ParsedScript, Redirection, SimpleCommand, SyntaxProblem, Word
 
 ENDS = " \t\n;&|()<>"
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time"})
@@ -134,7 +125,7 @@ class _Reader:
     def _end(self, ending: str = "") -> None:
         if self.words:
             first = self.words[0]
-            is_closing = first.raw in CLOSING
+            is_closing = first.raw in parsed.CLOSING
             if is_closing:
                 self.blocks.close(first.raw)
             command = SimpleCommand(
@@ -148,7 +139,7 @@ class _Reader:
 
     def _inner(self, command: SimpleCommand) -> None:
         """Parse the script of a `bash -c`, wherever it stands in the command."""
-        at = script_in(command.words) if self.depth < DEEPEST else 0
+        at = parsed.script_in(command.words) if self.depth < DEEPEST else 0
         if at:
             body = command.words[at]
             quoted = body.raw[:1] in "'\"" and len(body.raw) > 1

@@ -7,16 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from echelon.errors import RunError, UsageError
-from echelon.scheduler.protocol import (
-    AgentStart,
-    Allocation,
-    End,
-    RunNodes,
-    Scheduler,
-    not_on_every_node,
-    not_started,
-    without_python,
-)
+from echelon.scheduler import protocol
+from echelon.scheduler.protocol import AgentStart, Allocation, End, RunNodes, Scheduler
 from echelon.spec import Job, Plan
 
 
@@ -62,7 +54,7 @@ class ThisMachine(Scheduler):
         return AgentStart(name="the agent", words=tuple(command), environ=environ)
 
     def cannot_start(self, plan: Plan, end: End) -> UsageError | RunError:
-        return refusal(plan, end.said, plan.nodes) or not_started(end, hint_for_mpi(plan, end))
+        return refusal(plan, end.said, plan.nodes) or protocol.not_started(end, hint_for_mpi(plan, end))
 
 
 def refuse_tasks(job: Job) -> None:
@@ -76,9 +68,9 @@ def refuse_tasks(job: Job) -> None:
 def refusal(plan: Plan, said: str, nodes: Sequence[str]) -> UsageError | None:
     """Return the error for agents without their program, or without Python; None if the reason is another one."""
     if "can't open file" in said:
-        return not_on_every_node(plan)
+        return protocol.not_on_every_node(plan)
     if not plan.mpi and re.search(r"execve\(\).*No such file|No such file or directory", said):
-        return without_python(plan, nodes)
+        return protocol.without_python(plan, nodes)
     return None
 
 

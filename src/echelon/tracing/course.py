@@ -11,20 +11,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ..pytorch import internals
 from ..train import patches
 from ..train.strategies import blocks
+from . import ledger as ledgers
 from . import pretended
-from .ledger import (
-    ACTIVATION,
-    BACKWARD,
-    BUFFER,
-    BUILDING,
-    FORWARD,
-    GRADIENT,
-    INPUT,
-    OPTIMIZER,
-    PARAMETER,
-    STATE,
-    Ledger,
-)
+from .ledger import Ledger
 from .micro_batches import BackwardPasses
 from .sharing import Sharing
 
@@ -134,7 +123,7 @@ class StepTracer:
         """Return the call of a module, which sees the batch also where it has names: model(input_ids=tokens)."""
 
         def call(module: nn.Module, *args: object, **kwargs: object) -> Any:
-            if not self._stack and self._ledger.phase != OPTIMIZER:
+            if not self._stack and self._ledger.phase != ledgers.OPTIMIZER:
                 self._begin_forward(module, (args, kwargs))
             return original(module, *args, **kwargs)
 
@@ -156,7 +145,7 @@ class StepTracer:
         self._stack.append(self._numbers.get(id(module), -1))
         ledger.module = self._stack[-1] if self._stack[-1] >= 0 else ledger.module
         block = self._blocks.get(id(module))
-        if block is not None and ledger.phase == FORWARD:
+        if block is not None and ledger.phase == ledgers.FORWARD:
             ledger.mark("enter", block)
 
     def _leave(self, module: nn.Module, args: object, result: object) -> None:
@@ -165,7 +154,7 @@ class StepTracer:
             self._stack.pop()
         ledger.module = self._stack[-1] if self._stack else -1
         block = self._blocks.get(id(module))
-        if block is not None and ledger.phase == FORWARD:
+        if block is not None and ledger.phase == ledgers.FORWARD:
             ledger.mark("leave", block)
             _on_gradient(result, lambda: self._enter_backward(block))
             _on_gradient(args, lambda: self._leave_backward(block))
@@ -191,15 +180,15 @@ class StepTracer:
         if not any(model is known_model for known_model in self.models) and any(True for _ in model.parameters()):
             self._add_model(model)
         for weight in model.parameters():
-            ledger.set_category(weight, PARAMETER)
+            ledger.set_category(weight, ledgers.PARAMETER)
             self._shapes.add(_sorted(weight.shape))
         for buffer in model.buffers():
-            ledger.set_category(buffer, BUFFER)
+            ledger.set_category(buffer, ledgers.BUFFER)
         self.sharing.called(model, _tensors(args))
         for tensor in _tensors(args):
             known = ledger.of(tensor)
-            if known is not None and known.category not in (PARAMETER, BUFFER, ACTIVATION):
-                known.category = INPUT
+            if known is not None and known.category not in (ledgers.PARAMETER, ledgers.BUFFER, ledgers.ACTIVATION):
+                known.category = ledgers.INPUT
             if self.rows is None and tensor.dim():
                 self.rows = int(internals.unwrapped(tensor).shape[0])
 
@@ -207,10 +196,10 @@ class StepTracer:
         """Note that a step computes."""
         ledger = self._ledger
         self._has_begun = True
-        if ledger.phase == BUILDING:
+        if ledger.phase == ledgers.BUILDING:
             ledger.mark("step")
-        if ledger.phase != BACKWARD:
-            ledger.phase = FORWARD
+        if ledger.phase != ledgers.BACKWARD:
+            ledger.phase = ledgers.FORWARD
 
     def _add_model(self, model: nn.Module) -> None:
         pretended.simplify_frameworks()
@@ -227,7 +216,7 @@ class StepTracer:
         ledger, differentiate = self._ledger, torch.autograd.grad
 
         def backward(*args: object, **kwargs: object) -> Any:
-            if ledger.phase == BACKWARD:  # torch.Tensor.backward calls the other
+            if ledger.phase == ledgers.BACKWARD:  # torch.Tensor.backward calls the other
                 return original(*args, **kwargs)
             self._begin()
             if original is not differentiate:
@@ -235,7 +224,7 @@ class StepTracer:
             ledger.keep_activations()
             ledger.mark("backward")
             self._is_backward = True
-            before, ledger.phase, ledger.module = ledger.phase, BACKWARD, -1
+            before, ledger.phase, ledger.module = ledger.phase, ledgers.BACKWARD, -1
             try:
                 result = original(*args, **kwargs)
             finally:
@@ -265,8 +254,8 @@ class StepTracer:
 
         def followed() -> Any:
             self._is_in_closure = True
-            if self._ledger.phase == OPTIMIZER:  # not the first call of this step
-                self._ledger.phase = FORWARD
+            if self._ledger.phase == ledgers.OPTIMIZER:  # not the first call of this step
+                self._ledger.phase = ledgers.FORWARD
             loss = closure()
             self._is_in_closure = False
             self._begin_step(optimizer)
@@ -278,11 +267,11 @@ class StepTracer:
         ledger = self._ledger
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                ledger.set_category(weight, PARAMETER)
-                ledger.set_category(weight.grad, GRADIENT)
+                ledger.set_category(weight, ledgers.PARAMETER)
+                ledger.set_category(weight.grad, ledgers.GRADIENT)
                 self._shapes.add(_sorted(weight.shape))
         self._forget_weight_shapes()
-        if ledger.phase == BACKWARD:
+        if ledger.phase == ledgers.BACKWARD:
             self._has_stepped = True
         else:
             if not self._has_begun and self.num_steps:
@@ -291,22 +280,22 @@ class StepTracer:
                 self._begin()
                 ledger.mark("backward")
             ledger.mark("optimizer")
-        ledger.phase = OPTIMIZER
+        ledger.phase = ledgers.OPTIMIZER
 
     def _after_step(self, optimizer: Any, *_: object) -> None:
         ledger = self._ledger
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    ledger.set_category(value, STATE)
+                    ledger.set_category(value, ledgers.STATE)
         if optimizer not in self._steps:
             self.optimizers.append(type(optimizer).__name__)
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         self.num_steps = max(self.num_steps, self._steps[optimizer])
         if self._has_stepped:
-            ledger.phase = BACKWARD
+            ledger.phase = ledgers.BACKWARD
             return
-        ledger.phase = FORWARD
+        ledger.phase = ledgers.FORWARD
         self._next_step()
 
     def _next_step(self) -> None:
@@ -322,7 +311,7 @@ class StepTracer:
     def _forget_weight_shapes(self) -> None:
         """What backward() made in the shape of a weight, such as its gradient in another type, has no rows."""
         for storage in self._ledger.storages:
-            if storage.phase == BACKWARD and _sorted(storage.shape) in self._shapes:
+            if storage.phase == ledgers.BACKWARD and _sorted(storage.shape) in self._shapes:
                 storage.is_of_rows = False
 
 
