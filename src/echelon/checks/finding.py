@@ -63,7 +63,6 @@ class Wanted:
     now: float = 0.0
 
     def ranks_on(self, survey: Survey) -> int:
-        """Return the number of ranks that a node will have."""
         return self.ranks_per_node or len(survey.devices.visible) or survey.devices.num_claimed or 1
 
 

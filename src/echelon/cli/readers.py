@@ -87,7 +87,6 @@ def nodes(text: str, option: str) -> tuple[int, int]:
 
 
 def shards(text: str, option: str) -> int:
-    """Return a number of virtual shards."""
     number = whole(text, option, least=2)
     if number & (number - 1):
         nearest = 1 << (number.bit_length() - 1)

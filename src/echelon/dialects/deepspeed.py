@@ -161,7 +161,6 @@ def _filtered(chosen: Given, pool: dict[str, int]) -> tuple[Given | None, Given 
 
 
 def _without(chosen: Given, slots: dict[str, list[int]], pool: dict[str, int]) -> dict[str, list[int]]:
-    """Apply an exclude filter to the pool."""
     if not pool:
         from echelon.environment import devices
 

@@ -35,7 +35,6 @@ def number_of(text: str) -> int:
 
 
 def is_here(host: str) -> bool:
-    """Say whether a host name or address belongs to this node."""
     if host.split(".")[0] == os.uname().nodename.split(".")[0]:
         return True
     import socket  # only rank 0 of an MPI job over several nodes reaches this line

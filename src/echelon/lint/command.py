@@ -163,7 +163,6 @@ class Blocks:
             self._push(LISTS[first.raw])
 
     def close(self, word: str) -> None:
-        """Close the block that a keyword ends."""
         kinds = {CLOSING[word], "function"} if word == "}" else {CLOSING.get(word, "")}
         at = next((i for i in range(len(self.open) - 1, -1, -1) if self.open[i].kind in kinds), None)
         if at is not None:

@@ -300,7 +300,6 @@ class JobScript:
         return tuple(start for command in self.commands for start in starts(command))
 
     def started(self, *names: str) -> Iterator[StartedProgram]:
-        """Yield the starts of these programs."""
         return (start for start in self.starts if start.name in names)
 
     def step_nodes(self, start: StartedProgram) -> int:

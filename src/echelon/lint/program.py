@@ -75,7 +75,6 @@ class Program:
 
     @cached_property
     def texts(self) -> frozenset[str]:
-        """Every string constant in the script."""
         constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
         return frozenset(value for value in constants if isinstance(value, str))
 

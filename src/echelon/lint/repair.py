@@ -97,7 +97,6 @@ def _span(edit: Edit, starts: list[int]) -> tuple[int, int]:
 
 
 def _touch(span: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Say whether two spans are equal or overlap."""
     return span == other or (span[0] < other[1] and other[0] < span[1])
 
 

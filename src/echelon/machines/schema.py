@@ -115,7 +115,6 @@ def build(cls: type[AnyRow], values: dict[str, Any]) -> AnyRow:
 
 
 def refuse_missing(field: str, where: Where) -> NoReturn:
-    """Raise UsageError for a missing key."""
     key = toml_key(field)
     raise UsageError(f"{where.say()}: {key} is missing", hint=_EXAMPLES.get(field, f'{key} = "…"'))
 
@@ -309,7 +308,6 @@ class Where:
     """The row's own name."""
 
     def inside(self, table: str, index: int, label: str) -> Where:
-        """Return the place of a row in a nested table."""
         return Where(path=self.path, text=self.text, tables=(*self.tables, (table, index)), label=label)
 
     def say(self, key: str = "") -> str:

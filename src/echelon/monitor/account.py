@@ -149,7 +149,6 @@ def _num_devices(recorded: Recorded) -> int:
 
 
 def _billed(booking: dict[str, Any], seconds: float) -> tuple[float | None, str]:
-    """Return the part of the bill for the time that was used."""
     billed, minutes = booking.get("billed"), booking.get("minutes")
     if not isinstance(billed, (int, float)) or not minutes:
         return None, ""

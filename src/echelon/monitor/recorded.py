@@ -44,7 +44,6 @@ class Recorded:
 
     @property
     def saves(self) -> bool:
-        """Whether echelon saves checkpoints of the run."""
         return any(name == VARIABLE for name, _ in self.plan.get("environ", ()))
 
 

@@ -58,7 +58,6 @@ class MeasuredTraining:
         return sum(self.parts.values())
 
     def share(self, *parts: str) -> float:
-        """Return the share of the steps' time in some parts."""
         return sum(self.parts.get(part, 0.0) for part in parts) / self.seconds if self.seconds else 0.0
 
 

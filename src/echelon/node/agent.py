@@ -78,7 +78,6 @@ class Agent:
         self.lookout.prepare(spec, placement, environ, archive, run_directory)
 
     def facts(self) -> Dict[str, Any]:
-        """Return the facts of the agent's hello to the supervisor."""
         return {**self.placement.facts(), "why_exec": self.starter.why_exec}
 
     def run(self, channel: Channel) -> int:

@@ -24,7 +24,6 @@ class PulsePage:
 
     @property
     def steps(self) -> int:
-        """The number of optimizer steps so far."""
         return int(self._words[pulse.STEPS])
 
     @property

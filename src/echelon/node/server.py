@@ -57,7 +57,6 @@ class Server:
         raise NotImplementedError
 
     def trust(self, caller: Caller) -> None:
-        """Record that a caller has proved itself."""
         self._strangers.pop(caller, None)
 
     def say(self, caller: Caller, content: bytes) -> None:

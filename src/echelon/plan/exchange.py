@@ -125,7 +125,6 @@ def refuse_with_splits(values: Mapping[str, str]) -> None:
 
 
 def _refuse_with_scale(option: str, values: Mapping[str, str], hint: str) -> None:
-    """Refuse an option that contradicts the way to scale."""
     scale = values.get("scale", "")
     if option.replace("-", "_") in values and scale in KINDS and option in KINDS[scale].refuses:
         why = KINDS[scale].refuses[option]

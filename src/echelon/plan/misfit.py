@@ -22,7 +22,6 @@ class Alternative:
 
 
 def way(label: str = "", /, **changes: int | str) -> Alternative:
-    """Return a way that sets the named fields."""
     return Alternative(changes=tuple(changes.items()), label=label)
 
 

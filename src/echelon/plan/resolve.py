@@ -346,5 +346,4 @@ def _num_active(job: Job, nodes: tuple[str, ...]) -> int:
 
 
 def _why_nodes(job: Job, text: str) -> str:
-    """Add the spares to the reason for the nodes."""
     return f"{text}, {job.num_spares} of them spare" if job.num_spares else text

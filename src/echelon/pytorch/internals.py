@@ -139,7 +139,6 @@ def parsed_move(*args: Any, **kwargs: Any) -> Any:
 
 
 def has_xpu() -> bool:
-    """Say whether this PyTorch is built for Intel's GPUs."""
     return bool(torch.xpu._is_compiled())
 
 

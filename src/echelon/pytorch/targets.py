@@ -218,7 +218,6 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name as a person writes it."""
         return f"{self.module}.{self.attribute}"
 
 

@@ -67,7 +67,6 @@ class Source:
 
     @cached_property
     def _constants(self) -> dict[str, object]:
-        """Names that are constant throughout."""
         names = once(bound(self.tree.body))
         pairs = (
             (node.targets[0].id, node.value.value)

@@ -22,7 +22,6 @@ UNKNOWN = Place(-1, (), "")
 
 
 def of(root: str, address: str) -> Place:
-    """Return the location of the device with this address."""
     if not address:
         return UNKNOWN
     folder = os.path.join(root, _DEVICES, address)

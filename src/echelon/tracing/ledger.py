@@ -158,7 +158,6 @@ class Ledger(internals.DispatchMode):  # type: ignore[misc]
         self._ends[number] = weakref.ref(storage, lambda _: self._end(number))
 
     def _add_parts(self, tensor: torch.Tensor, **about: bool) -> None:
-        """Add the numbers and the places of a sparse tensor."""
         if tensor.layout == torch.sparse_coo:
             for part in internals.sparse_parts(tensor):
                 self._add(part, **about)

@@ -51,7 +51,6 @@ class BackwardPasses:
         self._taken = []
 
     def after_backward(self) -> None:
-        """Measure the micro-batch that ends here."""
         self._taken.append(self._measure())
 
     def before_model(self) -> None:

@@ -115,7 +115,6 @@ def _range(runs: Sequence[MeasuredRun]) -> Interval:
 
 
 def _blocks(seconds: Sequence[float]) -> list[float]:
-    """Return the rates of consecutive blocks of steps."""
     num_blocks = max(1, min(NUM_BLOCKS, len(seconds) // 2))
     edges = [len(seconds) * place // num_blocks for place in range(num_blocks + 1)]
     return [(edges[at + 1] - edges[at]) / sum(seconds[edges[at] : edges[at + 1]]) for at in range(num_blocks)]

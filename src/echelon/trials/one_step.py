@@ -41,7 +41,6 @@ class StepQuestion:
 
     @property
     def note(self) -> dict[str, Any] | None:
-        """What the run has said of this step."""
         facts = [event for event in self.recorded.events if event.get("fact") in bad_steps.KINDS]
         return next((fact for fact in facts if fact.get("step") == self.step), None)
 

@@ -21,7 +21,6 @@ PLAIN_BLOCKS = "_.-~=+*#"
 
 
 def plain(text: str, style: str = "") -> Line:
-    """Return a line of one part."""
     return [(text, style)]
 
 

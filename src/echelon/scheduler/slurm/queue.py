@@ -78,7 +78,6 @@ class JobState:
         return f"job {number} waits: {why.replace('NUMBER', number)}{when}"
 
     def end(self, number: str) -> str:
-        """Describe the job's end in one line."""
         return f"job {number} {_ENDS.get(self.name, f'failed with exit code {self.exit_code}')}"
 
 
