@@ -14,6 +14,8 @@ from tests.cluster import Cluster
 from tests.slurm.test_submit import call
 from tests.tiers import pick
 
+from echelon.monitor import attempts, recorded
+
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 120.0
 WARNINGS = ("USR1", "USR2", "TERM")
@@ -110,6 +112,8 @@ def test_next_job_goes_on_at_the_saved_step(slurm: Cluster, home: Path, tmp_path
     assert (chain.folder / "trackers.txt").read_text().split() == [chain.name, "allow", chain.name]
     assert f"cancelled job {chain.waiting[1]}, which waited" in chain.output()
     assert slurm.job(chain.first)["ExitCode"] == "0:0"
+    [attempt] = attempts.read(recorded.read(str(chain.directory)))
+    assert (attempt.continued_after, attempt.repeat_seconds) == (saved["step"], 0.0)
     assert (chain.directory / "jobs" / "1" / "report.json").exists()
     assert not (chain.directory / "lease.json").exists()
 
