@@ -166,6 +166,14 @@ def test_median_compares_the_best_at_the_same_place(sign: int) -> None:
     assert trials.is_worse_than_median(lost, [*others, lost], sign)
 
 
+def test_course_of_a_metric_in_each_step_stays_short() -> None:
+    """The first and the newest best value are exact, and a place between has one of those before it."""
+    told = trial(0, [1 / number for number in range(1, 50_000)])
+    assert len(told.course) < 2000
+    assert (told.best_until(1), told.best_until(50_000)) == (1.0, 1 / 49_999)
+    assert (told.best_until(25_000) or 0.0) == pytest.approx(1 / 25_000, rel=0.01)
+
+
 def test_ranking_puts_what_has_no_number_last() -> None:
     told = [trial(0, [math.nan]), trial(1, []), trial(2, [3, 2]), trial(3, [1], state=FAILED), trial(4, [2.5])]
     assert [each.number for each in trials.ranked(told, 1)] == [2, 4, 0, 1, 3]

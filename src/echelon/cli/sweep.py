@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NOT_FROM_RUN = (
     "nproc_per_node", "nnodes", "hosts", "spares", "show", "debug", "run_dir", "dry_run", "explain_hooks", "json",
-    "tee", "resume", "help", "exclude_bad", "node_rank", "master_addr", "master_port", "rdzv_endpoint",
+    "tee", "resume", "share_devices", "help", "exclude_bad", "node_rank", "master_addr", "master_port", "rdzv_endpoint",
 )  # fmt: skip
 SAMPLERS, STOPS = ("grid", "random", "optuna"), ("median",)
 MOST_SLOTS = 1024
@@ -54,9 +54,10 @@ _LINE = "-p lr=1e-3,3e-4 -p width=64:1024:log2 -- train.py --lr {lr} --width {wi
 HELP = Help(
     command="sweep",
     usage=("-p KEY=VALUES [options] [--] SCRIPT [args…]", "--resume DIR"),
-    about="Run a script with each combination of values, several runs side by side on the devices of this machine or\n"
-    "allocation. {KEY} in the arguments stands for a value, and ECHELON_SWEEP_KEY has it in the ranks; {trial} is the\n"
-    "number of the trial, {folder} its run directory.\n"
+    about="Run a script with each combination of values, several runs side by side on the devices of this machine or "
+    "allocation, and compare them.\n"
+    "{KEY} in the arguments stands for a value, and ECHELON_SWEEP_KEY has it in the ranks; {trial} is the number of "
+    "the trial, {folder} its run directory.\n"
     "Exit code 0: at least one trial ended well; else that of the first failure.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=(("options", OPTIONS), ("as in echelon run", OF_RUN)),

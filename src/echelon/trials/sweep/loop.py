@@ -81,6 +81,7 @@ class SweepLoop:
         self._selector = selectors.DefaultSelector()
         self._caught: list[int] = []
         self._num_passed_on = 0
+        self._looked = 0.0
 
     @property
     def exit_code(self) -> int:
@@ -179,10 +180,11 @@ class SweepLoop:
         if ended.state != trial.WAITING:
             self._source.tell(ended)
             self._view.tell(ended, self._source.num_trials)
+            self._looked = 0.0  # this has removed the table
         self._write()
 
     def _look(self) -> None:
-        """Pass on signals, read the losses, stop what is worse than the median, and draw the table anew."""
+        """Pass on signals; now and then read the losses, stop what is worse than the median, and draw the table."""
         while self._num_passed_on < len(self._caught):
             number = self._caught[self._num_passed_on]
             if not self._num_passed_on:
@@ -192,6 +194,9 @@ class SweepLoop:
             for running in self._running.values():
                 self._send(running, number)
         now, sign = time.monotonic(), self._question.sign
+        if now - self._looked < LOOK_SECONDS:
+            return  # a run that prints much costs no more looks
+        self._looked = now
         for running in self._running.values():
             if self._question.stops or self._view.is_live:
                 self._take(running, None)

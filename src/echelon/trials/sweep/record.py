@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from echelon.environment import regular_files
@@ -46,7 +46,8 @@ class SweepQuestion:
 
 def plain(question: SweepQuestion, trials: Sequence[SweepTrial]) -> dict[str, Any]:
     """Return the sweep as JSON has it, which has no number that is not finite."""
-    rows = [{**asdict(trial), "metric": trial.number_told} for trial in trials]
+    kept = [trial if question.stops else replace(trial, course=[]) for trial in trials]  # a course may be long
+    rows = [{**asdict(trial), "metric": trial.number_told} for trial in kept]
     told = {"metric": question.metric_name, "maximize": question.sign < 0, "trials": rows}
     return {"format": FORMAT, "folder": os.getcwd(), "arguments": list(question.arguments), **told}
 
@@ -54,7 +55,7 @@ def plain(question: SweepQuestion, trials: Sequence[SweepTrial]) -> dict[str, An
 def write(question: SweepQuestion, trials: Sequence[SweepTrial]) -> None:
     """Write the file, completely or not at all."""
     path = os.path.join(question.folder, NAME)
-    private.write(path + ".part", json.dumps(plain(question, trials), indent=1).encode())
+    private.write(path + ".part", json.dumps(plain(question, trials)).encode())
     os.replace(path + ".part", path)
 
 

@@ -17,6 +17,8 @@ STATES = ENDED, STOPPED, WAITING, FAILED = "ended well", "stopped", "waiting", "
 LEAST_FINISHED = 5
 """The trials that must have ended well before one is stopped."""
 MOST_OF_LINE = 1 << 16
+NEAR = 1.005
+"""Of places whose ratio is less, a course has one: it grows with the logarithm of the number of reports."""
 _NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|inf(?:inity)?)"
 Report = tuple[float, float]
 """A value of the metric behind its place: the number of reports, or of samples trained."""
@@ -36,7 +38,7 @@ class SweepTrial:
     metric: float | None = None
     """The last value."""
     course: list[Report] = field(default_factory=list)
-    """Each value that was better than all before."""
+    """The values that were better than all before."""
     place: float = 0.0
     """The place of the last value."""
     seconds: float = 0.0
@@ -53,6 +55,8 @@ class SweepTrial:
         """Take a value of the metric; `sign` is -1 where larger is better, else 1."""
         self.place, self.metric = report
         if math.isfinite(self.metric) and (not self.course or sign * self.metric < sign * self.course[-1][1]):
+            if len(self.course) > 1 and self.course[-1][0] < NEAR * self.course[-2][0]:
+                self.course.pop()
             self.course.append(report)
 
     def best_until(self, place: float) -> float | None:
