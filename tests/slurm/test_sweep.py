@@ -32,9 +32,9 @@ def logs(folder: Path) -> list[str]:
 
 
 def test_slots_are_on_all_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
-    """Each trial sees its own two devices of its own node."""
+    """Each trial sees its own two devices of its own node, and its ranks alone share a global batch."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = [*WORDS, "--gpus-per-run", "2", "-p", "n=0:5", "--", "train.py", "{n}"]
+    words = [*WORDS, "--gpus-per-run", "2", "--global-batch", "6", "-p", "n=0:5", "--", "train.py", "{n}"]
     done = slurm.run(*ALLOCATE, *words, check=False, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "6 trials, 4 runs of 2 ranks side by side" in done.stderr

@@ -47,7 +47,7 @@ def refuse_what_cannot_run(question: SweepQuestion, slot: SweepSlot, host: Host)
     """Raise UsageError, before anything is started, for a command line that `echelon run` will not accept."""
     values = {parameter.name: parameter.between(0.0) for parameter in question.parameters}
     words, _ = command_of(question, slot, SweepTrial(number=0, values=values, run="trial-0"))
-    own_runs.refuse_what_cannot_run(host, words, command="sweep")
+    own_runs.refuse_what_cannot_run(host, ["--nnodes", "1", *words], command="sweep")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -75,14 +75,18 @@ def _of_node(
             f"{counted(num_devices, 'device')}",
             hint=f"--gpus-per-run {min(per_run, num_devices)} --slots {max(1, num_devices // per_run)}",
         )
-    parts = [f"slot {index}" if not per_run else f"devices from {index * per_run} on" for index in range(number)]
     return [
         SweepSlot(
-            name=f"{node} {part}".strip(),
+            name=f"{node} {_part(index, per_run)}".strip(),
             there=there,
             words=(*there, *own_command.module(PROGRAM), str(index), str(number), str(per_run)),
             environ=environ,
             num_ranks=per_run or ranks_per_run or 1,
         )
-        for index, part in enumerate(parts)
+        for index in range(number)
     ]
+
+
+def _part(index: int, per_run: int) -> str:
+    places = range(index * per_run, (index + 1) * per_run)
+    return f"devices {','.join(map(str, places))}" if per_run else f"slot {index}"
