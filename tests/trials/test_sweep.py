@@ -135,7 +135,7 @@ def test_measured_losses_are_read_once(tmp_path: Path) -> None:
     """A line that is still being written is read with the next look."""
     loss, file = MeasuredLoss(str(tmp_path)), tmp_path / "samples.jsonl"
     assert loss.reports(None) == []
-    file.write_text('{"format": 1}\n{"samples": 8, "loss": 2.5}\n{"samples": 16, "lo')
+    file.write_text('{"format": 1}\n{"time": 1, "samples": 8, "loss": 2.5}\n{"time": 2, "samples": 16, "lo')
     assert loss.reports(None) == [(8, 2.5)]
     with file.open("a") as end:
         end.write('ss": 2.0}\n')

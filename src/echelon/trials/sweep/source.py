@@ -52,8 +52,9 @@ class OptunaTrials(ListedTrials):
             self._study.enqueue_trial(earlier.points)
         asked = self._asked[number] = self._study.ask({each.name: self._range(each) for each in self._parameters})
         if earlier is None:
-            values = {each.name: _value(each, asked.params[each.name]) for each in self._parameters}
-            return SweepTrial(number=number, values=values, points=dict(asked.params))
+            points = dict(asked.params)
+            ways = [(each.name, each.value if each.num_values else each.between) for each in self._parameters]
+            return SweepTrial(number=number, values={name: way(points[name]) for name, way in ways}, points=points)
         if earlier.state != WAITING:
             self.tell(earlier)
         return earlier
@@ -66,15 +67,8 @@ class OptunaTrials(ListedTrials):
             self._study.tell(asked, state=states.PRUNED if trial.state == STOPPED else states.FAIL)
 
     def _range(self, parameter: SweptParameter) -> Any:
-        """Return what Optuna draws from: a value of a list, the place of a number, or a share of the range."""
-        spaces = self._optuna.distributions
+        """Return what Optuna draws from: the place of a value, or a share of the way from low to high."""
+        spaces, number = self._optuna.distributions, parameter.num_values
         if parameter.texts:
-            return spaces.CategoricalDistribution(parameter.texts)
-        last = parameter.num_values - 1
-        return spaces.IntDistribution(0, last) if last >= 0 else spaces.FloatDistribution(0.0, 1.0)
-
-
-def _value(parameter: SweptParameter, point: Any) -> str:
-    if parameter.texts:
-        return str(point)
-    return parameter.value(point) if parameter.num_values else parameter.between(point)
+            return spaces.CategoricalDistribution(range(number))
+        return spaces.IntDistribution(0, number - 1) if number else spaces.FloatDistribution(0.0, 1.0)

@@ -90,9 +90,7 @@ def _listed(name: str, values: str) -> SweptParameter:
     ranges = [text for text in texts if _RANGE.fullmatch(text) and text.rpartition(":")[2] in ("log", *POWERS)]
     if "" in texts or ranges:
         why = f"the range {ranges[0]} stands in a list" if ranges else "a value is empty"
-        raise UsageError(
-            f"-p {name}={values}: {why}; give values: {FORMS}", hint=f"-p {name}={ranges[0] if ranges else '1,2,4'}"
-        )
+        raise _wrong(name, values, f"{why}; give values: {FORMS}", ranges[0] if ranges else "1,2,4")
     return SweptParameter(name=name, texts=tuple(texts))
 
 
@@ -100,23 +98,21 @@ def _range(name: str, values: str, match: re.Match[str]) -> SweptParameter:
     low, high, how = _number(match[1]), _number(match[2]), match[3]
     is_log = how == "log" or how in POWERS
     if low > high:
-        raise UsageError(
-            f"-p {name}={values}: the range is empty: {match[1]} is above {match[2]}", hint=f"-p {name}=1:8"
-        )
+        raise _wrong(name, values, f"the range is empty: {match[1]} is above {match[2]}", "1:8")
     if is_log and low <= 0:
-        raise UsageError(
-            f"-p {name}={values}: a logarithmic range begins above 0, and this one begins at {match[1]}",
-            hint=f"-p {name}=1e-5:1:{how}",
-        )
+        begins = f"a logarithmic range begins above 0, and this one begins at {match[1]}"
+        raise _wrong(name, values, begins, f"1e-5:1:{how}")
     step: float = 1 if how is None and isinstance(high - low, int) else POWERS.get(how, 0)
     if how is not None and not is_log:
         step = _number(how) if re.fullmatch(_NUMBER, how) else 0
         if step <= 0:
-            raise UsageError(
-                f"-p {name}={values}: after the second colon comes a step above 0, or log, log2 or log10",
-                hint=f"-p {name}={match[1]}:{match[2]}:log2",
-            )
+            forms = "after the second colon comes a step above 0, or log, log2 or log10"
+            raise _wrong(name, values, forms, f"{match[1]}:{match[2]}:log2")
     return SweptParameter(name=name, low=low, high=high, step=step, is_log=is_log)
+
+
+def _wrong(name: str, values: str, why: str, repair: str) -> UsageError:
+    return UsageError(f"-p {name}={values}: {why}", hint=f"-p {name}={repair}")
 
 
 def _number(text: str) -> float:

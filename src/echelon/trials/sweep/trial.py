@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from echelon.environment import regular_files
 from echelon.launch import samples
+from echelon.monitor.watch.live import Tail
 
 STATES = ENDED, STOPPED, WAITING, FAILED = "ended well", "stopped", "waiting", "failed"
 """In the order of the table. A trial without a result waits: for a slot, or for the next start of its sweep."""
@@ -30,7 +30,7 @@ class SweepTrial:
 
     number: int
     values: dict[str, str]
-    points: dict[str, float | str] = field(default_factory=dict)
+    points: dict[str, float] = field(default_factory=dict)
     """Where Optuna's space has the values; empty without Optuna."""
     state: str = WAITING
     run: str = ""
@@ -107,20 +107,9 @@ class MeasuredLoss:
     """Reads the losses that echelon measures in a run, from its file of samples."""
 
     def __init__(self, run_directory: str) -> None:
-        self._path = os.path.join(run_directory, samples.NAME)
-        self._position = 0
+        self._tail = Tail(os.path.join(run_directory, samples.NAME), num_whole=1)
 
     def reports(self, data: bytes | None) -> list[Report]:
         """Return the losses that are new; nothing while the run prints, so that output costs no look."""
-        if data:
-            return []
-        try:
-            with regular_files.opened(self._path) as file:
-                file.seek(self._position)
-                lines = file.read()
-        except OSError:
-            return []  # the run has not begun
-        whole = lines[: lines.rfind(b"\n") + 1]
-        self._position += len(whole)
-        told = map(regular_files.json_object, whole.splitlines())
+        told = [] if data else self._tail.look()
         return [(fields["samples"], fields["loss"]) for fields in told if {"samples", "loss"} <= fields.keys()]
