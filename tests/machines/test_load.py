@@ -148,6 +148,7 @@ REFUSED = [
     ),
     ('partitions = ["gpu"]', 'partitions = "gpu"', "but must be a list of texts", 'partitions = ["gpu"]'),
     ("per_node_hour = 4", "", r"line 27: \[\[billing\]\]: a rule is .*neither is there", "per_node_hour = 4.0"),
+    ("per_node_hour = 4", "per_node_hour = 4\nprice_per_unit = 0.5", "currency is missing", 'currency = "EUR"'),
     ("per_node_hour = 4", "per_node_hour = 4\nfactor = 0.5", "both are there", "per_node_hour"),
     (
         "date = 2026-11-21\n\n[[partition]]",

@@ -42,9 +42,8 @@ def main(arguments: list[str]) -> int:
     scanned = HELP.scan_all(arguments)
     from echelon.launch import runs
     from echelon.launch.runs import RUNNING
-    from echelon.monitor import account, advice, recorded, report
+    from echelon.monitor import account, recorded, report
     from echelon.monitor.page import page
-    from echelon.monitor.page.page import RunStory
 
     if len(scanned.rest) > MOST_RUNS:
         raise UsageError(f"a report is of one run or of two, not of {len(scanned.rest)}", hint="echelon report RUN RUN")
@@ -62,10 +61,7 @@ def main(arguments: list[str]) -> int:
         for record, run, state in zip(records, accounts, states, strict=True)
     ]
     names = [runs.short_name(path) for path in paths]
-    told = [
-        RunStory(name=name, state=state, recorded=record, account=run, advice=advice.advise(record, run))
-        for name, state, record, run in zip(names, states, records, accounts, strict=True)
-    ]
+    told = [_story(*each) for each in zip(names, states, records, accounts, strict=True)]
     if "html" in scanned.values:
         _write(scanned.values["html"][-1], page.page(told))
     elif "paragraph" in scanned.values:
@@ -73,15 +69,25 @@ def main(arguments: list[str]) -> int:
 
         print("\n\n".join(report.paragraph_of_run(run.recorded, run.account) for run in told))
     elif "json" in scanned.values:
-        print_json(runs=[_as_json(run, found) for run, found in zip(told, compared, strict=True)])
+        print_json(runs=[_as_json(run, known) for run, known in zip(told, compared, strict=True)])
     elif len(paths) == MOST_RUNS:
         print_table(report.comparison((names[0], names[1]), (accounts[0], accounts[1])))
     else:
         earlier = [account.of_run(recorded.read(path)) for path in recorded.earlier_jobs(paths[0])]
         run = told[0]
         lines = [comparison.line for comparison in compared[0].values()]
-        print_table(report.text(run.name, run.state, run.recorded, run.account, run.advice, earlier, predicted=lines))
+        told_of_jobs = (run.name, run.state, run.recorded, run.account, run.advice, earlier)
+        print_table(report.text(*told_of_jobs, predicted=lines, costs=run.costs.sentences))
     return 0
+
+
+def _story(name: str, state: str, record: Recorded, run: Account) -> RunStory:
+    from echelon.monitor import advice, costs
+    from echelon.monitor.page.page import RunStory
+
+    spent = costs.of_run(record, run, os.environ)
+    advised = advice.advise(record, run)
+    return RunStory(name=name, state=state, recorded=record, account=run, advice=advised, costs=spent)
 
 
 def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:
@@ -115,7 +121,8 @@ def _as_json(run: RunStory, comparisons: Comparisons) -> dict[str, Any]:
         for sentence in sentences
     ]
     paragraph = report.paragraph_of_run(run.recorded, run.account)
-    return {**about, **compared, "findings": findings, "advice": run.advice, "paragraph": paragraph}
+    told = {"costs": asdict(run.costs), "findings": findings, "advice": run.advice, "paragraph": paragraph}
+    return {**about, **compared, **told}
 
 
 def _write(path: str, text: str) -> None:

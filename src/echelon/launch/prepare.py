@@ -77,7 +77,8 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
         own_starts.refuse_repeated_training(started, plan.num_nodes, plan.ranks_per_node)
     uses = found_imports.all_uses if found_imports is not None else ()
     horovod = "horovod" in uses or bool(job.container) or installed.is_there("horovod")
-    plan = replace(plan, may_use_horovod=horovod, uses_pool=job.uses_pool)
+    machine = around.site.machine.name if around.site.machine is not None else ""
+    plan = replace(plan, may_use_horovod=horovod, uses_pool=job.uses_pool, machine=machine)
     if found_imports is not None and not (found_imports.packages or found_imports.local):
         return plan  # a script without packages cannot misuse a framework
     from echelon.dialects import ranks, traps

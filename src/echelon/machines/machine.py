@@ -140,6 +140,20 @@ class Billing(SourcedFact):
     factor: float | None = None
     cores_per_unit: int | None = None
     memory_bytes_per_unit: int | None = None
+    price_per_unit: float | None = None
+    """What the site asks of people who pay for a unit."""
+    currency: str = ""
+    """"EUR", "USD"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid(SourcedFact):
+    """The electricity of the grid that feeds the machine."""
+
+    region: str
+    """The region of which the number is the mean: "Finland"."""
+    year: int
+    grams_co2_per_kwh: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +268,7 @@ class Machine(SourcedFact):
     partitions: tuple[Partition, ...] = ()
     node_types: tuple[NodeType, ...] = ()
     billing: tuple[Billing, ...] = ()
+    grids: tuple[Grid, ...] = ()
     settings: tuple[Setting, ...] = ()
     containers: tuple[Container, ...] = ()
     modules: tuple[Modules, ...] = ()

@@ -9,6 +9,7 @@ from echelon import units
 from echelon.machines.machine import (
     Billing,
     Container,
+    Grid,
     Machine,
     Network,
     NodeType,
@@ -74,6 +75,7 @@ def page(machine: Machine) -> str:
         ("partitions", machine.partitions),
         ("nodes", machine.node_types),
         ("billing", machine.billing),
+        ("electricity", machine.grids),
         ("networks", machine.networks),
         ("collectives", machine.references),
         ("settings of every rank", machine.settings),
@@ -131,6 +133,8 @@ def _words(row: SourcedFact) -> list[str]:
         return _node_words(row)
     if isinstance(row, Billing):
         return [f"{', '.join(row.partitions)}: {_bill(row)}"]
+    if isinstance(row, Grid):
+        return [f"{row.region}, mean of {row.year}: {row.grams_co2_per_kwh:g} g CO2/kWh"]
     if isinstance(row, Network):
         return [_network(row)]
     if isinstance(row, Reference):
@@ -218,12 +222,13 @@ def _node_words(kind: NodeType) -> list[str]:
 
 
 def _bill(row: Billing) -> str:
+    price = f"; {row.price_per_unit:g} {row.currency} for each" if row.price_per_unit is not None else ""
     if row.per_node_hour is not None:
-        return f"{row.per_node_hour:g} {row.unit} for each hour of a node"
+        return f"{row.per_node_hour:g} {row.unit} for each hour of a node{price}"
     shares = [f"cores/{row.cores_per_unit}" if row.cores_per_unit else ""]
     shares += [f"memory/{units.size(row.memory_bytes_per_unit)}" if row.memory_bytes_per_unit else ""]
     inside = ", ".join([*(share for share in shares if share), "devices"])
-    return f"{row.factor:g} {row.unit} × hours × the greatest of {inside}, each rounded up"
+    return f"{row.factor:g} {row.unit} × hours × the greatest of {inside}, each rounded up{price}"
 
 
 def _network(row: Network) -> str:

@@ -18,7 +18,7 @@ WHERE = "-where"
 """The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
 
 TABLES = {
-    "partitions": "partition", "node_types": "node_type", "billing": "billing", "settings": "setting",
+    "partitions": "partition", "node_types": "node_type", "billing": "billing", "grids": "grid", "settings": "setting",
     "containers": "container", "modules": "modules", "networks": "network", "references": "reference",
     "quirks": "quirk", "nearest": "nearest", "time_limits": "time_limit",
 }  # fmt: skip
@@ -227,6 +227,10 @@ def _check_billing(arguments: dict[str, Any], where: Where) -> None:
             f"{where.say()}: a rule is per_node_hour, or factor with cores_per_unit and memory_bytes_per_unit; {state}",
             hint="per_node_hour = 4.0",
         )
+    if (arguments.get("price_per_unit") is None) != (not arguments.get("currency")):
+        missing = "currency" if arguments.get("price_per_unit") is not None else "price_per_unit"
+        raise UsageError(f"{where.say()}: a price needs price_per_unit and currency, but {missing} is missing",
+                         hint='currency = "EUR"' if missing == "currency" else "price_per_unit = 1.0")  # fmt: skip
 
 
 _MOST = 1 << 16

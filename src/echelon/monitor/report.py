@@ -10,13 +10,13 @@ from echelon.monitor import bad_steps, growth, stragglers
 from echelon.monitor import lines as script_lines
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
+from echelon.monitor.costs import JOULES_PER_KWH
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, REST, SAVES, MeasuredTraining
 from echelon.units import aligned, amount, cost, counted, duration, rate, rows_of, size, step_time
 
 MOST_STRAGGLERS = 3
 MOST_GROWTHS = 4
-JOULES_PER_KWH = 3.6e6
 MOST_NAME = 28
 
 
@@ -29,6 +29,7 @@ def text(
     earlier: Sequence[Account] = (),
     *,
     predicted: Sequence[str] = (),
+    costs: Sequence[str] = (),
     has_findings: bool = True,
 ) -> str:
     """Return the lines of a report; `earlier` are the jobs of the chain before this one.
@@ -41,6 +42,7 @@ def text(
         f"run {name} · {state}{when}",
         *rows_of("asked", [_asked(recorded, account)]),
         *rows_of("used", [_used(recorded, account)]),
+        *rows_of("costs", costs),
         *rows_of("chain", [_chain([*earlier, account], recorded.path)] if earlier else []),
     ]
     total = sum(phase.seconds for phase in account.phases)

@@ -93,6 +93,8 @@ class Plan:
     """Messages for the user before the start."""
     uses_pool: bool = True
     """Whether ranks may be forked from what a pool of their node has imported."""
+    machine: str = ""
+    """The name of the machine; empty: echelon does not know it."""
     may_use_horovod: bool = False
     """Whether the script's Python may have Horovod, which trains alone in ranks that MPI has not started."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from echelon.monitor import attempts, report
 from echelon.monitor.account import Account
+from echelon.monitor.costs import Costs
 from echelon.monitor.page import plots
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import PARTS, REST
@@ -51,6 +52,7 @@ class RunStory:
     recorded: Recorded
     account: Account
     advice: list[str]
+    costs: Costs
 
 
 def page(runs: Sequence[RunStory]) -> str:
@@ -237,7 +239,8 @@ def _code(run: RunStory) -> str:
 
 
 def _text(run: RunStory) -> str:
-    text = report.text(run.name, run.state, run.recorded, run.account, run.advice, has_findings=False)
+    costs = run.costs.sentences
+    text = report.text(run.name, run.state, run.recorded, run.account, run.advice, costs=costs, has_findings=False)
     return f"<pre>{escape(text)}</pre>"
 
 
