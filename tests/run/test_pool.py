@@ -177,6 +177,7 @@ def test_pool_of_another_user(shell: Shell) -> None:
     """A folder in which others may write is no pool: no run asks there, and none is started."""
     pooled = PoolShell(shell)
     pooled.folder.mkdir()
+    (pooled.folder / "theirs").touch()
     pooled.folder.chmod(0o777)
     done = pooled.command("start")
     assert (done.exit_code, done.said.count("belongs to another user")) == (1, 1)
@@ -185,12 +186,30 @@ def test_pool_of_another_user(shell: Shell) -> None:
     assert not pooled.imported()["is_pooled"]
 
 
-def test_pool_ends_without_runs(shell: Shell) -> None:
-    """It ends after the idle time, and leaves nothing; a second one is not started beside it."""
+def test_two_pools_at_once(shell: Shell) -> None:
+    """Of pools that are started at once, also where a killed one lies, one is there, and the others say so."""
     pooled = PoolShell(shell)
-    shell.script("import time\ntime.sleep(2.5)\n")
-    assert pooled.command("start", "--idle", "1").exit_code == 0
-    assert "a pool is there already" in pooled.command("start").said
+    for _ in range(3):
+        words = [sys.executable, "-m", "echelon", "pool", "start"]
+        started = [
+            subprocess.Popen(words, cwd=shell.folder, env=shell.environ, stderr=subprocess.PIPE) for _ in range(3)
+        ]
+        said = [process.communicate(timeout=60)[1].decode() for process in started]
+        assert sorted(process.returncode for process in started) == [0, 1, 1], said
+        assert sum("a pool is there already" in text for text in said) == 2
+        os.kill(pooled.status()["pid"], signal.SIGKILL)
+        wait_until(lambda: pooled.command("status").exit_code)
+    assert [path.name for path in shell.folder.glob("pool*")] == ["pool"]
+    pooled.command("start")
+    pooled.command("stop")
+    assert not shell.files("pool*")
+
+
+def test_pool_ends_without_runs(shell: Shell) -> None:
+    """It ends after the idle time, and leaves nothing."""
+    pooled = PoolShell(shell)
+    shell.script("import time\ntime.sleep(3.5)\n")
+    assert pooled.command("start", "--idle", "3").exit_code == 0
     pooled.run("train.py")  # which takes longer than the idle time
     wait_until(lambda: not pooled.folder.exists())
     wait_until(lambda: not shell.processes())

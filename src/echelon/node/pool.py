@@ -118,8 +118,9 @@ class Template:
 class Pool:
     """A loop over agents that ask, templates that answer, and the time without a run."""
 
-    def __init__(self, folder: str, idle_seconds: float) -> None:
+    def __init__(self, folder: str, listener: socket.socket, idle_seconds: float) -> None:
         self._folder = folder
+        self._listener = listener
         self._idle_seconds = idle_seconds
         self._began = self._used_at = time.monotonic()
         self._num_runs = self._num_templates = 0
@@ -127,7 +128,6 @@ class Pool:
         self._selector = selectors.DefaultSelector()
         self._is_over = False
         self._digest = pool_place.digest(os.path.join(folder, pool_place.ARCHIVE))
-        self._listener = pool_place.listen(folder)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def run(self) -> None:
@@ -256,11 +256,11 @@ def _of_imports(environ: Dict[str, str]) -> Dict[str, str]:
 
 def main(folder: str, idle_seconds: float, archive: str) -> int:
     """Be the pool of this node, from a copy of the archive in its own folder; say so on stdout."""
-    why_not = pool_place.make(folder, archive)
-    if why_not:
-        os.write(1, ("no: %s\n" % why_not).encode())
+    try:
+        pool = Pool(folder, pool_place.take(folder, archive), idle_seconds)
+    except (pool_place.Taken, OSError) as error:
+        os.write(1, ("no: %s\n" % error).encode())
         return 1
-    pool = Pool(folder, idle_seconds)
     os.write(1, b"ready\n")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import socket
+from contextlib import suppress
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..environment.agent_place import agent_task, job_id
@@ -29,29 +30,50 @@ def is_of_run(name: str) -> bool:
     return (name.startswith("ECHELON_") and name != _SCALE) or is_of_shell_or_step(name)
 
 
-def make(path: str, archive: str) -> str:
-    """Make the folder with a copy of the archive; return why it cannot be made: a pool is there, or another user."""
-    if ask(path, {"kind": "status"}) is not None:
-        return "a pool is there already"
+class Taken(Exception):
+    """There can be no pool in this folder: a pool or another user is there."""
+
+
+def take(path: str, archive: str) -> socket.socket:
+    """Make the folder, with a copy of the archive; return the socket at which the pool is asked. Raises Taken.
+
+    The folder appears with all that is in it, so that of two pools that begin at once one is refused.
+    """
+    fresh = "%s.%d" % (path, os.getpid())
+    os.mkdir(fresh, 0o700)
     try:
-        if os.path.lexists(path):
-            if os.path.islink(path) or not private.is_own(path):
-                return "%s belongs to another user" % path
-            private.remove_folder(path)  # of a pool that was killed
-        os.mkdir(path, 0o700)
-        shutil.copyfile(archive, os.path.join(path, ARCHIVE))
-    except OSError as error:
-        return "%s: %s" % (path, error.strerror)
-    return ""
-
-
-def listen(path: str) -> socket.socket:
-    """Return the socket at which the pool is asked; the user alone can reach it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(os.path.join(path, SOCKET))
-    os.chmod(os.path.join(path, SOCKET), 0o600)
-    listener.listen(64)
+        shutil.copyfile(archive, os.path.join(fresh, ARCHIVE))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(os.path.join(fresh, SOCKET))
+        os.chmod(os.path.join(fresh, SOCKET), 0o600)
+        listener.listen(64)
+        _appear(fresh, path)
+    except BaseException:
+        private.remove_folder(fresh)
+        raise
     return listener
+
+
+def _appear(fresh: str, path: str) -> None:
+    """Give the folder its name; that of a pool that was killed goes."""
+    try:
+        os.rename(fresh, path)
+        return
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+    if os.path.islink(path) or not private.is_own(path):
+        raise Taken("%s belongs to another user" % path)
+    if ask(path, {"kind": "status"}) is not None:
+        raise Taken("a pool is there already")
+    old = fresh + ".old"
+    try:
+        with suppress(FileNotFoundError):  # that pool has ended in between
+            os.rename(path, old)
+        private.remove_folder(old)
+        os.rename(fresh, path)
+    except OSError:
+        raise Taken("a pool is there already") from None  # another one was as fast
 
 
 def ask(path: str, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> Optional[Dict[str, Any]]:
