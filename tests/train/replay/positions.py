@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from echelon.train import loops
-from echelon.train.global_tensors import rules
 from echelon.train.global_tensors.tensors import Sharded
 from echelon.train.replay.passes import Pass, Passes
 from echelon.train.replay.tape import PLAY, RECORD, Journal
@@ -19,7 +18,6 @@ from echelon.train.rng import states as own_generators
 from echelon.train.wire import plain_data
 from echelon.train.wire.world import World
 
-rules.install()
 _of_module = random.Random(5)
 SAMPLERS = (
     "in order",

@@ -13,6 +13,7 @@ from echelon.train.scaling_error import ScalingError
 from . import positions
 from .positions import SAMPLERS, Case, NoisyCase
 
+pytestmark = pytest.mark.usefixtures("with_rules")
 NUM_CASES = pick(100, all=500, soak=10_000)
 NUM_WITH_WORKERS = pick(2, all=6, soak=300)
 GROUPS = 10
