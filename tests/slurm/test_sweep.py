@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -11,7 +12,8 @@ import pytest
 from tests.cluster import Cluster
 from tests.runs import ECHELON, left_behind
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
+PATIENCE_SECONDS = 120.0
 
 SCRIPT = """
 import os, signal, sys, time
@@ -22,6 +24,12 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 print("x", sys.argv[1], os.environ["SLURMD_NODENAME"], os.environ["ROCR_VISIBLE_DEVICES"], flush=True)
 time.sleep(600 if len(sys.argv) > 2 else 0)
+"""
+CHAINED = """
+import os, sys, time
+print("x", sys.argv[1], flush=True)
+while sys.argv[1] != "0" and not os.path.exists("go"):
+    time.sleep(0.01)
 """
 ALLOCATE = ("salloc", "--quiet", "--nodes=2", "--gpus-per-node=4", "--cpus-per-gpu=7")
 WORDS = (*ECHELON, "sweep", "--metric", "x", "--out", "swept", "--json")
@@ -51,7 +59,7 @@ def test_end_of_a_sweep_lets_trials_on_all_nodes_save(slurm: Cluster, tmp_path: 
         [*ALLOCATE, *words], cwd=tmp_path, env={**os.environ, **slurm.environ}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while sum(map(bool, logs(tmp_path))) < 2:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
@@ -62,3 +70,19 @@ def test_end_of_a_sweep_lets_trials_on_all_nodes_save(slurm: Cluster, tmp_path: 
     assert "6 trials: 6 waiting" in said
     assert [log.split()[-1] for log in logs(tmp_path)] == ["saved", "saved"]
     assert left_behind(str(tmp_path)) == []
+
+
+def test_next_job_goes_on_where_the_one_before_was_cancelled(slurm: Cluster, tmp_path: Path) -> None:
+    """A batch script that is submitted twice is a chain; a trial that has a result is not run again."""
+    (tmp_path / "train.py").write_text(CHAINED)
+    words = shlex.join([*WORDS, "--gpus-per-run", "4", "-p", "n=0:3", "--", "train.py", "{n}"])
+    options = ("--nodes=2", "--gpus-per-node=4", "--job-name=lr", "--dependency=singleton")
+    first, second = (slurm.sbatch(f"#!/bin/bash\n{words}\n", *options, cwd=tmp_path) for _ in range(2))
+    slurm.wait(lambda: sum(map(bool, logs(tmp_path))) == 3, "two trials that wait", timeout=PATIENCE_SECONDS)
+    slurm.run("scancel", str(first))
+    slurm.wait_job(first, timeout=PATIENCE_SECONDS)
+    (tmp_path / "go").touch()
+    slurm.wait_job(second, timeout=PATIENCE_SECONDS)
+    told = json.loads((tmp_path / "swept" / "sweep.json").read_text())["trials"]
+    assert [trial["run"] for trial in told] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"], slurm.log(second)
+    assert {trial["state"] for trial in told} == {"ended well"}

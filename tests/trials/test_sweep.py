@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,27 @@ def test_interrupted_trial_goes_on_from_its_checkpoint(tmp_path: Path, option: s
     assert host.words[0][-len(words) - len(resumed) - 1 :] == ["run", *resumed, *words]
     [kept] = record.read(str(tmp_path))[1]
     assert (kept.state, kept.metric, kept.run) == (ENDED, 1.0, "trial-0-2")
+
+
+def test_job_waits_for_the_sweep_of_the_job_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere the same folder is refused at once."""
+    begins, ends = threading.Event(), threading.Event()
+
+    def sweep_again() -> None:
+        begins.set()
+        with record.held(str(tmp_path)):
+            ends.set()
+
+    with record.held(str(tmp_path)):
+        with pytest.raises(UsageError, match="still goes on"), record.held(str(tmp_path)):
+            pass
+        monkeypatch.setenv("SLURM_JOB_ID", "2")
+        thread = threading.Thread(target=sweep_again)
+        thread.start()
+        assert begins.wait(10)
+        assert not ends.wait(0.2)
+    assert ends.wait(10)
+    thread.join()
 
 
 def test_picture_has_a_plot_for_each_parameter(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ class SweepLoop:
                 self._look()
         finally:
             for messenger in self._messengers:
+                messenger.kill()  # a job that is cancelled starts no step any more, and srun would try for ever
                 messenger.communicate()
             self._selector.close()
             self._view.clear()

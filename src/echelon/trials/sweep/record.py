@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 from echelon.environment import regular_files
+from echelon.environment.agent_place import is_slurm_job
 from echelon.errors import UsageError
 from echelon.node import private
 from echelon.trials.sweep.space import SweptParameter
@@ -19,6 +21,8 @@ from echelon.trials.sweep.trial import STATES, SweepTrial
 NAME, LOCK = "sweep.json", "lock"
 FORMAT = 1
 MOST_BYTES = 1 << 28
+JOB_SECONDS = 60.0
+"""A job of a chain may start while the trials of the one before still save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +96,20 @@ def held(folder: str) -> Iterator[None]:
         lock = open(os.path.join(folder, LOCK), "a")  # noqa: SIM115
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="--out DIRECTORY") from None
+    deadline = time.monotonic() + (JOB_SECONDS if is_slurm_job(os.environ) else 0.0)
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"the sweep in {folder} still goes on", hint="wait for its end, or stop it") from None
-        except OSError:
-            pass  # Lustre mounted without flock
+        while not _is_locked(lock):
+            if time.monotonic() >= deadline:
+                raise UsageError(f"the sweep in {folder} still goes on", hint="wait for its end, or stop it")
+            time.sleep(0.5)
         yield
+
+
+def _is_locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # Lustre mounted without flock
+    return True
