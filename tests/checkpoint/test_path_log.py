@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from echelon.checkpoint.written import append, read
-from echelon.train.files.sharing import WrittenPaths
+from echelon.train.files.written_paths import WrittenPaths
 
 
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
@@ -12,7 +12,7 @@ def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     append(str(log), "data\udce9.csv", was_there=True)  # no valid UTF-8
     with log.open("a") as file:
         file.write('{"path": "ha')
-    assert read(str(log)) == {"best.pt": False, "data\udce9.csv": True}
+    assert read(str(log)) == [("best.pt", False), ("data\udce9.csv", True)]
 
 
 def test_line_behind_half_a_line(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_line_behind_half_a_line(tmp_path: Path) -> None:
     with log.open("ab") as file:
         file.write(b'\xff\n[1]\n{"path": 3}\n')
     append(str(log), "last.pt", was_there=True)
-    assert read(str(log)) == {"best.pt": False, "last.pt": True}
+    assert read(str(log)) == [("best.pt", False), ("last.pt", True)]
 
 
 def test_full_disk_costs_the_log_and_not_the_file() -> None:
@@ -39,7 +39,7 @@ def test_full_disk_costs_the_log_and_not_the_file() -> None:
 
 
 def test_no_log_has_no_paths(tmp_path: Path) -> None:
-    assert read(str(tmp_path / "written.jsonl")) == {}
+    assert read(str(tmp_path / "written.jsonl")) == []
 
 
 def test_file_of_after_the_checkpoint_is_absent_until_it_is_written_again(tmp_path: Path) -> None:
@@ -48,7 +48,8 @@ def test_file_of_after_the_checkpoint_is_absent_until_it_is_written_again(tmp_pa
     for path in (early, late, old):
         Path(path).touch()
     written = WrittenPaths()
-    written.repeat({early: False}, {early: False, late: False, old: True})
+    written.repeat({early: False}, [(early, False), (late, False), (old, True)], (1, []))
+    assert written.others == {old}
     assert [written.seen(path) == path for path in (early, late, old)] == [False, False, True]
     written.note(early)
     assert written.seen(early) == early
@@ -57,3 +58,28 @@ def test_file_of_after_the_checkpoint_is_absent_until_it_is_written_again(tmp_pa
     written.note(late)
     assert written.seen(late) == late
     assert written.before == {early: False, late: False}
+
+
+def test_file_that_changed_after_the_checkpoint_is_told_once(tmp_path: Path) -> None:
+    """A path is logged once between two states; a file to whose end the script writes is cut, and no other one."""
+    said: list[str] = []
+    best, ends = str(tmp_path / "best.pt"), str(tmp_path / "ends.csv")
+    log = str(tmp_path / "written.jsonl")
+    written = WrittenPaths()
+    written.log_to(log, said.append)
+    written.appended.add(ends)
+    places = []
+    for _ in range(2):
+        for path in (best, ends, best):
+            written.note(path)
+            Path(path).touch()
+        places.append(written.place())
+    assert places == [(2, []), (3, [])]
+    again = WrittenPaths()
+    again.repeat(written.before, read(log), places[0])
+    again.log_to(log, said.append)
+    again.go_on()
+    assert again.others == {best}
+    again.tell_of_later(best)
+    assert said == [f"note: the script reads {best}, which it had written after the checkpoint: it is of a later step"]
+    assert again.others == set()

@@ -84,17 +84,15 @@ def append(log: str, path: str, *, was_there: bool) -> None:
             file.write((b"\n" if _is_torn(file) else b"") + line)
 
 
-def read(log: str) -> dict[str, bool]:
+def read(log: str) -> list[tuple[str, bool]]:
     """Return the paths, each with whether it was there before; none if there is no log, or if it cannot be read."""
+    if not os.path.isfile(log):
+        return []
     try:
         with open(log, "rb") as file:
-            entries = [entry for line in file if (entry := _entry(line)) is not None]
+            return [entry for line in file if (entry := _entry(line)) is not None]
     except OSError:
-        return {}
-    paths: dict[str, bool] = {}
-    for path, was_there in entries:
-        paths.setdefault(path, was_there)
-    return paths
+        return []
 
 
 def _is_torn(file: Any) -> bool:

@@ -107,7 +107,7 @@ class Continuing:
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
             run.first_step.is_due = False
-            run.files.suspend(self._resumed.facts["written"], log)
+            run.files.suspend(self._resumed.facts["written"], log, self._resumed.facts["log"])
             self._tape.at_end = self._go_on
             self._tape.load(self._resumed.document(JOURNAL))
         if run.is_main and run.files.written is not None:
@@ -227,6 +227,7 @@ class Continuing:
             "counts": changed_counts(self._first_counts or {}, self._jumps.unread()),
             "files": self._run.files.sizes(),
             "written": self._run.files.written.before if self._run.files.written else {},
+            "log": self._run.files.written.place() if self._run.files.written else (0, []),
             "keys": self._run.keys.place(),
             "ranks": self._run.world.processes.size,
             "arguments": self._arguments,

@@ -110,6 +110,22 @@ for epoch in range(6):
         sums = [x.sum(), z.sum(), u.sum(), hard.sampler.weights.sum(), sum(stream.files[:3])]
         tell(train(torch.cat([x, z, u]), torch.cat([y, w, v])), *sums, order.num_passes, stream.num_read)
 """
+SNAPSHOTS = """
+kept = []
+for epoch in range(4):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=12, shuffle=True):
+        loss = train(x, y)
+        torch.save(number, f"step-{number}.pt")
+        kept.append(f"step-{number}.pt")
+        if len(kept) > 2:
+            os.remove(kept.pop(0))
+        if number == 17:
+            os.mkdir("later")
+        if number % 5 == 2:
+            torch.save(number, "new.pt")
+            os.replace("new.pt", "last.pt")
+        tell(loss, *(torch.load(name) for name in kept[-1:]), os.path.exists("later"))
+"""
 LEFT_OUT = """
 NUM_CALLS, HISTORY = 0, []
 class Model(nn.Module):
@@ -151,7 +167,7 @@ for epoch in range(4):
         if number == 9:
             HISTORY = []
 """
-PUT_BACK = {"holders": HOLDERS}
+PUT_BACK = {"holders": HOLDERS, "snapshots": SNAPSHOTS}
 REPEATED = {"draws": DRAWS, "samplers": SAMPLERS, "left-out": LEFT_OUT}
 
 

@@ -70,6 +70,12 @@ def changing(files: Files, name: str, place: int, key: str) -> Wrap:
             target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
             if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
                 return original(*args, **kwargs)
+            source = path_of(args[0] if args else kwargs.get("src")) if name in _MOVES else None
+            if files.was_done_later(name, path_of(target), source):
+                files.note_written(str(path_of(target)))
+                return target if place else None
+            if source is not None:
+                files.note_written(source)
             way = files.way(path_of(target))
             if way == EACH and name in ("mkdir", "makedirs") and files.is_fetching:
                 return _make(original, *args, **kwargs)

@@ -9,7 +9,8 @@ from .. import patches
 from ..wire.world import World
 from . import askers, commands, folders, loggers, opening, stores, writers
 from .meeting import Meeting
-from .sharing import Files, WrittenPaths
+from .sharing import Files
+from .written_paths import WrittenPaths
 
 _HOOKERS = (
     opening.install, folders.install, writers.install, stores.install, folders.install_downloads, commands.install,

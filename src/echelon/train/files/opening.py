@@ -35,8 +35,10 @@ def install(files: Files, hooks: Hooks) -> None:
         opener: Any = None,
     ) -> Any:
         if not isinstance(mode, str) or not _WRITES & set(mode):
+            files.tell_of_later(path_of(file))
             return _open(files.seen(file), mode, buffering, encoding, errors, newline, closefd, opener)
         path = path_of(file)
+        files.note_mode(path, mode)
         way = files.way(path)
         if path is None or way == EACH or (way == ONE and not files.is_closed):
             if path is not None and files.is_fetching and mode.strip("bt+") == "w" and opener is None:

@@ -3,10 +3,6 @@
 All ranks run the script in lockstep. Rank 0 makes every change of the disk, when all ranks have come to that place and
 before any rank continues. Between two changes the disk does not change, so each rank may read it by itself, in any
 way, and all ranks get the same results.
-
-The paths that a run has written. While a loop is repeated, a path is not there before the script writes it again.
-
-A killed run has also written files after its last checkpoint. A log has their paths.
 """
 
 import os
@@ -15,21 +11,22 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from ...checkpoint import written
-from ...checkpoint.errors import WriteError
 from ...checkpoint.written import read
+from ..scaling_error import ScalingError
 from ..wire.world import alone
 from . import askers, whole
 from .meeting import Aliases, Meeting, note, translate
+from .written_paths import LogPlace, WrittenPaths
 
 TOGETHER, EACH, ONE = "together", "each", "one"
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
+_REMOVALS = ("remove", "unlink", "rmdir", "rmtree")
 _SHARED_MEMORY = "/dev/shm/"
 
 
@@ -147,7 +144,7 @@ class Files:
         if way == EACH:
             return do()
         if path is not None and do is not _nothing:
-            self._note_written(path)
+            self.note_written(path)
         if way == ONE or path is None or self.meeting is None:
             self._open.add(path or "")  # nobody knows when the file is whole
             return instead if self.is_closed else do()
@@ -167,7 +164,8 @@ class Files:
         """Whether this access is a part of an act that ranks have met for; other threads are no part of it."""
         return self._num_acts > 0 and threading.current_thread() is threading.main_thread()
 
-    def _note_written(self, path: str) -> None:
+    def note_written(self, path: str) -> None:
+        """Note that the script changes what is at a path."""
         if self.written is not None:
             self.written.note(path)
 
@@ -177,14 +175,14 @@ class Files:
         if path is not None and self.way(path) == TOGETHER:
             self.act(label, path, _nothing)
 
-    def suspend(self, written: Mapping[str, bool], log: str) -> None:
+    def suspend(self, written: Mapping[str, bool], log: str, place: LogPlace) -> None:
         """Write nothing and meet no rank for now: a loop is repeated whose files are on the disk.
 
         `written` are the paths that the run has written, each with whether it was there before; `log` also has those
-        of after the checkpoint.
+        of after the checkpoint, behind `place`.
         """
         self.written = WrittenPaths()
-        self.written.repeat(written, read(log))
+        self.written.repeat(written, read(log), place)
         self._suspended, self.meeting = self.meeting, None
         self._is_closed = True
 
@@ -231,6 +229,31 @@ class Files:
         theirs = self.theirs(path)
         return file if theirs == path else theirs
 
+    def note_mode(self, path: str | None, mode: str) -> None:
+        """Note whether the script writes to the end of a file."""
+        if self.written is not None and path is not None:
+            (self.written.appended.add if "a" in mode else self.written.appended.discard)(path)
+
+    def was_done_later(self, name: str, path: str | None, source: str | None) -> bool:
+        """Say whether the run has changed the disk in this way after its checkpoint, so that it cannot do it again."""
+        if self.written is None or path is None:
+            return False
+        if name in ("mkdir", "makedirs"):
+            return self.written.seen(path) != path and whole.is_there(path)
+        gone = path if name in _REMOVALS else source
+        return gone in self.written.others and not whole.is_there(str(gone))
+
+    def tell_of_later(self, path: str | None) -> None:
+        """Say that the script reads a file which it changed after the checkpoint; refuse one that it has removed."""
+        if self.written is None or path not in self.written.others or self.is_acting:
+            return
+        if not whole.is_there(str(path)):
+            raise ScalingError(
+                f"the script reads {path}, which it has removed after the checkpoint: what was in it is lost",
+                "start it without --resume",
+            )
+        self.written.tell_of_later(str(path))
+
     def theirs(self, path: str) -> str:
         """Return rank 0's name of a path."""
         return translate(self._aliases, path)
@@ -244,7 +267,7 @@ class Files:
     def begin_writing(self, path: str, file: object, *, is_hidden: bool = False) -> None:
         """Note that a file is open for writing; its readers have to wait until rank 0 is there too."""
         self._open.add(path)
-        self._note_written(path)
+        self.note_written(path)
         if is_hidden:
             self._hidden.add(path)
         if not self.is_closed:
@@ -284,71 +307,3 @@ def _nothing() -> None:
 def _alone(label: str, do: Callable[[], object]) -> object:
     with alone(label):
         return do()
-
-
-_lexists = os.path.lexists
-_NOT_YET = ".not-yet-written-again"
-
-
-class WrittenPaths:
-    """Paths, each with whether it was there before the script wrote it.
-
-    >>> written = WrittenPaths()
-    >>> written.note("best.pt")
-    >>> written.before
-    {'best.pt': False}
-    >>> written.repeat(written.before, {})
-    >>> written.seen("best.pt"), written.seen("data.csv")
-    ('best.pt.not-yet-written-again', 'data.csv')
-    >>> written.note("best.pt")
-    >>> written.seen("best.pt")
-    'best.pt'
-    """
-
-    def __init__(self) -> None:
-        self.before: dict[str, bool] = {}
-        self._absent: set[str] = set()
-        self._later: set[str] = set()
-        self._log = ""
-        self._say: Callable[[str], None] = lambda _: None
-        self._is_repeating = False
-
-    def log_to(self, path: str, say: Callable[[str], None]) -> None:
-        """Add each new path to a log; say so once if that becomes impossible."""
-        self._log, self._say = path, say
-
-    def note(self, path: str) -> None:
-        """Note that the script writes to a path."""
-        was_there = path not in self._absent and _lexists(path)
-        self._absent.discard(path)
-        if not self._is_repeating and path not in self.before:
-            self.before[path] = was_there
-            if self._log:
-                self._append(path, was_there=was_there)
-
-    def _append(self, path: str, *, was_there: bool) -> None:
-        try:
-            written.append(self._log, path, was_there=was_there)
-        except WriteError as error:
-            self._log = ""
-            self._say(f"note: {error.message}; a run that continues this one may see files that it writes later")
-
-    def repeat(self, before: Mapping[str, bool], logged: Mapping[str, bool]) -> None:
-        """Begin to repeat a run that has written these paths, and the logged ones perhaps after its checkpoint."""
-        self._is_repeating = True
-        self.before = dict(before)
-        self._later = {path for path, was_there in logged.items() if path not in before and not was_there}
-        self._absent = self._later | {path for path, was_there in before.items() if not was_there}
-
-    def note_again(self, paths: Iterable[str]) -> None:
-        """Note that the script has written these paths in what is not repeated."""
-        self._absent.difference_update(paths)
-
-    def go_on(self) -> None:
-        """End the repetition."""
-        self._is_repeating = False
-        self._absent &= self._later
-
-    def seen(self, path: str) -> str:
-        """Return the path to look for; one that never exists stands for a file that is not written again yet."""
-        return path + _NOT_YET if path in self._absent else path

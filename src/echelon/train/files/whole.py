@@ -254,6 +254,15 @@ def _here() -> str:
         return ""
 
 
+def is_there(path: str) -> bool:
+    """Say whether there is a file or a folder, also one that the script does not see yet."""
+    try:
+        look(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
 def name_beside(path: str) -> str:
     """Return a new name beside a path, which `glob("*")` does not find; remove what killed processes left there."""
     folder, name = os.path.split(path)
