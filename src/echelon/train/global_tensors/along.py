@@ -146,6 +146,8 @@ def reshape(func: Function, args: Args, kwargs: Kwargs) -> object:
 def _new_sizes(name: str, tensor: Any, words: Args, kwargs: Kwargs) -> list[int] | None:
     """Return the requested sizes, with -1 replaced by its value."""
     if name == "flatten":
+        if not tensor.dim():
+            return [1]
         start = kwargs.get("start_dim", words[0] if words else 0) % tensor.dim()
         end = kwargs.get("end_dim", words[1] if len(words) > 1 else -1) % tensor.dim()
         shape = list(tensor.shape)

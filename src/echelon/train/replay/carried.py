@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..global_tensors.tensors import GlobalTensor, plain
+from ..global_tensors.tensors import GlobalTensor, Partial, plain
 from ..modules import FormerWeight
 from ..rng.states import is_generator, of_loader, put_state, state_of
 from ..rng.workers_draws import generators_of
@@ -55,10 +55,10 @@ class ScriptVariables:
             if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (ShapeOnlyTensor, FormerWeight)):
                 continue
             if isinstance(tensor, GlobalTensor):
-                if tensor.dim() == 0:
+                if not tensor.dim() or (isinstance(tensor, Partial) and _num_bytes(tensor) <= _MOST_BYTES):
                     kept[path] = plain(tensor).detach().clone()
                 continue
-            is_transient = tensor.grad_fn is not None and tensor.numel() * tensor.element_size() > _MOST_BYTES
+            is_transient = tensor.grad_fn is not None and _num_bytes(tensor) > _MOST_BYTES
             if not is_transient and tensor.layout == torch.strided and not tensor.is_meta:
                 kept[path] = tensor.detach()
         return kept
@@ -84,6 +84,10 @@ class ScriptVariables:
     def _is_unchanged(self, tensor: torch.Tensor) -> bool:
         reference, version = self._before.get(id(tensor), (lambda: None, -1))
         return reference() is tensor and version == internals.version(tensor)
+
+
+def _num_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def cut_like(kept: dict[str, Any], weights: Mapping[str, Any]) -> dict[str, str]:

@@ -4,6 +4,7 @@ Their objects get what they held at the checkpoint wherever the repeated loop ha
 """
 
 import dis
+import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -63,6 +64,7 @@ class LeftOut:
     def put(self, content: Mapping[str, Any]) -> None:
         """Give them what they held when `content` was made."""
         if content:
+            gc.collect()  # a model that is garbage in one process may not be in another
             self._put(content, self._picture(None))
 
     def held_by(self, loader: Any) -> dict[str, Any]:
@@ -146,7 +148,7 @@ class Restored:
                 self.nodes[number] = node._replace(parts=[part for part in node.parts if self.is_known(part[1])])
 
     def _add(self, node: ObjectNode, path: str, before: str) -> None:
-        place = next((one for one in (path, before) if one in self._there and is_alike(self._there[one], node)), None)
+        place = next((one for one in (path, before) if self._can_be(self._there.get(one), node)), None)
         is_changed = self._flags[len(self.nodes)]
         if node.kind == "optimizer" and place is not None:
             node = node._replace(head=self._there[place].head)  # its settings are saved as such
@@ -156,6 +158,11 @@ class Restored:
             place = NEW
         self.nodes.append(node)
         self.places.append(None if node.kind in _NOT_HERE else place)
+
+    def _can_be(self, there: ObjectNode | None, node: ObjectNode) -> bool:
+        if there is None or not is_alike(there, node):
+            return False
+        return node.kind != "module" or (there.fixed[0], there.fixed[3]) == (node.fixed[0], node.fixed[3])
 
     def is_known(self, part: Any) -> bool:
         """Say whether there is, or can be, an object for a reference."""
