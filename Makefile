@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := $(VENV)/frameworks
-INSTALLED := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi)
+INSTALLED := $(patsubst %,$(FRAMEWORKS)/%/.installed,torch tensorflow openmpi trackers)
 SECOND_INSTALLED = $(VENV)/torches/torch-$(SECOND)/.installed
 # what is not imported is not compiled either, which saves half of the time
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
@@ -66,10 +66,10 @@ gpu:  ## show on this machine's GPUs what can be shown there, with the Python th
 frameworks: system-packages $(INSTALLED)  ## install the frameworks of the guides, 3 GB, and run an example of each
 	@tools/run-frameworks $(FRAMEWORKS) all
 
-frameworks-test: $(FRAMEWORKS)/torch/.installed  ## of each framework beside PyTorch two ranks
+frameworks-test: $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/trackers/.installed  ## of each framework beside PyTorch two ranks
 	@tools/run-frameworks $(FRAMEWORKS) test
 
-installed: $(VENV)/.test system-packages $(FRAMEWORKS)/torch/.installed $(SECOND_INSTALLED)  ## all that CI needs
+installed: $(VENV)/.test system-packages $(FRAMEWORKS)/torch/.installed $(FRAMEWORKS)/trackers/.installed $(SECOND_INSTALLED)  ## all that CI needs
 
 system-packages:  ## install what Debian has: Slurm, its protocol for MPI, and what looks at a machine
 	@tools/install-slurm --pmix

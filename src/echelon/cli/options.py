@@ -16,6 +16,7 @@ from echelon.errors import UsageError
 from echelon.host import terminal
 from echelon.orders.scale import KINDS
 from echelon.plan.exchange import SCALES
+from echelon.spec import LIBRARIES
 
 LEFT = 31
 """The column of a help text at which the meanings of options begin."""
@@ -114,6 +115,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--container-bind",), value="SRC[:DST]", takes="folder", fills="container_binds", repeats=True, help="make a folder visible in the container, as Singularity's --bind; may be repeated"),
     Option(names=("--env",), value="K=V", fills="environ", reads=readers.pair, repeats=True, help="set a variable in every rank; may be repeated"),
     Option(names=("--run-dir",), value="DIR", takes="folder", fills="run_directory", reads=readers.run_directory, help="the directory of this run (default: a new one in echelon-runs/)"),
+    Option(names=("--track",), value="NAME[:WHERE]", choices=tuple(LIBRARIES), fills="trackers", reads=readers.tracker, repeats=True, help="write losses, times, memory and arguments to tensorboard, mlflow or wandb; may be repeated"),
     Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), fills="show", reads=readers.ranks, help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
     Option(names=("--debug",), value="RANK", fills="debug", reads=_FROM_0, help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
     Option(names=("--timeout",), value="TIME", fills="timeout_seconds", reads=readers.seconds, help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
@@ -161,7 +163,7 @@ OPTIONS: tuple[Option, ...] = (
 
 # the options of a help text, in the order of need; options in no group come last
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "dry_run", "help")),
+    ("most used", ("nproc_per_node", "scale", "nnodes", "env", "show", "debug", "run_dir", "track", "dry_run", "help")),
     ("scaling of a script for one device", (
         "no_check", "exact", "same_random", "global_batch", "per_device_batch", "scale_lr", "sync_bn", "shard_eval", "watch_bits", "sync_every",
         "outer_lr", "outer_momentum", "async", "compress", "bucket_mb", "explain_hooks")),

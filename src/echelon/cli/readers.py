@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 
 from echelon import units
 from echelon.errors import UsageError, seen
-from echelon.spec import ONE_PER_DEVICE
+from echelon.spec import LIBRARIES, ONE_PER_DEVICE, Tracker
 
 MAX_RANKS = 1 << 20
 _OF_TIME = "give seconds, or a number with m, h or d"
@@ -58,6 +60,24 @@ def run_directory(text: str, option: str) -> str:
     if not text:
         raise UsageError(f"{option} '': give the name of a directory", hint=f"echelon run {option} first …")
     return os.path.normpath(os.path.join(os.getcwd(), text))
+
+
+def tracker(text: str, option: str) -> Tracker:
+    """Return a tracker that this Python can write to: NAME, NAME:FOLDER, or for MLflow the address of a store."""
+    from importlib.util import find_spec
+
+    word, colon, where = text.partition(":")
+    one_of(word, option, tuple(LIBRARIES), command="run")
+    is_address = bool(re.match(r"[a-z+]+:", where))
+    if (colon and not where) or (is_address and word != "mlflow"):
+        raise UsageError(f"{option} {seen(text)}: give a folder after the colon", hint=f"{option} {word}:runs")
+    module = find_spec(word)
+    if module is None or module.origin is None:  # a folder of this name, such as W&B makes, is no library
+        raise UsageError(
+            f"{option} {word} needs the package {LIBRARIES[word]}, which {sys.executable} does not have",
+            hint=shlex.join([sys.executable, "-m", "pip", "install", LIBRARIES[word]]),
+        )
+    return Tracker(name=word, where=where if not where or is_address else os.path.abspath(where))
 
 
 def ranks_per_node(text: str, _option: str = "") -> int:

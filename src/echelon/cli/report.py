@@ -11,6 +11,7 @@ from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.talk import print_json, print_table
 from echelon.errors import UsageError
+from echelon.spec import LIBRARIES
 
 if TYPE_CHECKING:
     from echelon.monitor.account import Account
@@ -24,6 +25,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
     Option(names=("--html",), value="FILE", help="write a page with plots, in one file that needs nothing else"),
     Option(names=("--paragraph",), help="print the paragraph for an application for more hours"),
+    Option(
+        names=("--track",),
+        value="NAME[:WHERE]",
+        choices=tuple(LIBRARIES),
+        help="write the run to tensorboard, mlflow or wandb, as far as it is not there; may be repeated",
+    ),
     Option(names=("-h", "--help"), help="show this"),
 )
 HELP = Help(
@@ -50,6 +57,8 @@ def main(arguments: list[str]) -> int:
     paths = [runs.find(name) for name in scanned.rest] or runs.all_runs()[-1:]
     if not paths:
         raise UsageError("echelon-runs/ of this folder has no runs", hint="echelon report DIRECTORY-OF-A-RUN")
+    if "track" in scanned.values:
+        return _track(paths, scanned.values["track"])
     states = [runs.read(path).state for path in paths]
     records = [recorded.read(path) for path in paths]
     accounts = [
@@ -88,6 +97,25 @@ def _story(name: str, state: str, record: Recorded, run: Account) -> RunStory:
     spent = costs.of_run(record, run, os.environ)
     advised = advice.advise(record, run)
     return RunStory(name=name, state=state, recorded=record, account=run, advice=advised, costs=spent)
+
+
+def _track(paths: list[str], texts: list[str]) -> int:
+    """Write runs to trackers, each as far as its files are; a run that goes on may be written again later."""
+    from echelon.cli.readers import tracker
+    from echelon.launch import runs
+    from echelon.launch.runs import RUNNING
+    from echelon.monitor import recorded
+    from echelon.monitor.track.follow import Follower, alone
+
+    trackers = [tracker(text, "--track") for text in texts]
+    num_failed = 0
+    for path in paths:
+        exit_code = None if runs.state(path) == RUNNING else recorded.read(path).report.get("exit_code", 1)
+        with alone(path) as say:
+            follower = Follower(path, trackers, say)
+            follower.end(exit_code)
+            num_failed += follower.num_failed
+    return 1 if num_failed else 0
 
 
 def _compared(record: Recorded, run: Account, *, is_over: bool) -> Comparisons:

@@ -66,6 +66,11 @@ class Agents:
         return self._process.pid
 
     @property
+    def exit_code(self) -> int:
+        """That of a process that has ended."""
+        return self._process.wait()
+
+    @property
     def said(self) -> str:
         """The output of the process: agents write only when they fail, and so does what starts them."""
         return bytes(self._said).decode("utf-8", "replace")

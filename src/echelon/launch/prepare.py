@@ -21,11 +21,12 @@ from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import KnownMachine, Surroundings, resolve
 from echelon.scheduler import members
 from echelon.script.reading import of_job, search_path_of_scripts
-from echelon.spec import RUNS, Booking, Job, Plan
+from echelon.spec import RUNS, Booking, Job, Plan, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from echelon.script.imports import Imports
     from echelon.script.reading import ScriptReading
 
 
@@ -79,6 +80,8 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
     horovod = "horovod" in uses or bool(job.container) or installed.is_there("horovod")
     machine = around.site.machine.name if around.site.machine is not None else ""
     plan = replace(plan, may_use_horovod=horovod, uses_pool=job.uses_pool, machine=machine)
+    if job.trackers:
+        plan = _with_trackers(plan, job.trackers, found_imports)
     if found_imports is not None and not (found_imports.packages or found_imports.local):
         return plan  # a script without packages cannot misuse a framework
     from echelon.dialects import ranks, traps
@@ -92,6 +95,20 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
 def _with_earlier(preload: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Add what earlier cells of a notebook import: then one pool serves them all."""
     return tuple(dict.fromkeys([*filter(None, environ.get(EARLIER_IMPORTS, "").split(",")), *preload]))
+
+
+def _with_trackers(plan: Plan, trackers: tuple[Tracker, ...], imports: Imports | None) -> Plan:
+    """Return the plan with the trackers to which the script does not log by itself, and a note about each other one."""
+    from echelon.script import own_trackers
+
+    signs = {tracker: own_trackers.sign(imports, tracker.name) if imports is not None else "" for tracker in trackers}
+    notes = [
+        f"--track {tracker.name} writes nothing: the script logs to it by itself ({sign})"
+        for tracker, sign in signs.items()
+        if sign
+    ]
+    kept = tuple(tracker for tracker, sign in signs.items() if not sign)
+    return replace(plan, trackers=kept, notes=(*plan.notes, *notes))
 
 
 def _fitted(job: Job, around: Surroundings, host: Host) -> Plan:

@@ -20,7 +20,7 @@ STAMP = re.compile(r"(\d{8}-\d{6})-(.+-[0-9a-f]{4}(?:-\d+)?)")  # 20261125-10025
 OURS = frozenset(
     {"plan.json", "agent.json", "events.jsonl", "report.json", "logs", "node.pyz", "secret", "job.sh", "booking.json",
      "slurm.out", "chain.json", "chain.jsonl", "lease.json", "jobs", "sources.json", "samples.jsonl",
-     "lines.json"}
+     "lines.json", "track.json", "track.log"}
 )  # fmt: skip
 """Files that echelon writes into a run directory; all others are the user's."""
 _TOKEN = re.compile(r"watch-[\w.-]+\.token")  # of `echelon watch --web`, which was killed if it is still there

@@ -27,6 +27,7 @@ from echelon.launch.restarts import MOST_LOSSES
 from echelon.launch.run_directory import RunDirectory, unwritable, unwritable_again
 from echelon.launch.runs import short_name
 from echelon.launch.supervisor import Supervisor
+from echelon.launch.trackers import TrackerProcess
 from echelon.node import agent_spec, private
 from echelon.plan import exchange
 from echelon.scheduler import members
@@ -69,6 +70,7 @@ def start(
         supervisor.samples.load, supervisor.samples.host = lookouts.load, lookouts.host
         supervisor.samples.say, supervisor.samples.observer = console.say, observer
         agents = _start_agents(plan, archive, host, supervisor, kept)
+        trackers = TrackerProcess(plan, host, supervisor.selector, console.say)
         allow_many_files()
         exit_code = 1
         try:
@@ -85,6 +87,7 @@ def start(
         supervisor.samples.close()
         outcome = _with_word_of_scheduler(outcome, plan, agents.said, host)
         _report(plan, directory, supervisor, outcome, time.monotonic() - kept.began, lookouts.load)
+        trackers.close()
         _say_end(plan, directory, supervisor, exit_code, time.monotonic() - kept.began, observer)
         return exit_code
     finally:

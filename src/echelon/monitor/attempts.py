@@ -115,16 +115,27 @@ def _note_steps(attempt: Attempt, event: dict[str, Any]) -> None:
         attempt.step_times[bucket] = attempt.step_times.get(bucket, 0) + count
 
 
+def continued_after(path: str, number: int) -> int:
+    """Return the step after which an attempt went on; 0 if it began anew."""
+    line = _continuation(path, number)
+    return int(line[1]) if line else 0
+
+
 def _note_checkpoint(attempt: Attempt, path: str) -> None:
-    try:
-        with regular_files.opened(os.path.join(path, "logs", f"attempt-{attempt.number}", "rank-0.log")) as log:
-            line = CONTINUES.search(log.read(HEAD_BYTES))
-    except OSError:
-        return
+    line = _continuation(path, attempt.number)
     if line is not None:
         attempt.continued_after = int(line[1])
         if line[2]:
             attempt.repeat_seconds = float(line[3]) if b"repeated" in line[2] else 0.0
+
+
+def _continuation(path: str, number: int) -> re.Match[bytes] | None:
+    """Return the words in which an attempt said that it continues."""
+    try:
+        with regular_files.opened(os.path.join(path, "logs", f"attempt-{number}", "rank-0.log")) as log:
+            return CONTINUES.search(log.read(HEAD_BYTES))
+    except OSError:
+        return None
 
 
 def _fill_from_samples(attempt: Attempt, recorded: Recorded) -> None:

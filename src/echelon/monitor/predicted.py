@@ -104,7 +104,7 @@ class PredictedTime:
 
 def memory_of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> PredictedMemory | None:
     """Return what was predicted for a run before it began; None if nothing was, or the script was edited since."""
-    prediction = _newest(MemoryPrediction, recorded, account, environ)
+    prediction = _newest(MemoryPrediction, recorded, account.num_ranks, environ)
     if prediction is None or account.training is None:
         return None
     return PredictedMemory(
@@ -117,7 +117,7 @@ def memory_of_run(recorded: Recorded, account: Account, environ: Mapping[str, st
 
 def time_of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> PredictedTime | None:
     """Return what was estimated for a run before it began; None without an estimate, or with too few steps."""
-    prediction = _newest(TimePrediction, recorded, account, environ)
+    prediction = _newest(TimePrediction, recorded, account.num_ranks, environ)
     measured = steady_steps_of_run(recorded, account)
     if prediction is None or measured is None:
         return None
@@ -125,10 +125,20 @@ def time_of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]
     return PredictedTime(prediction=prediction, run=run, step_seconds=1 / measured[0])
 
 
+def expected(recorded: Recorded, num_ranks: int, environ: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers that were predicted for a run before it began."""
+    memory = _newest(MemoryPrediction, recorded, num_ranks, environ)
+    speed = _newest(TimePrediction, recorded, num_ranks, environ)
+    return {
+        **({"predicted_device_bytes": memory.high_bytes} if memory is not None else {}),
+        **({"predicted_step_seconds": speed.step_seconds.value} if speed is not None else {}),
+    }
+
+
 def _newest(
-    kind: type[_Prediction], recorded: Recorded, account: Account, environ: Mapping[str, str]
+    kind: type[_Prediction], recorded: Recorded, num_ranks: int, environ: Mapping[str, str]
 ) -> _Prediction | None:
-    training = training_of_run(recorded, account.num_ranks)
+    training = training_of_run(recorded, num_ranks)
     if training is None or not recorded.events:
         return None
     return kind.newest(kept_rows.read(kind.FILE, environ), training, before=float(recorded.events[0]["time"]))

@@ -3,9 +3,11 @@
 from echelon.spec.booking import Booking, Reason, Variable
 from echelon.spec.job import ALL_NODES, ONE_PER_DEVICE, Command, Job, Launcher, Request
 from echelon.spec.plan import RUNS, Container, Plan
+from echelon.spec.tracker import LIBRARIES, Tracker
 
 __all__ = [
     "ALL_NODES",
+    "LIBRARIES",
     "ONE_PER_DEVICE",
     "RUNS",
     "Booking",
@@ -16,5 +18,6 @@ __all__ = [
     "Plan",
     "Reason",
     "Request",
+    "Tracker",
     "Variable",
 ]

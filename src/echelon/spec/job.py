@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from echelon.orders.checkpoint import CheckpointOrder
 from echelon.orders.scale import DEFAULT, ScaleOptions
+from echelon.spec.tracker import Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class Job:
     """host:port at which nodes that are started by hand meet; empty: not stated."""
     launcher: Launcher | None = None
     """The launcher whose command line was given, if any."""
+    trackers: tuple[Tracker, ...] = ()
 
     @property
     def mpi(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from echelon.orders.scale import ScaleOptions
 from echelon.spec.booking import Reason, Variable
 from echelon.spec.job import Launcher
+from echelon.spec.tracker import Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,8 @@ class Plan:
     """Whether ranks may be forked from what a pool of their node has imported."""
     machine: str = ""
     """The name of the machine; empty: echelon does not know it."""
+    trackers: tuple[Tracker, ...] = ()
+    """Those asked for, without those to which the script itself logs."""
     may_use_horovod: bool = False
     """Whether the script's Python may have Horovod, which trains alone in ranks that MPI has not started."""
 

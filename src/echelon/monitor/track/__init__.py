@@ -1,0 +1,1 @@
+"""Writes the numbers of a run to trackers: TensorBoard, MLflow, Weights & Biases."""
