@@ -12,6 +12,7 @@ import pytest
 from tests import warm
 from tests.runs import Run
 
+from echelon.jobs.course import OF_JOB
 from echelon.launch.prepare import prepare
 from echelon.monitor.track import configuration
 from echelon.monitor.track.follow import Follower, alone
@@ -128,6 +129,22 @@ def test_what_is_written_is_not_written_again(tmp_path: Path) -> None:
     assert shown["run/seconds"] == [(8, pytest.approx(run.now - BEGAN - 1.0, rel=0.01))]
     assert said[0].startswith("tensorboard: 5 points up to step 5 · tensorboard --logdir ")
     assert said[-1].startswith("tensorboard: 8 points up to step 8 · ")
+
+
+def test_next_job_of_a_chain_goes_on(tmp_path: Path) -> None:
+    """Its files are new, and its steps begin where the job before was saved: the curve has each step once."""
+    run = Sampled(tmp_path / "run")
+    tracker = Tracker(name="tensorboard")
+    run.attempt(0, range(1, 6))
+    Follower(str(run.folder), [tracker], print).end(0)
+    (run.folder / "jobs" / "1").mkdir(parents=True)
+    for name in OF_JOB:
+        if (run.folder / name).exists():
+            (run.folder / name).rename(run.folder / "jobs" / "1" / name)
+    run.events = []
+    run.attempt(0, range(4, 9), continued=3)
+    Follower(str(run.folder), [tracker], print).end(0)
+    assert [step for step, _ in curves(run.folder / "tensorboard")["loss"]] == list(range(1, 9))
 
 
 def test_tracker_that_fails_leaves_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

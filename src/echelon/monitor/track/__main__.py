@@ -18,7 +18,7 @@ LOOK_SECONDS, END_LOOK_SECONDS = 2.0, 0.2
 def main(arguments: list[str]) -> int:
     path, *words = arguments
     trackers = [Tracker(name=name, where=where) for name, _, where in (word.partition(":") for word in words)]
-    os.nice(10)  # the ranks come first
+    os.nice(5)  # the ranks come first
     reader, report, due = select.poll(), os.path.join(path, "report.json"), 0.0
     reader.register(os.dup(1), 0)  # tells only that the supervisor is gone
     try:
