@@ -105,7 +105,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@$(INSTALL) 'pytest>=8,<9.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'hypothesis>=6.100' \
 	  'ruff>=0.12' 'mypy>=1.13' 'import-linter>=2.1' pyte tensorboard safetensors tqdm \
-	  'sphinx>=8' furo myst-parser 'hatchling>=1.24' 'ipykernel>=6.29'
+	  'sphinx>=8' furo myst-parser 'hatchling>=1.24' 'ipykernel>=6.29' 'optuna>=4'
 	@touch $@
 
 pyz: echelon.pyz  ## one file that python3 starts on a login node, without an installation

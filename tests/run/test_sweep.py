@@ -16,6 +16,9 @@ import pytest
 from tests import warm
 from tests.runs import ECHELON, hear_interrupts, left_behind
 
+from echelon.errors import UsageError
+from echelon.trials.sweep.source import OptunaTrials
+
 PRINTS = """
 import os, sys, time
 width, rate = int(sys.argv[1]), float(sys.argv[2])
@@ -191,7 +194,6 @@ def test_killed_sweep_leaves_no_run_and_goes_on(tmp_path: Path) -> None:
     assert [trial["run"] for trial in trials(tmp_path)] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"]
 
 
-@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed here")
 def test_optuna_goes_on_with_what_it_has_heard(tmp_path: Path) -> None:
     """Another process hears the results of the first half, and suggests the rest."""
     (tmp_path / "train.py").write_text("import sys\nprint('x', (float(sys.argv[1]) - 3) ** 2)")
@@ -207,12 +209,11 @@ def test_optuna_goes_on_with_what_it_has_heard(tmp_path: Path) -> None:
     assert all(trial["state"] == "ended well" for trial in trials(tmp_path))
 
 
-@pytest.mark.skipif(find_spec("optuna") is not None, reason="Optuna is installed here")
-def test_optuna_that_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    done = sweep(tmp_path, "--sampler", "optuna", "--samples", "4", "-p", "n=1,2", "train.py", "{n}")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "  hint: pip install optuna   or --sampler random"
+def test_optuna_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echelon.trials.sweep.source.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match="Optuna, which is not installed here") as caught:
+        OptunaTrials([], [], number=4, seed=0, sign=1)
+    assert caught.value.hint == "pip install optuna   or --sampler random"
 
 
 def test_table_on_a_terminal_shows_the_running_trials(tmp_path: Path) -> None:
