@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager, start_new_kernel
+from tests.run.shell import wait_until
 
 TRAINING = """
 import torch
@@ -103,7 +104,7 @@ def test_errors_of_a_cell(kernel: Kernel) -> None:
         ("-n 2 --fetch 1x", "not a variable"),
         ("-n '2", "No closing quotation"),
         ("-n 2 --fetch missing", "missing cannot be fetched: it has no such variable at its end"),
-        ("-n 2 --fetch made", "made cannot be fetched: a object is no plain data"),
+        ("-n 2 --fetch made", "made cannot be fetched: a object cannot travel as JSON"),
     ):
         _, error = kernel.run(f"%%echelon {line}\nmade = object()")
         assert error.startswith("echelon: error: ") and said in error and "\n  hint: " in error, line
@@ -141,3 +142,25 @@ def test_function_of_a_file(tmp_path: Path) -> None:
     assert lines[2].startswith("UsageError args of total: ")
     assert lines[3] == "RanksFailed the run ended with exit code 1; its output is above"
     assert "ValueError: wrong" in done.stdout
+
+
+def test_run_of_a_killed_process_ends(tmp_path: Path) -> None:
+    """If the process of launch() is killed, its ranks end; two threads that launch at once get their own results."""
+    (tmp_path / "waits.py").write_text(
+        "import os, time\n\ndef same(value):\n    return value\n\n"
+        "def forever():\n    open(f'{os.getpid()}.pid', 'w').close()\n    time.sleep(300)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import echelon, threading, waits\nresults = {}\n"
+        "def launch(value):\n    results[value] = echelon.launch(waits.same, 1, [value], ['--no-pool'])\n"
+        "threads = [threading.Thread(target=launch, args=[value]) for value in range(3)]\n"
+        "[thread.start() for thread in threads]\n[thread.join() for thread in threads]\n"
+        "assert results == {0: 0, 1: 1, 2: 2}, results\n"
+        "echelon.launch(waits.forever, 1, [], ['--no-pool'])\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    with subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: list(tmp_path.glob("*.pid")), seconds=60)
+        process.kill()
+    (pid,) = (int(path.stem) for path in tmp_path.glob("*.pid"))
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), seconds=60)

@@ -20,8 +20,8 @@ class PoolShell:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        self.folder = shell.folder / "pool"
-        shell.environ["ECHELON_POOL"] = str(self.folder)
+        shell.environ["ECHELON_POOL"] = "pools"
+        self.folder = shell.folder / "pools" / f"echelon-pool-{os.geteuid()}-here"
 
     def command(self, *words: str) -> Done:
         """Run `echelon pool`."""
@@ -59,7 +59,7 @@ def pool(shell: Shell) -> Iterator[PoolShell]:
     assert done.exit_code == 0, done.said
     yield pooled
     pooled.command("stop")
-    assert not pooled.folder.exists()
+    wait_until(lambda: not pooled.folder.exists())
 
 
 SHOWN = """
@@ -176,7 +176,7 @@ def test_killed_pool(pool: PoolShell) -> None:
 def test_pool_of_another_user(shell: Shell) -> None:
     """A folder in which others may write is no pool: no run asks there, and none is started."""
     pooled = PoolShell(shell)
-    pooled.folder.mkdir()
+    pooled.folder.mkdir(parents=True)
     (pooled.folder / "theirs").touch()
     pooled.folder.chmod(0o777)
     done = pooled.command("start")
@@ -184,6 +184,71 @@ def test_pool_of_another_user(shell: Shell) -> None:
     shell.script("print('here')\n")
     assert shell.run("train.py").stdout == b"here\n"
     assert not pooled.imported()["is_pooled"]
+
+
+def test_nothing_but_a_pools_own_files_is_removed(shell: Shell) -> None:
+    """A folder of the user with the name of a pool is refused, and stays."""
+    pooled = PoolShell(shell)
+    pooled.folder.mkdir(parents=True)
+    (pooled.folder / "model.pt").write_text("precious")
+    done = pooled.command("start")
+    assert (done.exit_code, "has model.pt, which is no pool's" in done.said) == (1, True)
+    assert (pooled.folder / "model.pt").read_text() == "precious"
+
+
+def test_large_environment(pool: PoolShell) -> None:
+    """An environment that is larger than a packet between processes travels too."""
+    pool.shell.script(
+        "import os\nprint(sum(len(value) for name, value in os.environ.items() if name.startswith('BIG')))\n"
+    )
+    large = {f"BIG{number}": "x" * 100_000 for number in range(5)}
+    assert pool.run("train.py", **large).stdout == b"500000\n"
+
+
+def test_killed_fork_leaves_nothing(pool: PoolShell) -> None:
+    """When the fork that a run has of the pool is killed, a process that left its rank's session ends with it."""
+    pool.shell.script(DAEMON)
+    done = pool.shell.run("train.py")
+    assert done.exit_code != 0
+    wait_until(lambda: not [line for line in pool.shell.processes() if "train.py" in line and "python" in line][1:])
+    assert pool.status()["templates"][0]["is_ready"]
+
+
+def test_package_that_was_missing(pool: PoolShell) -> None:
+    """A package that is installed between two runs is there in the second one, although an import did without it."""
+    packages = pool.shell.folder / "site-packages"
+    packages.mkdir()
+    (packages / "main.py").write_text("try:\n    import extra\nexcept ImportError:\n    extra = None\n")
+    pool.shell.environ["PYTHONPATH"] += f":{packages}"
+    pool.shell.script("import main\nprint(main.extra is not None)\n")
+    assert pool.run("train.py").stdout == b"False\n"
+    (packages / "extra.py").touch()
+    assert pool.run("train.py").stdout == b"True\n"
+
+
+def test_another_group(pool: PoolShell) -> None:
+    """A run with another group imports by itself, and says why."""
+    pool.shell.script("import os\nprint(os.getgid())\n")
+    words = [sys.executable, "-m", "echelon", "run", "train.py"]
+    done = subprocess.run(
+        words, cwd=pool.shell.folder, env=pool.shell.environ, capture_output=True, check=False, timeout=60, group=100
+    )
+    assert done.stdout == b"100\n"
+    assert b"is not used: it has another group or rights than this run" in done.stderr
+
+
+DAEMON = """
+import os, signal, time
+parent = os.getppid()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    time.sleep(100)
+time.sleep(0.3)
+os.kill(parent, signal.SIGKILL)
+time.sleep(100)
+"""
 
 
 def test_two_pools_at_once(shell: Shell) -> None:
@@ -199,10 +264,10 @@ def test_two_pools_at_once(shell: Shell) -> None:
         assert sum("a pool is there already" in text for text in said) == 2
         os.kill(pooled.status()["pid"], signal.SIGKILL)
         wait_until(lambda: pooled.command("status").exit_code)
-    assert [path.name for path in shell.folder.glob("pool*")] == ["pool"]
+    assert shell.files("pools/*") == [pooled.folder]
     pooled.command("start")
     pooled.command("stop")
-    assert not shell.files("pool*")
+    wait_until(lambda: not shell.files("pools/*"))
 
 
 def test_pool_ends_without_runs(shell: Shell) -> None:

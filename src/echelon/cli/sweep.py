@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,27 +70,40 @@ def main(arguments: list[str]) -> int:
     scanned = HELP.scan(arguments, (*OPTIONS, *OF_RUN))
     from echelon.trials.sweep import record
 
-    trials: list[SweepTrial] = []
     folder, resumes = scanned.last.get("resume") or scanned.last.get("out", ""), "resume" in scanned.values
     if resumes:
         _refuse_beside_resume(scanned)
-    if resumes or (folder and os.path.exists(os.path.join(folder, record.NAME))):
+    if not resumes and not (folder and os.path.exists(os.path.join(folder, record.NAME))):
+        return _carry_out(arguments, scanned, [])
+    with record.held(folder) if os.path.isdir(folder) else nullcontext():  # the job before may still write its results
         earlier, trials = record.read(folder)
         if not resumes and earlier != arguments:
             raise UsageError(
                 f"--out {folder} has a sweep with another command line: {shlex.join(earlier)}",
                 hint=f"--out {folder.rstrip('/')}-2   or echelon sweep --resume {folder}",
             )
-        arguments, before = earlier, HELP.scan(earlier, (*OPTIONS, *OF_RUN))
-        scanned = replace(before, values={**before.values, **scanned.values, "out": [folder]})
+        before = HELP.scan(earlier, (*OPTIONS, *OF_RUN))
+        again = replace(before, values={**before.values, **scanned.values, "out": [folder]})
+        return _carry_out(earlier, again, trials, is_held=True)
+
+
+def _carry_out(arguments: list[str], scanned: Scanned, trials: list[SweepTrial], *, is_held: bool = False) -> int:
     if not scanned.rest or "parameter" not in scanned.values:
         what = "the values of a parameter: -p KEY=VALUES" if scanned.rest else "a script"
         raise UsageError(f"echelon sweep needs {what}", hint=f"echelon sweep {_LINE}")
     question = _question(scanned, tuple(arguments))
-    return _sweep(question, _source(question, scanned.last, trials), trials, scanned.last)
+    source = _source(question, scanned.last, trials)
+    return _sweep(question, source, trials, scanned.last, is_held=is_held)
 
 
-def _sweep(question: SweepQuestion, source: ListedTrials, trials: list[SweepTrial], values: Mapping[str, str]) -> int:
+def _sweep(
+    question: SweepQuestion,
+    source: ListedTrials,
+    trials: list[SweepTrial],
+    values: Mapping[str, str],
+    *,
+    is_held: bool,
+) -> int:
     """Run the trials, print the table, draw the picture; return the exit code."""
     from echelon.host import Host
     from echelon.trials.sweep import loop, record, slots, table
@@ -98,7 +112,7 @@ def _sweep(question: SweepQuestion, source: ListedTrials, trials: list[SweepTria
     asked = [_number(values, key) for key in ("gpus_per_run", "ranks_per_run", "slots")]
     places = slots.of(host, devices_per_run=asked[0], ranks_per_run=asked[1], per_node=asked[2])
     loop.refuse_what_cannot_run(question, places[0], host)
-    with record.held(question.folder):
+    with nullcontext() if is_held else record.held(question.folder):
         say(table.beginning(question, source.num_trials, len(places), places[0].num_ranks))
         sweep = loop.SweepLoop(
             question, places, source, trials, host, table.SweepView(question, say, host.environ), say

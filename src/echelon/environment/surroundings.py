@@ -24,11 +24,8 @@ _OF_SESSION = ("SLURM_", "SSH_", "TMUX", "TERM", "XDG_SESSION")
 
 
 def is_of_shell_or_step(name: str) -> bool:
-    """Say whether a variable belongs to a person's session or to a launcher's step, and not to the software.
-
-    Which devices are visible is read when a driver begins, and not by an import.
-    """
-    return name in _OF_SHELL or name.startswith((*_MPI_IDENTITY, *_OF_SESSION)) or name.endswith("_VISIBLE_DEVICES")
+    """Say whether a variable belongs to a person's session or to a launcher's step, and not to the software."""
+    return name in _OF_SHELL or name.startswith((*_MPI_IDENTITY, *_OF_SESSION))
 
 
 class Started(NamedTuple):

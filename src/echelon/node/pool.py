@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple
 
@@ -20,14 +21,14 @@ from ..environment.agent_place import agent_task
 from . import link, pool_place, private, processes, sweep
 from .warm_process import CannotStart, WarmProcess
 
-MOST_TEMPLATES = 4
+MOST_TEMPLATES = 8
 """More scripts than this one after another, and the template that was used least recently makes place."""
 LOOK_SECONDS = 5.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7)
 
 
 class Request(NamedTuple):
-    """What an agent asks for, and its end of the link and the two streams that the fork gets."""
+    """What an agent asks for, and the files with it: the message itself, its end of the link, and two streams."""
 
     message: Dict[str, Any]
     descriptors: List[int]
@@ -48,25 +49,30 @@ class Template:
         self.runs: List[int] = []
         self.num_runs = 0
         self.used_at = time.monotonic()
-        self._output = [os.path.join(folder, "imports-%d.%s" % (number, name)) for name in ("out", "err")]
-        streams = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600) for path in self._output]
+        self._output = [os.path.join(folder, pool_place.IMPORTS % (number, name)) for name in ("out", "err")]
         archive = os.path.join(folder, pool_place.ARCHIVE)
+        environ = {name: value for name, value in message["environ"].items() if not pool_place.is_mark(name)}
+        streams: List[int] = []
         os.chdir(message["cwd"])
         try:
-            self.process = WarmProcess(self.argv, _of_imports(message["environ"]), archive, *streams)
+            streams += [
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600) for path in self._output
+            ]
+            self.process = WarmProcess(self.argv, environ, archive, *streams)
         finally:
             os.chdir("/")
             for stream in streams:
                 os.close(stream)
         wanted = {name: message[name] for name in ("preload", "folder", "own", "num_ranks")}
-        link.send(self.process.socket, {**wanted, "is_template": True, "output": self._output})
+        about = {"is_template": True, "output": self._output, "began_ns": time.time_ns()}
+        link.send(self.process.socket, {**wanted, **about})
 
     def lend(self, request: Request) -> None:
         """Let a run have a fork, at once or after the imports."""
         self.used_at = time.monotonic()
         if self.is_ready:
             self.asked.append(request)
-            link.send(self.process.socket, request.message, request.descriptors)
+            link.send(self.process.socket, {}, request.descriptors)
         else:
             self.waiting.append(request)
 
@@ -78,7 +84,7 @@ class Template:
             if self.is_ready:
                 self.lend(request)
                 continue
-            with socket.socket(fileno=request.descriptors.pop(0)) as theirs:
+            with socket.socket(fileno=request.descriptors.pop(1)) as theirs:
                 link.send(theirs, {"kind": "ready", "why_not": why_not, "seconds": 0.0, "pid": 0})
             request.close()
 
@@ -118,17 +124,16 @@ class Template:
 class Pool:
     """A loop over agents that ask, templates that answer, and the time without a run."""
 
-    def __init__(self, folder: str, listener: socket.socket, idle_seconds: float) -> None:
-        self._folder = folder
-        self._listener = listener
+    def __init__(self, place: pool_place.Place, idle_seconds: float) -> None:
+        self._place = place
         self._idle_seconds = idle_seconds
         self._began = self._used_at = time.monotonic()
         self._num_runs = self._num_templates = 0
         self._templates: Dict[str, Template] = {}
         self._selector = selectors.DefaultSelector()
         self._is_over = False
-        self._digest = pool_place.digest(os.path.join(folder, pool_place.ARCHIVE))
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._digest = pool_place.digest(os.path.join(place.path, pool_place.ARCHIVE))
+        self._selector.register(place.listener, selectors.EVENT_READ, self._accept)
 
     def run(self) -> None:
         """Serve until it is stopped, or no run has used it for the idle time."""
@@ -147,13 +152,13 @@ class Pool:
         finally:
             for template in self._templates.values():
                 template.end()
-            private.remove_folder(self._folder)
+            self._place.leave()
 
     def _end(self) -> None:
         self._is_over = True
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        connection, _ = self._place.listener.accept()
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] != os.geteuid():
             connection.close()
@@ -161,15 +166,16 @@ class Pool:
         self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, connection))
 
     def _hear(self, connection: socket.socket) -> None:
-        packet = link.receive(connection)
-        if packet is not None:
-            request = Request(*packet)
-            answers: Dict[str, Callable[[Request], Dict[str, Any]]] = {
-                "lend": self._answer, "status": self._status, "stop": self._stop
-            }  # fmt: skip
-            link.send(connection, answers[request.message["kind"]](request))
-        self._selector.unregister(connection)
-        connection.close()
+        """Answer one request; what is no request is left without an answer."""
+        with connection, suppress(OSError, ValueError, KeyError, IndexError):
+            self._selector.unregister(connection)
+            packet = link.receive(connection)
+            if packet is not None:
+                request = Request(pool_place.content_of(packet[1][0]), packet[1])
+                acts: Dict[str, Callable[[Request], Dict[str, Any]]] = {
+                    "lend": self._answer, "status": self._status, "stop": self._stop
+                }  # fmt: skip
+                link.send(connection, acts[request.message["kind"]](request))
 
     def _answer(self, request: Request) -> Dict[str, Any]:
         """Accept the request of an agent, or say why it has to import by itself."""
@@ -177,33 +183,37 @@ class Pool:
         why_not = pool_place.why_not_here(message)
         if message["digest"] != self._digest:
             why_not = "it was started by another version of echelon"
-        if not why_not:
-            try:
-                self._lend(request)
-            except (CannotStart, OSError) as error:
-                why_not = str(error)
+        why_not = why_not or self._lend(request)
         if why_not:
             request.close()
         return {"why_not": why_not}
 
-    def _lend(self, request: Request) -> None:
+    def _lend(self, request: Request) -> str:
+        """Let a run have a fork; return why it cannot."""
         key = key_of(request.message)
         self._used_at = time.monotonic()
-        if key not in self._templates:
-            self._make_place()
-            self._num_templates += 1
-            template = Template(request.message, self._folder, self._num_templates)
-            self._templates[key] = template
-            self._selector.register(
-                template.process.socket, selectors.EVENT_READ, partial(self._hear_template, key, template)
-            )
-        self._templates[key].lend(request)
+        try:
+            template = self._templates.get(key) or self._new(key, request.message)
+        except (CannotStart, OSError) as error:
+            return str(error)
+        template.lend(request)
         self._num_runs += 1
+        return ""
 
-    def _make_place(self) -> None:
-        """End the template that was used least recently if there are as many as there may be."""
+    def _new(self, key: str, message: Dict[str, Any]) -> Template:
+        """Start a template, in the place of the one that was used least recently if there are as many as may be."""
         if len(self._templates) >= MOST_TEMPLATES:
-            self._drop(min(self._templates, key=lambda key: self._templates[key].used_at))
+            idle = [key for key, template in self._templates.items() if template.is_ready and not template.asked]
+            if not idle:
+                raise CannotStart("it is importing for %d other scripts" % len(self._templates))
+            self._drop(min(idle, key=lambda key: self._templates[key].used_at))
+        self._num_templates += 1
+        template = Template(message, self._place.path, self._num_templates)
+        self._templates[key] = template
+        self._selector.register(
+            template.process.socket, selectors.EVENT_READ, partial(self._hear_template, key, template)
+        )
+        return template
 
     def _drop(self, key: str) -> None:
         template = self._templates.pop(key)
@@ -216,7 +226,8 @@ class Pool:
             asked, template.asked = ([], template.asked) if packet is None else (template.asked, [])
             self._drop(key)
             for request in asked:  # what it has imported was changed: the next one imports anew
-                self._lend(request)
+                if self._lend(request):
+                    request.close()
         elif packet[0]["kind"] == "ready":
             template.note_ready(packet[0]["why_not"])
             if packet[0]["why_not"]:
@@ -224,7 +235,8 @@ class Pool:
         else:
             template.note_lent(packet[0]["pid"])
 
-    def _status(self, _: Request) -> Dict[str, Any]:
+    def _status(self, request: Request) -> Dict[str, Any]:
+        request.close()
         task = agent_task(os.environ)
         return {
             "node": (task.node if task is not None else "") or socket.gethostname(),
@@ -257,10 +269,11 @@ def _of_imports(environ: Dict[str, str]) -> Dict[str, str]:
 def main(folder: str, idle_seconds: float, archive: str) -> int:
     """Be the pool of this node, from a copy of the archive in its own folder; say so on stdout."""
     try:
-        pool = Pool(folder, pool_place.take(folder, archive), idle_seconds)
+        pool = Pool(pool_place.Place(folder, archive), idle_seconds)
     except (pool_place.Taken, OSError) as error:
         os.write(1, ("no: %s\n" % error).encode())
         return 1
+    os.chdir("/")
     os.write(1, b"ready\n")
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

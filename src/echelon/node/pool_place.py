@@ -1,7 +1,10 @@
-"""Where the pool of this node listens, and how an agent or a person asks it."""
+"""Where the pool of this node listens, how an agent or a person asks it, and what a fork takes over of its agent."""
 
+import fcntl
 import hashlib
+import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -10,11 +13,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..environment.agent_place import agent_task, job_id
 from ..environment.surroundings import is_of_shell_or_step
-from . import link, private
+from . import link, private, secret
 
-VARIABLE = "ECHELON_POOL"  # another folder
+VARIABLE = "ECHELON_POOL"  # another folder than /tmp
 ARCHIVE, SOCKET = "node.pyz", "socket"
-ANSWER_SECONDS = 2.0
+IMPORTS = "imports-%d.%s"
+_OWN = re.compile(r"node\.pyz|socket|imports-\d+\.(out|err)")
+_SHORT = "/proc/self/fd/%d/%s"
+"""A path in an open folder: that of a socket has 107 bytes at most."""
+ANSWER_SECONDS = 5.0
 _SCALE = "ECHELON_SCALE"
 
 
@@ -22,73 +29,127 @@ def folder(environ: Mapping[str, str]) -> str:
     """Return the folder of the pool of this user, job and node; outside of a job there is one for the machine."""
     task = agent_task(environ)
     place = "-".join([job_id(environ) or "here", *([task.node] if task is not None and task.node else [])])
-    return environ.get(VARIABLE) or "/tmp/echelon-pool-%d-%s" % (os.geteuid(), place)
+    name = "echelon-pool-%d-%s" % (os.geteuid(), place)
+    return os.path.join(os.path.abspath(environ.get(VARIABLE) or "/tmp"), name)
 
 
 def is_of_run(name: str) -> bool:
-    """Say whether a variable may differ between runs that share imports: it is read after the fork alone."""
-    return (name.startswith("ECHELON_") and name != _SCALE) or is_of_shell_or_step(name)
+    """Say whether a variable may differ between runs that share imports."""
+    return is_mark(name) or is_of_shell_or_step(name)
+
+
+def is_mark(name: str) -> bool:
+    """Say whether a variable belongs to one run alone: by one of them a run finds the processes to end."""
+    return name.startswith("ECHELON_") and name != _SCALE
 
 
 class Taken(Exception):
-    """There can be no pool in this folder: a pool or another user is there."""
+    """There can be no pool in this folder."""
 
 
-def take(path: str, archive: str) -> socket.socket:
-    """Make the folder, with a copy of the archive; return the socket at which the pool is asked. Raises Taken.
+class Place:
+    """The folder of a pool: its socket, the archive, and the lock that it holds as long as it lives.
 
     The folder appears with all that is in it, so that of two pools that begin at once one is refused.
     """
-    fresh = "%s.%d" % (path, os.getpid())
-    os.mkdir(fresh, 0o700)
-    try:
-        shutil.copyfile(archive, os.path.join(fresh, ARCHIVE))
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(os.path.join(fresh, SOCKET))
-        os.chmod(os.path.join(fresh, SOCKET), 0o600)
-        listener.listen(64)
-        _appear(fresh, path)
-    except BaseException:
-        private.remove_folder(fresh)
-        raise
-    return listener
+
+    def __init__(self, path: str, archive: str) -> None:
+        self.path = path
+        fresh = "%s.%d" % (path, os.getpid())
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.mkdir(fresh, 0o700)
+        try:
+            self._lock = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            shutil.copyfile(archive, os.path.join(fresh, ARCHIVE))
+            self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.listener.bind(_SHORT % (self._lock, SOCKET))
+            os.chmod(os.path.join(fresh, SOCKET), 0o600)
+            self.listener.listen(64)
+            _appear(fresh, path)
+        except BaseException:
+            _remove(fresh)
+            raise
+
+    def leave(self) -> None:
+        """Remove the folder, unless another pool has taken its name."""
+        with suppress(OSError):
+            if os.stat(self.path).st_ino == os.fstat(self._lock).st_ino:
+                _remove(self.path)
 
 
 def _appear(fresh: str, path: str) -> None:
     """Give the folder its name; that of a pool that was killed goes."""
-    try:
+    with suppress(OSError):
         os.rename(fresh, path)
         return
-    except OSError:
-        if not os.path.lexists(path):
-            raise
-    if os.path.islink(path) or not private.is_own(path):
-        raise Taken("%s belongs to another user" % path)
-    if ask(path, {"kind": "status"}) is not None:
-        raise Taken("a pool is there already")
+    if not os.path.lexists(path):
+        os.rename(fresh, path)  # the error says why
+        return
+    _refuse_other(path)
     old = fresh + ".old"
     try:
         with suppress(FileNotFoundError):  # that pool has ended in between
             os.rename(path, old)
-        private.remove_folder(old)
+        _remove(old)
         os.rename(fresh, path)
     except OSError:
         raise Taken("a pool is there already") from None  # another one was as fast
 
 
+def _refuse_other(path: str) -> None:
+    """Refuse a folder that is not that of a pool of this user that was killed."""
+    if os.path.islink(path) or not os.path.isdir(path) or not private.is_own(path):
+        raise Taken("%s belongs to another user, or is no folder" % path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Taken("a pool is there already") from None
+    finally:
+        os.close(descriptor)
+    others = [name for name in os.listdir(path) if not _OWN.fullmatch(name)]
+    if others:
+        raise Taken("%s has %s, which is no pool's" % (path, others[0]))
+
+
+def _remove(path: str) -> None:
+    """Remove the folder of a pool, and nothing that is not a pool's."""
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if _OWN.fullmatch(name):
+                private.remove(os.path.join(path, name))
+        os.rmdir(path)
+
+
 def ask(path: str, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> Optional[Dict[str, Any]]:
     """Return the answer of the pool in this folder; None if there is none that answers."""
     try:
-        if os.path.islink(path) or not private.is_own(path):
+        place = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    content = secret.new_file("echelon-request")
+    try:
+        os.write(content, json.dumps(message).encode())
+        if not private.is_own(_SHORT % (place, "")):
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(ANSWER_SECONDS)
-            connection.connect(os.path.join(path, SOCKET))
-            link.send(connection, message, descriptors)
+            connection.connect(_SHORT % (place, SOCKET))
+            link.send(connection, {}, [content, *descriptors])
             answer = link.receive(connection)
     except OSError:
         return None
+    finally:
+        os.close(content)
+        os.close(place)
     return answer[0] if answer is not None else None
+
+
+def content_of(descriptor: int) -> Dict[str, Any]:
+    """Return a message, which is in a file: an environment may be larger than a packet."""
+    message: Dict[str, Any] = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    return message
 
 
 def surroundings() -> Dict[str, Any]:
@@ -99,31 +160,39 @@ def surroundings() -> Dict[str, Any]:
     return {
         "cwd": os.getcwd(),
         "umask": umask,
-        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "cpus": sorted(os.sched_getaffinity(0)),
         "limits": [[number, soft] for number, (soft, _) in limits.items()],
-        "hard_limits": [hard for _, hard in limits.values()],
-        "namespaces": namespaces(),
+        "fixed": {
+            "limits (ulimit -H)": [hard for _, hard in limits.values()],
+            "priority (nice, chrt)": [os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)],
+            "group or rights": _rights(),
+            "container": [os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid", "user", "net", "ipc")],
+        },
     }
+
+
+def _rights() -> List[str]:
+    """Return the users, groups and rights of this process, as the kernel writes them."""
+    wanted = ("Uid:", "Gid:", "Groups:", "NoNewPrivs:", "Seccomp:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:")
+    with open("/proc/self/status", encoding="utf-8") as file:
+        lines = [line.strip() for line in file if line.startswith(wanted)]
+    for name in ("oom_score_adj", "personality"):
+        with suppress(OSError), open("/proc/self/" + name, encoding="utf-8") as file:
+            lines.append(file.read().strip())
+    return lines
 
 
 def why_not_here(message: Dict[str, Any]) -> str:
     """Return why a fork of this process cannot be like a child of the one that has sent its surroundings."""
-    own = surroundings()
-    if message["namespaces"] != own["namespaces"]:
-        return "it is outside of this container"
-    if message["hard_limits"] != own["hard_limits"]:
-        return "its limits (ulimit -H) are others"
-    if message["niceness"] < own["niceness"]:
-        return "it has a lower priority (nice)"
-    return ""
+    own = surroundings()["fixed"]
+    differs = [name for name, value in message["fixed"].items() if value != own[name]]
+    return "it has another %s than this run" % differs[0] if differs else ""
 
 
 def put_on(message: Dict[str, Any]) -> None:
     """Make this process like a child of the one that has sent its surroundings."""
     os.chdir(message["cwd"])
     os.umask(message["umask"])
-    os.setpriority(os.PRIO_PROCESS, 0, message["niceness"])
     os.sched_setaffinity(0, message["cpus"])
     for number, soft in message["limits"]:
         resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
@@ -137,11 +206,6 @@ _LIMITS: List[int] = [
                  "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_STACK")
     if hasattr(resource, name)
 ]  # fmt: skip
-
-
-def namespaces() -> List[str]:
-    """Return which files and processes this process sees: a container has others."""
-    return [os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid")]
 
 
 def digest(path: str) -> str:

@@ -55,7 +55,7 @@ def serve(
     if request[0].get("is_template"):
         from . import template
 
-        agent = template.lend(agent, report, request[0]["output"], _keep)
+        agent = template.lend(agent, report["why_not"], request[0]["output"], request[0]["began_ns"], _keep)
         sweep.adopt_orphans()
         preload.forget_shadowed(folder, own, at_start)
         report["seconds"] = 0.0

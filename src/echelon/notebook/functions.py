@@ -26,6 +26,8 @@ def call(function: Callable[..., Any], ranks: int, args: Sequence[Any], options:
         )
     try:
         text = json.dumps(list(args))
+        if json.loads(text) != list(args):
+            raise ValueError("JSON changes a tuple, or a key that is no text")
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"args of {name}: {error}; they travel to the ranks as plain data",

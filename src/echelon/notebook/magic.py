@@ -70,7 +70,7 @@ def read(line: str) -> tuple[list[str], list[str], list[str]]:
 
 def _keep_imports(options: list[str]) -> None:
     """Start the pool of this kernel's node if there is none, so that later cells start at once; say where they run."""
-    if "--no-pool" in options or os.path.isdir(pool_place.folder(os.environ)):
+    if "--no-pool" in options or pool_place.ask(pool_place.folder(os.environ), {"kind": "status"}) is not None:
         return
     if _READY in pool.start(pool.IDLE_SECONDS, Host()):
         sys.stdout.write("echelon: keeps what cells import ready for later cells (echelon pool stop, --no-pool)\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -19,6 +21,11 @@ from echelon.orders import codec, fetch
 from echelon.script import reading
 from echelon.spec import Command, Job
 
+_ENDING_WITH_US = (
+    "import ctypes, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0); "  # PR_SET_PDEATHSIG
+    "from echelon.cli import main; sys.exit(main())"
+)
+"""echelon, which ends a run in order if this process is killed, as when a kernel is started again."""
 _imports: list[str] = []
 """What the scripts of this process have imported so far."""
 
@@ -43,15 +50,15 @@ def run(text: str, options: Sequence[str], arguments: Sequence[str] = (), names:
     """
     with tempfile.TemporaryDirectory(prefix="echelon-fetch-") as folder:
         order = fetch.FetchOrder(tuple(names), os.path.join(folder, "values"))
-        path = script_path()
+        path, file = _new_script()
         try:
-            with open(path, "w", encoding="utf-8") as file:
+            with file:
                 file.write(text)
             _note_imports(path)
             environ = {**os.environ, EARLIER_IMPORTS: ",".join(_imports)}
             if names:
                 environ[fetch.VARIABLE] = codec.write(order)
-            exit_code = _shown([sys.executable, "-m", "echelon", "run", *options, path, *arguments], environ)
+            exit_code = _shown([sys.executable, "-c", _ENDING_WITH_US, "run", *options, path, *arguments], environ)
         finally:
             if os.path.exists(path):
                 os.unlink(path)
@@ -60,9 +67,16 @@ def run(text: str, options: Sequence[str], arguments: Sequence[str] = (), names:
         return _fetched(order) if names else {}
 
 
-def script_path() -> str:
-    """Return the path of the scripts of this process: the same for all, so that a pool serves them by one import."""
-    return f".cell-{os.getpid()}.py"
+def _new_script() -> tuple[str, IO[str]]:
+    """Return the path of a script in this folder, and the file: one path for all, so that a pool serves them.
+
+    While it is taken, by a run of another thread, it is the next free one.
+    """
+    for number in itertools.count():
+        path = f".cell-{os.getpid()}{f'-{number}' if number else ''}.py"
+        with contextlib.suppress(FileExistsError):
+            return path, open(path, "x", encoding="utf-8")
+    raise OSError  # the count has no end
 
 
 def _note_imports(path: str) -> None:

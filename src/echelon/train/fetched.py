@@ -40,9 +40,11 @@ def _as_json(values: Mapping[str, Any], problems: dict[str, str]) -> bytes:
     content = {}
     for name, value in values.items():
         try:
-            json.dumps(value)
+            is_plain = json.loads(json.dumps(value)) == value
         except (TypeError, ValueError):
-            problems[name] = f"a {type(value).__qualname__} is no plain data"
+            is_plain = False
+        if not is_plain:
+            problems[name] = f"a {type(value).__qualname__} cannot travel as JSON, which a script without PyTorch has"
         else:
             content[name] = value
     return json.dumps(content).encode()
