@@ -250,17 +250,8 @@ class Jumps:
 
 
 def _order(objects: list[Any], paths: Mapping[int, str]) -> list[Any]:
-    """Return the path of each optimizer, and of each model with weights of its own: DDP is made in the first step."""
-    order: list[Any] = []
-    seen: set[int] = set()
-    for one in objects:
-        if isinstance(one, torch.nn.Module):
-            tensors = {id(tensor) for tensor in itertools.chain(one.parameters(), one.buffers())}
-            if tensors <= seen:
-                continue
-            seen |= tensors
-        order.append(paths.get(id(one), id(one)))
-    return order
+    """Return the path of each model and optimizer."""
+    return [paths.get(id(one), id(one)) for one in objects]
 
 
 def _quick_place() -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from ..scaling_error import ScalingError
 from ..strategies.blocks import plain_name
 from ..wire import messages
 from . import same_script
+from .tape import is_ours_name
 
 _WHY = "A checkpoint names models and optimizers by the order in which the script makes them."
 _SLOT = "optimizer-%d/%d/%s"
@@ -51,10 +52,10 @@ class ScriptObjects:
         return _living(self._optimizers)
 
     def models(self) -> list[nn.Module]:
-        """Return the living modules that have tensors and that no other module holds."""
+        """Return the living modules that have tensors and that no other module holds, without those of echelon."""
         modules = _living(self._modules)
         held = {id(child) for module in modules for child in module.children()}
-        roots = [module for module in modules if id(module) not in held]
+        roots = [module for module in modules if id(module) not in held and not _is_ours(module)]
         return [root for root in roots if any(True for _ in root.parameters()) or any(True for _ in root.buffers())]
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -245,6 +246,11 @@ def _living(known: "list[weakref.ref[Any]]") -> list[Any]:
             seen.add(id(one))
             objects.append(one)
     return objects
+
+
+def _is_ours(module: nn.Module) -> bool:
+    """Say whether echelon has made a module for the weights of the script's: it does so in the first step."""
+    return is_ours_name(type(getattr(module, "module", module)).__module__)
 
 
 def _order_as(optimizer: Any, saved: Sequence[str], names: Mapping[int, str]) -> None:
