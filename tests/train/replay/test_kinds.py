@@ -169,10 +169,11 @@ for epoch in range(4):
 """
 COPIES = """
 import copy
-best, lowest = None, 9.0
+best, lowest, buffer = None, 9.0, []
 for epoch in range(4):
     for x, y in DataLoader(TensorDataset(X, Y), batch_size=12, shuffle=True):
-        loss = train(x, y).item()
+        buffer = [*buffer, (x, y)][-3:]
+        loss = train(*buffer[0]).item()
         if loss < lowest:
             best, lowest = copy.deepcopy(model), loss
         tell(loss, lowest, *best.weight.flatten())

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from ..global_tensors.tensors import GlobalTensor, Partial, plain
+from ..global_tensors.tensors import GlobalTensor, plain
 from ..modules import FormerWeight
 from ..rng.states import is_generator, of_loader, put_state, state_of
 from ..rng.workers_draws import generators_of
@@ -55,7 +55,7 @@ class ScriptVariables:
             if id(tensor) in known or self._is_unchanged(tensor) or isinstance(tensor, (ShapeOnlyTensor, FormerWeight)):
                 continue
             if isinstance(tensor, GlobalTensor):
-                if not tensor.dim() or (isinstance(tensor, Partial) and _num_bytes(tensor) <= _MOST_BYTES):
+                if _num_bytes(tensor) <= _MOST_BYTES:
                     kept[path] = plain(tensor).detach().clone()
                 continue
             is_transient = tensor.grad_fn is not None and _num_bytes(tensor) > _MOST_BYTES
