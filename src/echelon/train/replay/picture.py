@@ -27,9 +27,10 @@ from ..wire import plain_data
 from .iterator_positions import is_iterator, position_of, reaches
 from .object_parts import filled_cells, fixed_parts, frame_parts, importable, object_parts, own_attributes
 from .passes import Pass
+from .tape import PLAIN
 from .value_stack import Unclear
 
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size))
+_ATOMS = frozenset(PLAIN)
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 MOST_OBJECTS = 200_000
 _MANY = 10_000

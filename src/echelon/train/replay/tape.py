@@ -263,7 +263,7 @@ def failed_again(error: BaseException) -> ScalingError:
     )
 
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
 class Described(NamedTuple):
@@ -345,7 +345,7 @@ def _described(value: object, shapes: list[Any]) -> Any:
         return torch.empty(0, dtype=value.dtype)
     if isinstance(value, (list, tuple, dict)) and type(value) in (list, tuple, dict):
         return _mapped(value, lambda one: _described(one, shapes))
-    if isinstance(value, _PLAIN) or type(value).__module__ == "numpy":
+    if isinstance(value, PLAIN) or type(value).__module__ == "numpy":
         return value
     kind = type(value)
     if class_of(kind.__module__, kind.__qualname__) is not kind:

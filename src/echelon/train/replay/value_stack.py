@@ -6,6 +6,7 @@ nothing is read. What lies where on the stack follows from the bytecode.
 
 import ctypes
 import dis
+import itertools
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -233,20 +234,13 @@ class _Layout(NamedTuple):
         return [word & ~_TAGS for word in (ctypes.c_size_t * number).from_address(start + self.offset)]
 
 
-class _Endless:
-    def __iter__(self) -> "_Endless":
-        return self
-
-    def __next__(self) -> None: ...
-
-
 @cache
 def _layout() -> _Layout | None:
     """Try where the words of a frame are; None: not where they are in the versions of CPython that are known."""
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 15):
         return None  # 3.15 keeps a number where older versions keep the iterator of a list
     pointer_offset = -1 if sys.version_info < (3, 11) else object.__basicsize__ + _WORD
-    trial = [_Endless() for _ in range(3)]
+    trial = [itertools.repeat(None) for _ in range(3)]
 
     def nest(first: Any, second: Any, third: Any) -> _Layout | None:
         for _ in first:
