@@ -24,6 +24,7 @@ from . import events
 from .checkpoints import newest
 from .checkpoints.random_numbers import as_bytes, from_bytes
 from .checkpoints.schedule import HANDED_OVER, ORDER_FILE, Schedule, leave_process
+from .files.written_paths import NOTHING_LATER
 from .measuring import value_watch
 from .rehearsal import course
 from .replay import cycles, pending, reads, same_script, stubs
@@ -107,7 +108,7 @@ class Continuing:
             stubs.hook_factories(self._tape)
             self._is_checked = run.first_step.is_due
             run.first_step.is_due = False
-            run.files.suspend(self._resumed.facts["written"], log, self._resumed.facts["log"])
+            run.files.suspend(self._resumed.facts["written"], log, self._resumed.facts.get("log", NOTHING_LATER))
             self._tape.at_end = self._go_on
             self._tape.load(self._resumed.document(JOURNAL))
         if run.is_main and run.files.written is not None:

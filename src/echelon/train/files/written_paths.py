@@ -4,6 +4,7 @@ A killed run has also written files after its last checkpoint. A log has their p
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ _lexists = os.path.lexists
 _NOT_YET = ".not-yet-written-again"
 LogPlace = Sequence[Any]
 """A place in the log: its number of entries, and the paths whose files are of after an earlier checkpoint there."""
+NOTHING_LATER: LogPlace = (sys.maxsize, [])
+"""The place in the log of a checkpoint that was saved before checkpoints had one."""
 
 
 class WrittenPaths:
