@@ -63,7 +63,7 @@ class Jumps:
         self._run, self._tape, self._objects, self._passes, self._num_hooks = run, tape, objects, passes, num_hooks
         self._seen: set[Any] = set()
         self._firsts: dict[str, FirstVisit] = {}
-        self.left_out = LeftOut(objects, passes)
+        self.left_out = LeftOut(objects, passes, run.say)
         self._num_left_out = 0
         self._has_said_slow = False
 

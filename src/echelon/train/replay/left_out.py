@@ -5,7 +5,7 @@ Their objects get what they held at the checkpoint wherever the repeated loop ha
 
 import dis
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -32,8 +32,8 @@ _MOST_BYTES = 1 << 26
 class LeftOut:
     """The objects of a script that a repeated loop leaves out."""
 
-    def __init__(self, objects: ScriptObjects, passes: Passes) -> None:
-        self._objects, self._passes = objects, passes
+    def __init__(self, objects: ScriptObjects, passes: Passes, say: Callable[[str], None]) -> None:
+        self._objects, self._passes, self._say = objects, passes, say
         self._begun: FirstPicture | None = None
         passes.held_by, passes.put_held = self.held_by, self.put_held
 
@@ -48,8 +48,16 @@ class LeftOut:
         """Return what they hold that they did not hold before the loop."""
         if self._begun is None:
             return {}
-        with without_collector():
-            return self._changes(self._begun)
+        try:
+            with without_collector():
+                return self._changes(self._begun)
+        except Exception as error:  # noqa: BLE001  # the script's own classes may fail in their own way
+            self._begun = None
+            self._say(
+                "note: a continued run has what models, hooks and data sets keep besides tensors as it was before the "
+                f"loop, because it cannot be looked at: {error!r}"
+            )
+            return {}
 
     def _changes(self, begun: FirstPicture) -> dict[str, Any]:
         picture = self._picture(begun)

@@ -9,6 +9,7 @@ import collections
 import copy
 import functools
 import gc
+import inspect
 import itertools
 import sys
 import types
@@ -252,7 +253,8 @@ class Picture:
         own = vars(module)
         is_own = self._is_of_script(type(module).__module__)
         hooks = [list(own.get(name) or ()) for name in HOOKS]  # PyTorch gives each hook a number of its own
-        fixed = [type(module).__qualname__, hooks, id(type(module).forward), [name for name, _ in weights]]
+        forward = inspect.getattr_static(type(module), "forward", None)  # that of a scripted module raises an error
+        fixed = [type(module).__qualname__, hooks, id(forward), [name for name, _ in weights]]
         flags = [bool(one.requires_grad) for _, one in weights]
         others = [(name, one) for name, one in own.items() if name not in _MODULE and (is_own or name[0] != "_")]
         buffers = [[name, None if one is None else form_of(one)] for name, one in module._buffers.items()]
