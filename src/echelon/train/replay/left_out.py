@@ -122,10 +122,12 @@ class LeftOut:
     def _picture(self, begun: FirstPicture | None) -> Picture:
         modules = modules_of_script()
         picture = Picture(self._objects.names_of_weights(), modules.__contains__, begun)
-        for kind, objects in (("model", self._objects.models()), ("optimizer", self._objects.optimizers())):
+        # a compiled model runs none of the script's Python, and its attributes lead into PyTorch's own objects
+        models = [one for one in self._objects.models() if not any(map(_is_compiled, one.modules()))]
+        for kind, objects in (("model", models), ("optimizer", self._objects.optimizers())):
             for number, value in enumerate(objects):
                 picture.add(value, f"{kind}-{number}")
-        for number, model in enumerate(self._objects.models()):
+        for number, model in enumerate(models):
             for name, module in model.named_modules():
                 for kind in HOOKS:
                     for place, hook in enumerate((vars(module).get(kind) or {}).values()):
@@ -136,6 +138,10 @@ class LeftOut:
         for name, module in modules.items():
             picture.add_globals(module, name, None)
         return picture
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 class Restored:

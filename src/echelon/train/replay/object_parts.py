@@ -23,6 +23,7 @@ _FIXED = (
     types.GetSetDescriptorType, types.MappingProxyType, types.DynamicClassAttribute, property,
     functools.cached_property, type(vars(collections.namedtuple("_", "a"))["a"]), re.Pattern,
     torch.amp.GradScaler, torch.jit.ScriptFunction,
+    *map(type, (torch.ops, torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor)),  # PyTorch's own functions
 )  # fmt: skip
 _TRACKERS = ("torch.utils.tensorboard", "tensorboardX", "wandb", "mlflow")
 """They log nothing while the loop is repeated, so a repeated loop changes nothing in them."""
