@@ -226,6 +226,33 @@ def test_package_that_was_missing(pool: PoolShell) -> None:
     assert pool.run("train.py").stdout == b"True\n"
 
 
+def test_module_that_an_import_writes(pool: PoolShell) -> None:
+    """A module in a folder of tempfile, which an import writes and removes, as PyTorch 2.6 does, is no change."""
+    packages = pool.shell.folder / "site-packages"
+    packages.mkdir()
+    (packages / "writes.py").write_text(WRITES)
+    pool.shell.environ["PYTHONPATH"] += f":{packages}"
+    pool.shell.script("import writes\n")
+    for _ in range(3):
+        pool.run("train.py")
+    (template,) = pool.status()["templates"]
+    assert template["runs"] >= 2  # the first import has also written bytecode, so the second run imports once more
+    assert pool.status()["runs"] == 3
+
+
+WRITES = """
+import importlib.util, os, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "written.py")
+    with open(path, "w") as file:
+        file.write("VALUE = 1")
+    spec = importlib.util.spec_from_file_location("written", path)
+    import sys
+    sys.modules["written"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["written"])
+"""
+
+
 def test_another_group(pool: PoolShell) -> None:
     """A run with another group imports by itself, and says why."""
     pool.shell.script("import os\nprint(os.getgid())\n")

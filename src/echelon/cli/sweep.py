@@ -89,8 +89,8 @@ def main(arguments: list[str]) -> int:
 
 def _carry_out(arguments: list[str], scanned: Scanned, trials: list[SweepTrial], *, is_held: bool = False) -> int:
     if not scanned.rest or "parameter" not in scanned.values:
-        what = "the values of a parameter: -p KEY=VALUES" if scanned.rest else "a script"
-        raise UsageError(f"echelon sweep needs {what}", hint=f"echelon sweep {_LINE}")
+        missing = "the values of a parameter: -p KEY=VALUES" if scanned.rest else "a script"
+        raise UsageError(f"echelon sweep needs {missing}", hint=f"echelon sweep {_LINE}")
     question = _question(scanned, tuple(arguments))
     source = _source(question, scanned.last, trials)
     return _sweep(question, source, trials, scanned.last, is_held=is_held)

@@ -30,7 +30,7 @@ _READY, _NO = "ready", "no: "
 
 
 def start(idle_seconds: float, host: Host) -> list[str]:
-    """Start a pool on each node; return what each says: "ready", or why there is none. They outlive this process."""
+    """Start a pool on each node, which outlives this process; return the first word of each: "ready", or why not."""
     plan = plan_of_nodes(host)
     started = [host.start(words, environ=environ) for words, environ in _commands(plan, "start", host, idle_seconds)]
     said = _said(started, max(plan.num_nodes, 1))

@@ -151,7 +151,7 @@ class Grid(SourcedFact):
     """The electricity of the grid that feeds the machine."""
 
     region: str
-    """The region of which the number is the mean: "Finland"."""
+    """The number is the mean of this region: "Finland"."""
     year: int
     grams_co2_per_kwh: float
 

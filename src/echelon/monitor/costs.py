@@ -46,6 +46,6 @@ def of_run(recorded: Recorded, account: Account, environ: Mapping[str, str]) -> 
     rows = [row for row in machine.billing if recorded.booking.get("partition") in row.partitions]
     for row in [row for row in rows if row.price_per_unit is not None and account.billed is not None][:1]:
         price, currency = (account.billed or 0.0) * (row.price_per_unit or 0.0), row.currency
-        each = f"{row.price_per_unit:g} {currency} for each of its {row.unit}"
-        sentences.append(f"{price:,.2f} {currency}: {each} ({row.source}; {row.seen})")
+        tariff = f"{row.price_per_unit:g} {currency} for each of its {row.unit}"
+        sentences.append(f"{price:,.2f} {currency}: {tariff} ({row.source}; {row.seen})")
     return Costs(kg_co2=kg_co2, price=price, currency=currency, sentences=tuple(sentences))

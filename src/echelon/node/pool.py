@@ -42,7 +42,7 @@ class Template:
     """A process that has imported what a script imports, and what it has lent."""
 
     def __init__(self, message: Dict[str, Any], folder: str, number: int) -> None:
-        self.argv: List[str] = message["argv"][: 3 if message["argv"][1] == "-m" else 2]
+        self.argv = program_of(message["argv"])
         self.is_ready = False
         self.waiting: List[Request] = []
         self.asked: List[Request] = []
@@ -186,6 +186,8 @@ class Pool:
         why_not = why_not or self._lend(request)
         if why_not:
             request.close()
+        else:
+            self._num_runs += 1
         return {"why_not": why_not}
 
     def _lend(self, request: Request) -> str:
@@ -197,7 +199,6 @@ class Pool:
         except (CannotStart, OSError) as error:
             return str(error)
         template.lend(request)
-        self._num_runs += 1
         return ""
 
     def _new(self, key: str, message: Dict[str, Any]) -> Template:
@@ -255,15 +256,18 @@ class Pool:
 
 def key_of(message: Dict[str, Any]) -> str:
     """Return a text that is equal for two requests that the same imports can serve."""
-    argv = message["argv"]
-    head = argv[: 3 if argv[1] == "-m" else 2]
-    wanted = [head, _of_imports(message["environ"]), *(message[name] for name in ("preload", "folder", "own", "cwd"))]
+    environ = {name: value for name, value in message["environ"].items() if not pool_place.is_of_run(name)}
+    wanted = [program_of(message["argv"]), environ, *(message[name] for name in ("preload", "folder", "own", "cwd"))]
     return hashlib.sha256(json.dumps([*wanted, message["num_ranks"] > 1], sort_keys=True).encode()).hexdigest()
 
 
-def _of_imports(environ: Dict[str, str]) -> Dict[str, str]:
-    """Return the variables without those of one run: the run ends all processes that began with its mark."""
-    return {name: value for name, value in environ.items() if not pool_place.is_of_run(name)}
+def program_of(argv: List[str]) -> List[str]:
+    """Return the words of a command line before the arguments of the script.
+
+    >>> program_of(["python3", "-m", "train", "--lr", "0.1"]), program_of(["python3", "train.py", "--lr", "0.1"])
+    (['python3', '-m', 'train'], ['python3', 'train.py'])
+    """
+    return argv[: 3 if argv[1] == "-m" else 2]
 
 
 def main(folder: str, idle_seconds: float, archive: str) -> int:

@@ -1,6 +1,7 @@
 """The template of a pool: a warm process that forks the warm processes of runs, and runs nothing itself."""
 
 import os
+import re
 import select
 import signal
 import socket
@@ -77,6 +78,10 @@ def _become(message: Dict[str, Any], streams: List[int], output: List[str]) -> N
     sys.argv[1:] = argv[3:] if argv[1] == "-m" else argv[2:]
 
 
+_MADE_BY_IMPORT = re.compile(r"/tmp[a-z0-9_]{8}/[^/]+$")
+"""A module that an import writes into a folder of `tempfile`, and removes at its end: PyTorch 2.6 does so."""
+
+
 def _end_orphans(forks: Set[int]) -> None:
     """Kill the children that are no fork for a run: a killed fork has left them, and nobody else knows them."""
     for child in processes.descendants([os.getpid()])[os.getpid()]:
@@ -91,7 +96,7 @@ def _files_of_modules() -> Dict[str, Tuple[int, int]]:
     """
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     files.update(folder for folder in sys.path if "-packages" in folder)
-    return {path: _state(path) for path in files if isinstance(path, str)}
+    return {path: _state(path) for path in files if isinstance(path, str) and not _MADE_BY_IMPORT.search(path)}
 
 
 def _state(path: str) -> Tuple[int, int]:

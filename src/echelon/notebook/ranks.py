@@ -81,9 +81,8 @@ def _new_script() -> tuple[str, IO[str]]:
 
 def _note_imports(path: str) -> None:
     """Remember what a script imports; a script that cannot be read says so when it runs."""
-    imports = reading.of_job(Job(command=Command(kind="script", target=path)))
-    found = imports.imports.preload if imports is not None else ()
-    _imports.extend(name for name in found if name not in _imports)
+    script = reading.of_job(Job(command=Command(kind="script", target=path)))
+    _imports.extend(name for name in (script.imports.preload if script else ()) if name not in _imports)
 
 
 def _shown(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""The slots of a sweep: parts of nodes, of which each runs one trial at a time."""
+"""The slots of a sweep: a slot is a part of a node, and runs one trial at a time."""
 
 from __future__ import annotations
 
