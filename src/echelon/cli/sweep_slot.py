@@ -6,19 +6,16 @@ echelon. It is started on the node of the slot, because only there its devices a
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import MutableMapping
 
 from echelon.cli import main, streams, talk
 from echelon.environment import agent_place, devices, threads
 from echelon.environment.errors import WrongEnvironmentError
+from echelon.host import own_command
 from echelon.topology import binding, discover
 from echelon.topology.devices import visible
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def enter(environ: MutableMapping[str, str], index: int, num_slots: int, num_devices: int) -> None:
@@ -39,8 +36,7 @@ def enter(environ: MutableMapping[str, str], index: int, num_slots: int, num_dev
 
 
 if __name__ == "__main__":
-    # if the sweep is killed, its runs end in order
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    own_command.end_with_parent()  # with a sweep that is killed, its runs end in order
     try:
         enter(os.environ, *map(int, sys.argv[1:4]))
     except WrongEnvironmentError as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
-import itertools
 import json
 import os
 import signal
@@ -15,17 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, TextIO
 
 from echelon.errors import RunError, UsageError
-from echelon.host import Host
+from echelon.host import Host, own_command
 from echelon.launch.prepare import EARLIER_IMPORTS
 from echelon.orders import codec, fetch
 from echelon.script import reading
 from echelon.spec import Command, Job
 
-_ENDING_WITH_US = (
-    "import ctypes, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0); "  # PR_SET_PDEATHSIG
-    "from echelon.cli import main; sys.exit(main())"
-)
-"""echelon, which ends a run in order if this process is killed, as when a kernel is started again."""
 _imports: list[str] = []
 """What the scripts of this process have imported so far."""
 
@@ -58,7 +51,7 @@ def run(text: str, options: Sequence[str], arguments: Sequence[str] = (), names:
             environ = {**os.environ, EARLIER_IMPORTS: ",".join(_imports)}
             if names:
                 environ[fetch.VARIABLE] = codec.write(order)
-            exit_code = _shown([sys.executable, "-c", _ENDING_WITH_US, "run", *options, path, *arguments], environ)
+            exit_code = _shown([*own_command.ending_with_parent(), "run", *options, path, *arguments], environ)
         finally:
             if os.path.exists(path):
                 os.unlink(path)
@@ -72,11 +65,18 @@ def _new_script() -> tuple[str, IO[str]]:
 
     While it is taken, by a run of another thread, it is the next free one.
     """
-    for number in itertools.count():
+    number = 0
+    while True:
         path = f".cell-{os.getpid()}{f'-{number}' if number else ''}.py"
-        with contextlib.suppress(FileExistsError):
+        try:
             return path, open(path, "x", encoding="utf-8")
-    raise OSError  # the count has no end
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise UsageError(
+                f"the script of the cell cannot be written into {os.getcwd()}: {error.strerror}",
+                hint="%cd into a folder of your own",
+            ) from None
 
 
 def _note_imports(path: str) -> None:
