@@ -53,9 +53,9 @@ def serve(
     sweep.adopt_orphans()
     preload.forget_shadowed(folder, own, at_start)
     if request[0].get("is_template"):
-        from . import template
+        from . import pool_template
 
-        agent = template.lend(agent, report["why_not"], request[0]["output"], request[0]["began_ns"], _keep)
+        agent = pool_template.lend(agent, report["why_not"], request[0]["output"], request[0]["began_ns"], _keep)
         sweep.adopt_orphans()
         preload.forget_shadowed(folder, own, at_start)
         report["seconds"] = 0.0
