@@ -1,21 +1,16 @@
-"""Saves snapshots in one of the usual ways on a disk that is soon full; the second word says how."""
+"""Trains, and saves snapshots in one of the usual ways on a disk that is soon full; the first word says how."""
 
-import os
 import sys
 
 import numpy
 import torch
-import torch.distributed as dist
 
 how = sys.argv[1]
 weights = torch.zeros(400, 400)
-if how == "distributed":
-    dist.init_process_group("gloo")
-else:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(400, 400)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = torch.utils.data.TensorDataset(torch.randn(16, 400), torch.randn(16, 400))
+torch.manual_seed(0)
+model = torch.nn.Linear(400, 400)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(16, 400), torch.randn(16, 400))
 
 
 class CannotSave(Exception):
@@ -39,11 +34,6 @@ def save(name: str) -> None:
 
 
 for epoch in range(20):
-    if how == "distributed":
-        dist.all_reduce(weights)
-        if os.environ["RANK"] == "1":
-            save(f"disk/{epoch}")
-        continue
     for inputs, targets in torch.utils.data.DataLoader(data, batch_size=8):
         loss = torch.nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()

@@ -11,7 +11,8 @@ from tests.tiers import some
 
 from echelon.launch import failure
 
-SCRIPT = str(Path(__file__).parent / "full_disk.py")
+SCALED = str(Path(__file__).parent / "full_disk.py")
+DISTRIBUTED = str(Path(__file__).parent / "full_disk_of_rank_1.py")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,8 +35,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("how", some(["torch", "numpy", "file", "own error"], 4))
 def test_full_disk_of_a_scaled_script(tmp_path: Path, how: str) -> None:
     """Rank 0 wrote, so it is named, and not a rank that heard of it."""
-    done = warm.run(["-m", "echelon", "run", "-n", "2", SCRIPT, how], cwd=tmp_path)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", SCALED, how], cwd=tmp_path)
     assert done.returncode == 1, done.stderr
+    assert "echelon: scaled over 2 ranks" in done.stderr
     assert "echelon: rank 0 on " in done.stderr
     assert "failed first: no space left on the disk" in done.stderr
 
@@ -43,7 +45,7 @@ def test_full_disk_of_a_scaled_script(tmp_path: Path, how: str) -> None:
 @pytest.mark.usefixtures("small_disk")
 def test_full_disk_of_a_distributed_script(tmp_path: Path) -> None:
     """Rank 1 wrote; rank 0 only lost its connection."""
-    done = warm.run(["-m", "echelon", "run", "-n", "2", SCRIPT, "distributed"], cwd=tmp_path)
+    done = warm.run(["-m", "echelon", "run", "-n", "2", DISTRIBUTED], cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "echelon: rank 1 on " in done.stderr
     assert "failed first: no space left on the disk" in done.stderr
