@@ -2,7 +2,7 @@
 
 Started as `python -m tests.cluster.guard FOLDER`. Each line on stdin is a JSON object, either
 `{"hosts": {name: address}}` or `{"start": [program, argument …], "environ": {…}}`; each is answered by
-one JSON object on stdout. End of file means: stop everything and remove the folder.
+one JSON object on stdout. `{"stop": true}` or end of file means: stop everything and remove the folder.
 """
 
 import ctypes
@@ -52,7 +52,10 @@ def _serve(owner_pid: int) -> None:
             return
         *lines, unread = (unread + received).split(b"\n")
         for line in lines:
-            answer = _obey(json.loads(line))
+            message = json.loads(line)
+            if "stop" in message:
+                return
+            answer = _obey(message)
             os.write(1, json.dumps(answer).encode() + b"\n")
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -134,6 +135,10 @@ class Cluster:
         if self._guard is None:
             return
         guard, self._guard = self._guard, None
+        if guard.stdin:
+            with suppress(BrokenPipeError):  # a fork of this process may hold the pipe open, so its end says nothing
+                guard.stdin.write(b'{"stop": true}\n')
+                guard.stdin.flush()
         for pipe in (guard.stdin, guard.stdout):
             if pipe:
                 pipe.close()
