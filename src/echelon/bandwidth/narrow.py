@@ -88,7 +88,6 @@ class _State:
         return groups
 
     def learn(self, groups: Sequence[Group], slow: Sequence[bool]) -> None:
-        """Record the results of a round, and conclude which nodes are well or bad."""
         for place, group in enumerate(groups):
             members = frozenset(group)
             self._met.add(members)

@@ -63,7 +63,6 @@ class HostCopies:
         return position
 
     def _hold(self, num_bytes: int, is_pinned: bool) -> None:
-        """Have blocks for so many bytes."""
         if self._blocks and self._blocks[0].is_pinned() != is_pinned:
             self._blocks = []
         sizes = [BLOCK_BYTES] * (num_bytes // BLOCK_BYTES)

@@ -187,7 +187,12 @@ class Saver:
                 self._copies.copy(save.share.tensors, save.share.num_bytes[self._rank])
             else:
                 if self._rank == hosts.index(hosts[self._rank]) == 0:
-                    self._say_parts(save)
+                    needed = sum(map(host_memory.needed_bytes, save.share.num_bytes))
+                    self._say(
+                        f"the checkpoint of step {save.step} needs {needed / 2**30:.1f} GiB of host memory for "
+                        f"copies, and {self._available_bytes() / 2**30:.1f} GiB are available: "
+                        "it is written in parts, and the training waits"
+                    )
                 self._copies = host_memory.HostCopies()
                 with self._folder.join(save.name).file(save.share.file) as file:
                     safetensors.write_stream(file, save.share.specs, save.share.tensors)
@@ -206,14 +211,6 @@ class Saver:
         needed = sum(map(host_memory.needed_bytes, sizes)) - self._copies.held_bytes * len(sizes)
         return needed <= self._available_bytes() * host_memory.SHARE_OF_AVAILABLE
 
-    def _say_parts(self, save: Save) -> None:
-        needed = sum(map(host_memory.needed_bytes, save.share.num_bytes))
-        self._say(
-            f"the checkpoint of step {save.step} needs {needed / 2**30:.1f} GiB of host memory for "
-            f"copies, and {self._available_bytes() / 2**30:.1f} GiB are available: "
-            "it is written in parts, and the training waits"
-        )
-
     def _finish(self, save: Save, written: WrittenFile | None, mistake: str) -> None:
         """Write the copies, tell rank 0, and publish; this is the thread, in which no error may be lost."""
         try:
@@ -225,7 +222,9 @@ class Saver:
             if self._rank == 0:
                 self._publish(save, written, mistake)
             else:
-                self._report(save.name, written, mistake)
+                messages = self._store_of_messages()
+                messages.set(_key(save.name, self._rank), json.dumps(_report_of(written, mistake)))
+                messages.add(_key(save.name, "reports"), 1)
         except Exception as error:  # noqa: BLE001  (see above)
             if self._rank == 0:
                 self._folder.join(save.name).discard()
@@ -244,11 +243,6 @@ class Saver:
         for name, content in {**save.documents, tensors_file.NAME: save.share.document}.items():
             files[name] = draft.write(name, content)
         self.published = draft.publish(files, num_ranks=self._num_ranks, about=save.about, versions=versions_here())
-
-    def _report(self, name: str, written: WrittenFile | None, mistake: str) -> None:
-        messages = self._store_of_messages()
-        messages.set(_key(name, self._rank), json.dumps(_report_of(written, mistake)))
-        messages.add(_key(name, "reports"), 1)
 
     def _reports(self, name: str) -> list[dict[str, Any]]:
         """Return what the other ranks have written, when all have said it; no call waits inside of the store."""
@@ -306,7 +300,6 @@ def _key(name: str, what: object) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error in one line."""
     if isinstance(error, CheckpointError):
         return error.message
     return (f"{type(error).__name__}: {error}").partition("\n")[0]

@@ -118,7 +118,6 @@ class ShardReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Copy the planned pieces into the tensors, file by file."""
         pieces: dict[str, list[tuple[str, Any]]] = {}
         for item in plan.items:
             chunk = self._chunk(item.storage_index)
@@ -312,7 +311,6 @@ def file_of(plan: SavePlan) -> str:
 
 
 def specs_of(plan: SavePlan) -> list[Spec]:
-    """Return names, dtypes and shapes of the chunks that a rank writes."""
     return [
         Spec(key, item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes))  # type: ignore[union-attr]
         for key, item in zip(_keys(plan), plan.items, strict=False)

@@ -67,7 +67,6 @@ def write_file(path: str, content: Content) -> WrittenFile:
 
 
 def fsync_folder(path: str) -> None:
-    """Let the names of a folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -40,7 +40,6 @@ def look(
 
 
 def rows(result: Mapping[str, Any]) -> list[str]:
-    """Return the table of a sweep for a person."""
     where = f"{result['num_ranks']} ranks on {counted(len(result['nodes']), 'node')}"
     return [
         f"all-reduce of {where} ({result['backend']}, {result['device']}):",
@@ -124,7 +123,6 @@ def _slow_nodes(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[Fin
 
 
 def _times(result: Mapping[str, Any], number: int) -> str:
-    """Compare the time of a slow node's groups with the median of the other groups."""
     groups = [group for each in result["rounds"] for group in each["groups"]]
     own = [group["seconds"] for group in groups if number in group["nodes"] and group["is_slow"]]
     others = sorted(group["seconds"] for group in groups if not group["is_slow"])

@@ -27,7 +27,6 @@ class Group:
 
 
 def grouped(findings: Sequence[Finding]) -> list[Group]:
-    """Group findings with equal messages, in the order of first appearance."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for finding in findings:
         remedy = finding.remedy.replace(finding.node, "") if finding.node else finding.remedy
@@ -105,7 +104,6 @@ def likeness(surveys: Sequence[Survey], findings: Sequence[Finding]) -> str:
 
 
 def describe(survey: Survey) -> str:
-    """Return a node in a few words."""
     devices = [each for each in survey.devices.devices if each.number in survey.devices.visible]
     models = Counter(each.model or "device" for each in devices)
     parts = [f"{count} × {model}" for model, count in models.items()] or ["no device"]
@@ -126,7 +124,6 @@ def in_one_line(findings: Sequence[Finding]) -> str:
 
 
 def line(group: Group) -> str:
-    """Return a finding as one line: severity, nodes, message, remedy."""
     where = f" on {compress(group.nodes)}" if group.nodes else ""
     return f"{group.finding.severity}{where}: {group.finding.message}; {group.finding.remedy}"
 

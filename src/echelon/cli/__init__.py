@@ -92,7 +92,11 @@ def _run_command(arguments: list[str]) -> int:
     if name in COMMANDS:
         from importlib import import_module
 
-        _refuse_other_systems(name)
+        if sys.platform != "linux" and name not in ANYWHERE:
+            raise UsageError(
+                f"echelon {name} needs Linux, but this is {sys.platform}; here {', '.join(ANYWHERE)} work",
+                hint="run it on the cluster",
+            )
         return int(import_module(f"echelon.cli.{name}").main(arguments[1:]))
     raise UsageError(f"echelon has no command {name!r}", hint=_nearest_commands(name))
 
@@ -104,14 +108,6 @@ def _tell(error: EchelonError, *, is_silent: bool = False) -> int:
 
         say_error(error)
     return error.exit_code
-
-
-def _refuse_other_systems(name: str) -> None:
-    if sys.platform != "linux" and name not in ANYWHERE:
-        raise UsageError(
-            f"echelon {name} needs Linux, but this is {sys.platform}; here {', '.join(ANYWHERE)} work",
-            hint="run it on the cluster",
-        )
 
 
 def _nearest_commands(name: str) -> str:

@@ -65,7 +65,6 @@ def main(arguments: list[str], of_bench: Help) -> int:
 
 
 def _measure(scanned: Scanned, values: Mapping[str, str], files: tuple[str, ...], host: Host) -> int:
-    """Run all sizes here, one after the other."""
     from echelon.trials import question as trials_question
     from echelon.trials import scaling
 
@@ -110,7 +109,6 @@ def _submit(scanned: Scanned, values: Mapping[str, str], host: Host) -> int:
 
 
 def _tell(question: Question, runs: list[MeasuredRun], values: Mapping[str, str], files: tuple[str, ...]) -> int:
-    """Print the report and draw the picture; return 1 if a size has no numbers."""
     from echelon.trials import efficiency, plot, scaling_report
 
     sizes = efficiency.rows(question, runs)

@@ -103,7 +103,6 @@ def _print(checked: Checked, values: dict[str, str]) -> None:
 
 
 def listing() -> list[str]:
-    """Return one line for each check: its name and its question."""
     from echelon.checks import collectives
     from echelon.checks.examine import COMPARISONS, OF_ONE
 

@@ -48,7 +48,12 @@ def main(arguments: list[str]) -> int:
     if verb not in VERBS:
         asked = f"echelon checkpoint has no command {verb!r}" if verb else "echelon checkpoint needs a command"
         raise UsageError(f"{asked}: the commands are {', '.join(VERBS)}", hint="echelon checkpoint ls")
-    _refuse_options(verb, values)
+    if "out" in values and verb != "export":
+        raise UsageError("--out is an option of echelon checkpoint export", hint="echelon checkpoint export --out DIR")
+    if "json" in values and verb == "export":
+        raise UsageError("--json is an option of ls and verify", hint="echelon checkpoint ls --json")
+    if values.get("out") == "":
+        raise UsageError("--out '': it needs a folder", hint="echelon checkpoint export --out DIR")
     step = int(words.pop(0)) if verb != "ls" and words and digits.is_number(words[0]) else None
     if len(words) > 1:
         raise UsageError(
@@ -101,15 +106,6 @@ def _store(folder: str) -> CheckpointStore:
     from echelon.checkpoint.store import CheckpointStore
 
     return CheckpointStore(folder)
-
-
-def _refuse_options(verb: str, values: dict[str, str]) -> None:
-    if "out" in values and verb != "export":
-        raise UsageError("--out is an option of echelon checkpoint export", hint="echelon checkpoint export --out DIR")
-    if "json" in values and verb == "export":
-        raise UsageError("--json is an option of ls and verify", hint="echelon checkpoint ls --json")
-    if values.get("out") == "":
-        raise UsageError("--out '': it needs a folder", hint="echelon checkpoint export --out DIR")
 
 
 def _list(folder: str, *, as_json: bool) -> int:
@@ -191,7 +187,6 @@ def _no_step(folder: str, step: int) -> CheckpointFolder:
 
 
 def table(entries: list[CheckpointFolder]) -> str:
-    """Return a line for each checkpoint: step, time, size, ranks, and whether it is whole."""
     lines = [("step", "time", "size", "ranks", "whole")]
     for entry in entries:
         manifest = entry.manifest

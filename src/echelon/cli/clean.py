@@ -60,13 +60,18 @@ def main(arguments: list[str]) -> int:
         num_bytes += run.num_bytes
         print(run.path)
         if "dry_run" not in values:
-            _remove(run)
+            try:
+                shutil.rmtree(run.path)
+            except OSError as error:
+                raise UsageError(
+                    f"echelon cannot remove {run.path}: {error.strerror}",
+                    hint=f"ls -la {run.path}   shows what is left",
+                ) from None
     say(f"{'would free' if 'dry_run' in values else 'freed'} {units.size(num_bytes)}")
     return 0
 
 
 def _old(values: Mapping[str, str]) -> list[RunSummary]:
-    """Return the runs that the options select by age or by number."""
     from echelon.launch import runs
 
     paths = runs.all_runs()
@@ -89,12 +94,3 @@ def _why_kept(run: RunSummary, values: Mapping[str, str]) -> tuple[str, str] | N
         files = ", ".join(run.foreign[:3])
         return f"it holds {files}, which echelon has not written", f"echelon clean --with-files {run.name}"
     return None
-
-
-def _remove(run: RunSummary) -> None:
-    try:
-        shutil.rmtree(run.path)
-    except OSError as error:
-        raise UsageError(
-            f"echelon cannot remove {run.path}: {error.strerror}", hint=f"ls -la {run.path}   shows what is left"
-        ) from None

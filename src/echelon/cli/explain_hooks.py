@@ -144,7 +144,6 @@ def _stacks(rows: Rows) -> list[str]:
 
 
 def _private_names() -> list[str]:
-    """Return the private names of PyTorch that a scaled run uses, which are looked up before it."""
     names = [target.name for target in targets.of("scale") if "._" in target.name and "__" not in target.attribute]
     return ["", "Private names of PyTorch that are used, and looked up before a run", *_wrapped(", ".join(names), 6, 6)]
 

@@ -131,7 +131,6 @@ class StrategiesAnswer:
         }
 
     def print(self) -> None:
-        """Print a row for each strategy, and the first strategy that fits."""
         model, devices = self._model, self._devices
         ranks = counted(devices.num_ranks, "rank")
         print(

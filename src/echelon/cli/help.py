@@ -89,7 +89,6 @@ def of(command: str) -> Help:
 
 
 def of_all() -> list[Help]:
-    """Return the help of every command, in the order of `echelon --help`."""
     from echelon.cli import COMMANDS
 
     return [of(command) for command in COMMANDS]

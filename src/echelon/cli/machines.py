@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from echelon.cli.options import Option
 from echelon.cli.resources import machine_names
 from echelon.cli.talk import print_json, print_table
 from echelon.errors import EchelonError, UsageError
+from echelon.host import Host
+from echelon.machines.machine import Machine, NodeType
 
 if TYPE_CHECKING:
-    from echelon.host import Host
     from echelon.machines.learn import Learned
-    from echelon.machines.machine import Machine, NodeType
 
 OF_LEARN: tuple[Option, ...] = (
     Option(names=("--name",), value="NAME", help="the machine's name; without it Slurm's cluster name"),
@@ -106,7 +107,6 @@ def _print_json(machine: Machine) -> None:
 
 
 def _learn(values: dict[str, str]) -> int:
-    from echelon.host import Host
 
     out, learned = learn_here(Host(), values)
     if "json" in values and out != "-":
@@ -160,7 +160,6 @@ def _with_known_names(learned: Learned, below: Machine) -> Learned:
 
 def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str) -> Learned:
     """Add the nearest cores of each device to the kind of node of one partition."""
-    from datetime import datetime, timezone
 
     from echelon.launch import package
     from echelon.machines.learn import Learned, probe

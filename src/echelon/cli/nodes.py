@@ -117,7 +117,6 @@ def check(question: NodeQuestion, host: Host) -> Checked:
 def _measure(
     question: NodeQuestion, wanted: Wanted, surveys: list[Survey], host: Host
 ) -> tuple[Mapping[str, Any], list[Finding]]:
-    """Measure the collectives in a separate run, and judge the result."""
     from echelon.trials import collective_run
 
     has_devices = any(survey.devices.visible for survey in surveys)

@@ -89,7 +89,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _scan(arguments: list[str]) -> Scanned:
-    """Read the options; with --fit, those before the script."""
     scanned = HELP.scan(arguments)
     if "fit" in scanned.values:
         return scanned
@@ -113,7 +112,6 @@ def _note_time(values: Mapping[str, str]) -> None:
 
 
 def _is_taken(values: Mapping[str, str], *, host: Host, machine: Machine, day: date) -> bool:
-    """Say whether the machine accepts a job with these options."""
     from echelon.plan.book import book
 
     try:

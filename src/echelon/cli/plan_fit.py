@@ -155,7 +155,6 @@ class PlanAnswer:
 
     @property
     def _submitted(self) -> Layout | None:
-        """The layout of the command for the unchanged script; None without one."""
         chosen = self._choice.chosen
         if chosen is None:
             return None

@@ -179,7 +179,6 @@ class _Judge:
         return runs.short_name(self._plan.run_directory)
 
     def rest(self) -> list[NodeFinding]:
-        """Return what was not said yet."""
         return [_seen(fact) for fact in self._facts.rest()] if self._facts is not None else []
 
 

@@ -26,7 +26,6 @@ def whole(text: str, option: str, *, least: int, usual: int = 1, most: int = MAX
 
 
 def plot_files(values: Mapping[str, str], *, usual: str) -> tuple[str, ...]:
-    """Return the files of --plot; none without it."""
     if "plot" not in values:
         return ()
     from echelon.monitor.page import plots
@@ -118,7 +117,6 @@ def shards(text: str, option: str) -> int:
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
-    """Return the name and the value of K=V."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         hint = f"echelon run {option} {key or 'NAME'}=VALUE …"

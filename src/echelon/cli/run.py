@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from echelon.cli import readers, run_options
@@ -22,8 +24,6 @@ from echelon.plan import exchange
 from echelon.spec import ALL_NODES, Command, Job, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from echelon.jobs.settings import Chain
     from echelon.script.reading import ScriptReading
 
@@ -91,7 +91,6 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
 def _start(
     scanned: Scanned, job: Job, reading: ScriptReading | None, plan: Plan, host: Host, chain: Chain | None
 ) -> int:
-    """Start a run, or a job of a chain; return the exit code."""
     from echelon.jobs import settings
     from echelon.launch.prepare import is_unshared
     from echelon.launch.start import start
@@ -123,7 +122,8 @@ def read_job(scanned: Scanned) -> Job:
     filled.setdefault("ranks_per_node", readers.ranks_per_node(slots))
     filled.setdefault("max_restarts", run_options.RESTARTS if "checkpoint_every" in values else 0)
     least, most = filled.pop("num_nodes", (ALL_NODES, ALL_NODES))
-    _refuse_two_limits(values)
+    if "time" in values and "timeout" in values:
+        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
     return Job(
         **_shown(values, filled),
         hosts=named,
@@ -160,11 +160,6 @@ def _scale_options(values: dict[str, str], filled: dict[str, Any]) -> ScaleOptio
             hint="remove --scale off",
         )
     return options
-
-
-def _refuse_two_limits(values: dict[str, str]) -> None:
-    if "time" in values and "timeout" in values:
-        raise UsageError("--time and --timeout both limit the run", hint=f"remove --timeout {values['timeout']}")
 
 
 def _shown(values: dict[str, str], filled: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +221,6 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         print_json(**plan_fields(plan), agents=list(starts(plan, archive, os.environ)[0].words))
         return
-    import shlex
 
     width = max(len(reason.what) for reason in plan.reasons)
     for reason in plan.reasons:

@@ -47,7 +47,6 @@ def main(arguments: list[str]) -> int:
 
 
 def table(runs: list[RunSummary]) -> str:
-    """Return a line for each run: name, state, start, duration, ranks, size."""
     lines = [("run", "state", "began", "took", "ranks", "size")]
     for run in runs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))

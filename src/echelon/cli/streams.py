@@ -8,15 +8,13 @@ import io
 import os
 import select
 import sys
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
 
 from echelon.environment.errors import WrongEnvironmentError
 from echelon.errors import EchelonError, UsageError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import TextIO
-
     from _typeshed import ReadableBuffer
 
 

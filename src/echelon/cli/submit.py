@@ -70,7 +70,6 @@ HELP = Help(
 
 
 def main(arguments: list[str]) -> int:
-    """Submit a job; with --dry-run, print what would be submitted."""
     scanned = HELP.scan(arguments)
     values = scanned.last
     if not scanned.rest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,10 +16,10 @@ from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import one_of, whole
 from echelon.cli.talk import print_json, print_table, say
 from echelon.errors import UsageError
+from echelon.host import Host
+from echelon.spec import RUNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from echelon.trials.sweep.record import SweepQuestion
     from echelon.trials.sweep.source import ListedTrials
     from echelon.trials.sweep.trial import SweepTrial
@@ -104,8 +105,6 @@ def _sweep(
     *,
     is_held: bool,
 ) -> int:
-    """Run the trials, print the table, draw the picture; return the exit code."""
-    from echelon.host import Host
     from echelon.trials.sweep import loop, record, slots, table
 
     host, began = Host(), time.monotonic()
@@ -132,7 +131,6 @@ def _sweep(
 
 def _question(scanned: Scanned, arguments: tuple[str, ...]) -> SweepQuestion:
     from echelon.launch.run_directory import new_path
-    from echelon.spec import RUNS
     from echelon.trials.sweep import space
     from echelon.trials.sweep.record import SweepQuestion
 

@@ -38,7 +38,6 @@ def say(text: str) -> None:
 
 
 def say_remarks(booking: Booking) -> None:
-    """Print the warnings and the notes of a booking."""
     for text in booking.warnings:
         say(f"warning: {text}")
     for text in booking.notes:
@@ -68,7 +67,6 @@ def _shown_details(details: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Print a help text, no wider than the terminal."""
     print(terminal.wrapped(text, width=terminal.columns() - 1), end="")
 
 

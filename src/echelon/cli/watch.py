@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from echelon.cli.help import Help
@@ -21,8 +21,6 @@ from echelon.errors import UsageError
 from echelon.host import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from echelon.monitor.watch.live import Live
     from echelon.monitor.watch.screen import View
     from echelon.monitor.watch.state import RunState
@@ -96,7 +94,6 @@ def _look_in_job(path: str, options: list[str]) -> NoReturn:
 
 
 def _look(scanned: Scanned, live: Live, path: str, speed: float) -> None:
-    """Show a run in the terminal, once, or as data."""
     if "json" in scanned.values:
         from echelon.monitor.watch.data import as_data
 

@@ -55,9 +55,13 @@ UNSUPPORTED = {
 
 
 def line(name: str, words: Sequence[str]) -> LauncherLine:
-    """Read the line and the files that it names."""
     arguments = read(words, GRAMMAR, example=EXAMPLE)
-    _refuse_unsupported(arguments)
+    for option in arguments.given:
+        if option.key in UNSUPPORTED:
+            raise UsageError(
+                f"deepspeed {option.text}: it {UNSUPPORTED[option.key]}, but echelon starts a single run",
+                hint="remove it, or start deepspeed without echelon",
+            )
     command = script_or_program(
         name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
     )
@@ -83,15 +87,6 @@ def line(name: str, words: Sequence[str]) -> LauncherLine:
         rank_argument="" if arguments.has("no-local-rank") else "--local_rank=",
         no_meaning=without_meaning(arguments.given, NO_MEANING | met),
     )
-
-
-def _refuse_unsupported(arguments: Read) -> None:
-    for option in arguments.given:
-        if option.key in UNSUPPORTED:
-            raise UsageError(
-                f"deepspeed {option.text}: it {UNSUPPORTED[option.key]}, but echelon starts a single run",
-                hint="remove it, or start deepspeed without echelon",
-            )
 
 
 def _pool(arguments: Read) -> dict[str, int]:

@@ -71,7 +71,6 @@ def torch_build() -> Build | None:
 
 
 def _source(package: str, file: str) -> str:
-    """Return the text of a package's file; empty if there is none."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -87,7 +86,6 @@ def _source(package: str, file: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all packages that the rows name and that are installed."""
     by_name = {row.name: row.distributions for row in FRAMEWORKS}
     names = {name for row in CONFLICTS for name in (row.one, row.other)} | {
         name for pair in COMPANIONS for name in pair

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from echelon.dialects.line import Given, LauncherLine
 from echelon.errors import UsageError
@@ -31,7 +31,11 @@ def options(own: Mapping[str, list[str]], line: LauncherLine) -> dict[str, list[
             merged[option.key] = [option.value]
         elif option.value not in AUTOMATIC and option.value != said:
             raise _disagreement(option, said, line)
-    _refuse_other_command(own, line)
+    if "module" in own:
+        raise UsageError(
+            f"-m names a module, but {line.launcher} follows --: use only one of them",
+            hint=f"echelon run -- {line.launcher} …",
+        )
     kind = line.command.kind
     if kind == "module":
         merged["module"] = [""]
@@ -70,14 +74,6 @@ def started(command: Command) -> str:
     mark = {"module": ["-m"], "program": ["--"]}.get(command.kind, [])
     more = " …" if command.arguments else ""
     return shlex.join([*mark, command.target]) + more
-
-
-def _refuse_other_command(own: Mapping[str, Sequence[str]], line: LauncherLine) -> None:
-    if "module" in own:
-        raise UsageError(
-            f"-m names a module, but {line.launcher} follows --: use only one of them",
-            hint=f"echelon run -- {line.launcher} …",
-        )
 
 
 def _refuse_what_mpi_cannot(merged: Mapping[str, list[str]], line: LauncherLine) -> None:

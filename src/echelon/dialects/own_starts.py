@@ -142,7 +142,6 @@ def _pythons(command: Command, cwd: str) -> list[Command]:
 
 
 def _lines(path: str) -> list[list[str]]:
-    """Return the words of each line of a shell script."""
     try:
         text = regular_files.read(path, most_bytes=MOST_BYTES).decode("utf-8", "replace")
     except OSError:

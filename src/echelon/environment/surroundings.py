@@ -105,7 +105,6 @@ class Inherited(Surrounding):
         return Started(rank, world_size, variables.number(environ, "LOCAL_RANK"), local_world_size)
 
     def place(self, environ: Mapping[str, str]) -> RankPlace:
-        """Return the place from the variables; derive missing parts where possible."""
         started = self.started(environ)
         node_rank = variables.optional(environ, "GROUP_RANK", "NODE_RANK", "CROSS_RANK")
         num_nodes = variables.optional(environ, "GROUP_WORLD_SIZE", "CROSS_SIZE")
@@ -119,7 +118,6 @@ class Inherited(Surrounding):
         return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
-        """Return torchrun's id of the run."""
         return environ.get("TORCHELASTIC_RUN_ID", "none")
 
 
@@ -133,7 +131,6 @@ class OpenMpi(Surrounding):
         return "OMPI_COMM_WORLD_RANK" in environ and "OMPI_COMM_WORLD_SIZE" in environ
 
     def started(self, environ: Mapping[str, str]) -> Started:
-        """Return the four numbers that Open MPI documents."""
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         return Started(*(variables.number(environ, f"OMPI_COMM_WORLD_{name}") for name in names))
 
@@ -146,7 +143,6 @@ class OpenMpi(Surrounding):
         return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
-        """Return the job's name inside of mpirun."""
         return environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_orte_ess_jobid") or "mpirun"
 
     def _launcher_host(self, environ: Mapping[str, str]) -> str:
@@ -170,7 +166,6 @@ class Mpich(Surrounding):
         return "PMI_RANK" in environ and "PMI_SIZE" in environ and "MPI_LOCALRANKID" in environ
 
     def started(self, environ: Mapping[str, str]) -> Started:
-        """Return the values of PMI, and the launcher's own variables for local ranks."""
         rank, world_size = variables.number(environ, "PMI_RANK"), variables.number(environ, "PMI_SIZE")
         if world_size == 1:
             return Started(rank, 1, 0, 1)
@@ -221,7 +216,6 @@ class SlurmStep(Surrounding):
     name = "Slurm"
 
     def present(self, environ: Mapping[str, str]) -> bool:
-        """Say whether this is a task of a numbered step."""
         step = _step(environ)
         return "SLURM_PROCID" in environ and digits.whole(step, _FIRST_SPECIAL_STEP) < _FIRST_SPECIAL_STEP
 
@@ -261,7 +255,6 @@ class SlurmStep(Surrounding):
         return RankPlace(*started, node_rank, num_nodes, address, port)
 
     def run_id(self, environ: Mapping[str, str]) -> str:
-        """Return job and step the way Slurm writes them."""
         return f"{environ[variables.present(environ, 'SLURM_JOB_ID', 'SLURM_JOBID')]}.{_step(environ)}"
 
     def _first_node(self, environ: Mapping[str, str]) -> str:

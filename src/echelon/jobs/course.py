@@ -122,7 +122,12 @@ class ChainJob:
             self._end(outcome.text, outcome.exit_code)
             return outcome.exit_code
         self._refuse_further(step)
-        self._note_start(step)
+        job = progress(self._chain.path, step, num_jobs=1) if self._folder else None
+        if job is not None and job.start_seconds > job.new_seconds:
+            self._say(
+                f"note: this job started for {job.start_seconds:.0f} s, and made {counted(job.num_new, 'new step')} in "
+                f"{job.new_seconds:.0f} s; jobs with a longer --time start less often"
+            )
         if not self._queue_successor():
             raise ChainOver(
                 f"the chain {self._chain.name} ends here: no job waits to go on with the training",
@@ -173,15 +178,6 @@ class ChainJob:
             exit_code=1,
             hint=f"{self._again()}   {'a longer --time' if is_loop else 'a shorter --checkpoint-every'} wastes less",
         )
-
-    def _note_start(self, step: int) -> None:
-        """Say of a job whose start took longer than its new steps that longer jobs waste less."""
-        job = progress(self._chain.path, step, num_jobs=1) if self._folder else None
-        if job is not None and job.start_seconds > job.new_seconds:
-            self._say(
-                f"note: this job started for {job.start_seconds:.0f} s, and made {counted(job.num_new, 'new step')} in "
-                f"{job.new_seconds:.0f} s; jobs with a longer --time start less often"
-            )
 
     def _compare_sources(self) -> dict[str, str]:
         """Say which files were edited; raise ChainOver unless the chain goes on anyway. Return the hashes of all."""

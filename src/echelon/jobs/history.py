@@ -43,7 +43,6 @@ class History:
         self.records = [record for line in lines if (record := regular_files.json_object(line))]
 
     def add(self, event: str, time: float, **values: object) -> None:
-        """Append a record."""
         record = {"event": event, "time": round(time, 3), **values}
         with open(self._path, "ab") as file:
             is_torn = file.tell() > 0 and not _ends_with_newline(self._path)

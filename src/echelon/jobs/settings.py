@@ -69,7 +69,6 @@ def reserve(job_seconds: float) -> int:
 
 
 def write(chain: Chain) -> None:
-    """Write chain.json; raise OSError if that fails."""
     values = {name: value for name, value in asdict(chain).items() if name != "path"}
     private.write(os.path.join(chain.path, NAME), json.dumps({"format": FORMAT, **values}, indent=1).encode() + b"\n")
 
@@ -150,7 +149,6 @@ def note_edits(job: Job, reading: ScriptReading | None, folder: str, cwd: str, s
 
 
 def listed(names: Iterable[str], *, most: int = 5) -> str:
-    """Join the first names; count the others."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

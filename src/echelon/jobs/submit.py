@@ -86,7 +86,6 @@ class BatchScript:
 
     @property
     def headline(self) -> str:
-        """Describe the booking in a few words."""
         booking = self.booking
         nodes, ranks = counted(booking.num_nodes, "node"), counted(booking.world_size, "rank")
         bill = f"{cost(booking.billed or 0, booking.billed_unit)} at most ({booking.billed_because})"

@@ -36,7 +36,6 @@ def can_start_again(plan: Plan) -> bool:
 
 
 def starts(plan: Plan, archive: str, environ: Mapping[str, str]) -> tuple[AgentStart, ...]:
-    """Return the commands that start all agents of a plan."""
     return members.of(plan.where).starts(plan, _command("agent", plan, archive), environ)
 
 

@@ -39,7 +39,6 @@ class Attempt:
         return {"attempt": self.number, "asks": any(failure.is_about_collectives for failure in self.failures)}
 
     def facts(self, *, stop_signal: int, positions: Mapping[int, str]) -> Facts:
-        """Return what is known of its end."""
         return Facts(ended_well=self.ended_well, called=self.called, stop_signal=stop_signal, positions=positions)
 
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from echelon.errors import RunError, UsageError
 from echelon.estimate import choice, remembered
+from echelon.estimate.choice import Choice
 from echelon.estimate.devices import Device
+from echelon.estimate.log import EventLog
+from echelon.estimate.verdict import FitVerdict
+from echelon.host import Host
 from echelon.launch import fit
+from echelon.launch.fit import TracedTraining
 from echelon.machines import kept_rows
 from echelon.node.survey import process
 from echelon.orders.scale import AUTO_FIT, ScaleOptions
 from echelon.orders.trace import TraceOrder
-from echelon.plan import exchange
+from echelon.plan import Surroundings, exchange
+from echelon.spec import Job, Plan
 from echelon.topology import devices, discover
+from echelon.topology.node import Node
 from echelon.units import size
-
-if TYPE_CHECKING:
-    from echelon.estimate.choice import Choice
-    from echelon.estimate.log import EventLog
-    from echelon.estimate.verdict import FitVerdict
-    from echelon.host import Host
-    from echelon.launch.fit import TracedTraining
-    from echelon.plan import Surroundings
-    from echelon.spec import Job, Plan
-    from echelon.topology.node import Node
 
 CPU = "CPU"
 

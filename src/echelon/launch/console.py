@@ -94,7 +94,6 @@ class Console:
             self._progress = text
 
     def clear(self) -> None:
-        """Remove the progress line."""
         if self._progress:
             _write(STDERR, b"\r\x1b[2K", self.gives_up)
             self._progress = ""
@@ -189,7 +188,6 @@ class Screen:
         self._num_bytes: Counter[int] = Counter()
 
     def show(self, message: Message) -> None:
-        """Show a part of a rank's output."""
         self._show(message["rank"], message["stream"], message["data"].encode("utf-8", "surrogateescape"))
 
     def begin(self, kept: KeeperLink, reason: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
@@ -202,7 +200,6 @@ class Screen:
         self._num_bytes.clear()
 
     def end(self, outcome: Failure | None, logs: str, ranks: Collection[int] | None) -> None:
-        """Show the rest of the last attempt."""
         if _is_lost_agent(outcome):
             self._catch_up(logs, ranks, calm_seconds=1.0)
         self._console.finish_output()

@@ -356,7 +356,6 @@ def error_line(failure: Failure) -> str:
 
 
 def has_traceback(failure: Failure) -> bool:
-    """Say whether the rank's last lines contain a traceback."""
     return _TRACEBACK.search(failure.tail) is not None
 
 

@@ -43,7 +43,6 @@ class Gathering:
         return len(self._crew.members) >= self._least
 
     def expect(self, num_agents: int, *, seconds: float) -> None:
-        """Wait for agents that were started again."""
         self.num_agents = num_agents
         self.deadline = time.monotonic() + seconds
 

@@ -103,7 +103,9 @@ class Hangs:
         if attempt.number != self._attempt:
             self._begin(attempt.number, now)
         elif was_paused:
-            self._forgive(now)
+            self._since = now
+            self._deadline, self._num_equal = NEVER, 0
+            self._pulses = {index: _Pulse(now, pulse.message) for index, pulse in self._pulses.items()}
         members = [member for member in self._crew if member.share is not None and not member.is_stopped]
         if not attempt.is_running or attempt.stopped_at != NEVER or not attempt.alive or not members:
             return
@@ -111,11 +113,6 @@ class Hangs:
             return  # its imports are still running
         if not self._has_frozen_agent(members, now):
             self._look(members, now)
-
-    def _forgive(self, now: float) -> None:
-        self._since = now
-        self._deadline, self._num_equal = NEVER, 0
-        self._pulses = {index: _Pulse(now, pulse.message) for index, pulse in self._pulses.items()}
 
     def _has_frozen_agent(self, members: list[AgentConnection], now: float) -> bool:
         limit = max(float(self._timeout), 1.0) if self._timeout != AUTO else LEAST_SECONDS

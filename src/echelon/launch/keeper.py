@@ -95,7 +95,12 @@ class _Keeper:
             self._end(Failure(cause=failure.LOST_SUPERVISOR, detail=detail, exit_code=_code(signal.SIGKILL)))
         if pid == 0:
             ours.close()
-            self._give_signals_back()
+            signal.set_wakeup_fd(self._old_wakeup)
+            for number, handler in self._old.items():
+                signal.signal(number, handler)
+            for end in self._pipe:
+                os.close(end)
+            signal.pthread_sigmask(signal.SIG_SETMASK, {*self._mask, *CAUGHT})
             self._directory.event("supervisor", pid=os.getpid(), node=socket.gethostname())
             return KeeperLink(
                 link=theirs, began=self._began, num_earlier_supervisors=self._num_supervisors,
@@ -108,15 +113,6 @@ class _Keeper:
         self._restarts.note_start()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         return None
-
-    def _give_signals_back(self) -> None:
-        """Restore the handlers; what the supervisor listens to stays blocked until it does."""
-        signal.set_wakeup_fd(self._old_wakeup)
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        for end in self._pipe:
-            os.close(end)
-        signal.pthread_sigmask(signal.SIG_SETMASK, {*self._mask, *CAUGHT})
 
     # While the supervisor lives
 
@@ -174,7 +170,12 @@ class _Keeper:
         """Return if another supervisor is to follow the one that has ended; otherwise report, and end this process."""
         supervisor = self._supervisor
         if supervisor.status >= 0 or supervisor.is_dismissed:
-            self._end_like(supervisor.status)
+            if supervisor.status >= 0:
+                os._exit(supervisor.status)
+            if -supervisor.status != signal.SIGKILL:
+                signal.signal(-supervisor.status, signal.SIG_DFL)
+            os.kill(os.getpid(), -supervisor.status)
+            os._exit(_code(-supervisor.status))
         self._unsent += self._read_signals()
         reason = self._reason()
         lasted = time.monotonic() - supervisor.began
@@ -264,15 +265,6 @@ class _Keeper:
         name = short_name(self._directory.path)
         self._say(f"echelon: {ranks} · {duration(seconds)} · exit {reason.exit_code} · run {name}")
         os._exit(reason.exit_code)
-
-    def _end_like(self, status: int) -> NoReturn:
-        """End with the exit code of the supervisor, or by the same signal."""
-        if status >= 0:
-            os._exit(status)
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-        os._exit(_code(-status))
 
     def _say(self, line: str) -> None:
         clear = "\r\x1b[2K" if terminal.is_terminal(sys.stderr) else ""  # the progress of a start may stand there

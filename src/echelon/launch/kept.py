@@ -69,7 +69,6 @@ class SupervisorProcess:
     _heard: bytes = b""
 
     def hear(self) -> None:
-        """Read what the supervisor has told."""
         try:
             while data := self.link.recv(4096):
                 self._heard += data
@@ -95,7 +94,6 @@ class SupervisorProcess:
         return int(codes[-1]) if codes else None
 
     def send(self, number: int) -> None:
-        """Pass a signal on."""
         with suppress(OSError):  # it has just been killed
             self.link.send(bytes((number,)))
 
@@ -128,7 +126,6 @@ class ShownOutput:
             self._counts[rank * _COUNT_BYTES : (rank + 1) * _COUNT_BYTES] = num_bytes.to_bytes(_COUNT_BYTES, "little")
 
     def clear(self) -> None:
-        """Begin to count for a new attempt."""
         self._counts[:] = bytes(len(self._counts))
 
     def missing(self, logs: str, ranks: Collection[int] | None) -> dict[int, int]:

@@ -81,7 +81,6 @@ class RankCalls:
 def read(
     called: Mapping[int, Mapping[str, Any]], positions: Mapping[int, str], ended_well: Mapping[int, float]
 ) -> list[RankCalls]:
-    """Return what the pages of ranks tell."""
     return [
         RankCalls(
             rank=rank,
@@ -188,7 +187,6 @@ def _of_loops(ranks: Sequence[RankCalls]) -> str:
 
 
 def of_one(ranks: Sequence[RankCalls], number: int) -> str:
-    """Return the last collective of one rank."""
     rank = next((rank for rank in ranks if rank.rank == number), None)
     if rank is None or not rank.calls:
         return ""
@@ -203,7 +201,6 @@ def unused(ranks: Sequence[RankCalls]) -> str:
 
 
 def _agreed(words: str, count: int) -> str:
-    """Return a clause for one rank or for several."""
     if count == 1:
         return words
     for one, several in (("is ", "are "), ("has ", "have "), ("waits ", "wait "), ("was ", "were ")):

@@ -39,7 +39,6 @@ class AgentShare:
     world_size: int
 
     def message(self) -> Message:
-        """Return the part of a start message that tells the agent its share."""
         names = ("node_rank", "num_nodes", "first_rank", "local_world_size", "world_size")
         return {name: getattr(self, name) for name in names}
 
@@ -49,7 +48,6 @@ class AgentShare:
 
 
 def seat_of(message: Message) -> AgentPlacement:
-    """Build a Placement from an agent's hello."""
     names = ("agent_index", "node", "node_rank", "first_local_rank", "num_ranks", "num_devices", "num_cores")
     return AgentPlacement(**{name: message[name] for name in names})
 

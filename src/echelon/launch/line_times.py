@@ -27,7 +27,6 @@ class LineTimes:
         self._is_new = False
 
     def hear(self, attempt: int, told: Message) -> None:
-        """Take the newest rows of some ranks."""
         if self._attempts is None:
             self._attempts = _earlier(self._directory.file(NAME))
         kept = self._attempts.setdefault(str(attempt), {"places": [], "ranks": {}})

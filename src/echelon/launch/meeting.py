@@ -23,7 +23,6 @@ RESOLVE_SECONDS = 5.0
 
 
 def endpoint(plan: Plan) -> tuple[str, int]:
-    """Return host and port of the rendezvous."""
     host, _, port = plan.rendezvous.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -77,7 +76,6 @@ def _resolved(plan: Plan) -> list[tuple[int, int, int, str, tuple[Any, ...]]]:
 
 
 def join(plan: Plan) -> NoReturn:
-    """Become this node's agent."""
     folder = tempfile.mkdtemp(prefix="echelon-")
     os.mkdir(os.path.join(folder, "logs"))
     archive = os.path.join(folder, "node.pyz")

@@ -9,8 +9,8 @@ import socket
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from echelon.dialects import installed, own_starts
 from echelon.environment import devices
@@ -20,15 +20,10 @@ from echelon.launch.run_directory import new_path
 from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import KnownMachine, Surroundings, resolve
 from echelon.scheduler import members
-from echelon.script.reading import of_job, search_path_of_scripts
+from echelon.script import locate
+from echelon.script.imports import Imports
+from echelon.script.reading import ScriptReading, of_job, search_path_of_scripts
 from echelon.spec import RUNS, Booking, Job, Plan, Tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from echelon.script.imports import Imports
-    from echelon.script.reading import ScriptReading
-
 
 EARLIER_IMPORTS = "ECHELON_EARLIER_IMPORTS"
 """A variable of the environment, with names between commas."""
@@ -135,7 +130,6 @@ def _site(job: Job, host: Host, partition: str, *, is_in_job: bool) -> KnownMach
     if detected is None:
         return KnownMachine(runtimes=runtimes, environ=host.environ)
     from echelon.machines import load
-    from echelon.script import locate
 
     return KnownMachine(
         machine=load.find(detected.machine_name, host.environ),

@@ -111,7 +111,6 @@ def _refuse_other_ranks(plan: Plan, order: profile.ProfileOrder) -> None:
 
 
 def files(directory: str, rank: int) -> list[str]:
-    """Return the files that a profiler has made of a rank."""
     folder = os.path.join(directory, profile.FOLDER)
     try:
         names = sorted(os.listdir(folder))

@@ -70,7 +70,6 @@ class Restarts:
 
     @property
     def has_left(self) -> bool:
-        """Say whether the limit allows one more restart."""
         return self._max_restarts > 0 and (
             self._num_in_vain < self._max_restarts or self._newest_step() > self._step_at_start
         )
@@ -180,7 +179,6 @@ class Revival:
             self._say(f"note: the spare {member.placement.node} is lost")
 
     def note_join(self, member: AgentConnection) -> None:
-        """Note an agent that has come, perhaps again."""
         self._lost.pop(member.placement.agent_index, None)
 
     def nodes_reported(self, reason: Failure | None) -> dict[str, str]:
@@ -194,7 +192,6 @@ class Revival:
         return down
 
     def _candidates(self) -> list[AgentConnection]:
-        """Return the lost agents that can be started again."""
         if not self._can_start or self.start_agent is None:
             return []
         self._name_left_out()

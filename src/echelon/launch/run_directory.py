@@ -69,7 +69,6 @@ class RunDirectory:
         return os.path.join(self.path, *names)
 
     def logs(self, attempt: int) -> str:
-        """Return the folder of an attempt's rank logs."""
         return self.file("logs", f"attempt-{attempt}")
 
     def insist(self, write: Callable[[], None]) -> None:
@@ -156,7 +155,6 @@ class RunDirectory:
             fcntl.flock(self._events, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """End the use of the directory by this run."""
         self.remove(RESERVE)
         self._events.close()
 
@@ -188,7 +186,6 @@ def _own_file(path: str, flags: int) -> int:
 
 
 def unwritable(path: str, error: OSError) -> UsageError:
-    """Return the error for a run directory that cannot be written."""
     return UsageError(
         f"echelon cannot write the run directory {path}: {error.strerror}",
         hint="choose another directory: echelon run --run-dir DIRECTORY …",

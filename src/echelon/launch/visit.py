@@ -143,7 +143,6 @@ class NodeAnswers:
                 self._advance(is_late=True)
 
     def close(self) -> None:
-        """Dismiss the nodes."""
         self._crew.tell_all("end")
         self._crew.flush(seconds=2.0)
         self._crew.close()
@@ -151,7 +150,6 @@ class NodeAnswers:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every node has answered."""
         return all(name in self._answers for name in self._round.nodes)
 
     def surveys(self) -> list[Survey]:
@@ -205,7 +203,7 @@ class NodeAnswers:
         answer = self._answers.get(member.placement.node)
         if answer is not None:
             answer.has_visited = True
-        if not self._crew.members and self._has_ended():
+        if not self._crew.members and (self._process is None or self._process.poll() is not None):
             self._is_over = True
         else:
             self._advance(is_late=False)
@@ -220,9 +218,6 @@ class NodeAnswers:
             self._selector.unregister(stream)
             self._is_over = not self._crew.members
             self._deadline = min(self._deadline, time.monotonic() + 1.0)
-
-    def _has_ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
 
 
 def _hint(said: str) -> str:

@@ -89,7 +89,6 @@ class SimpleCommand:
 
     @property
     def argv(self) -> tuple[Word, ...]:
-        """The program and its arguments."""
         return self.words[self._first :]
 
     @property
@@ -169,7 +168,6 @@ class Blocks:
             del self.open[at:]
 
     def bracket(self) -> None:
-        """Open a subshell."""
         self._push("subshell")
 
     def unbracket(self) -> None:

@@ -234,12 +234,10 @@ class JobScript:
 
     @cached_property
     def variables(self) -> tuple[VariableAssignment, ...]:
-        """Every assignment, in the order of the script."""
         return tuple(assignments(self.commands))
 
     @cached_property
     def exported_names(self) -> frozenset[str]:
-        """Every name that is exported anywhere."""
         names = {
             word.text
             for command in self.commands

@@ -81,7 +81,6 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 @cache
 def load(name: str) -> dict[str, Any]:
-    """Return the tables of a TOML file in this folder."""
     # until Python 3.10 is no longer supported: tomllib is in the standard library from 3.11 on
     reader = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with open(os.path.join(FOLDER, name), "rb") as file:

@@ -41,7 +41,6 @@ class Program:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """Every node of the tree, in the order of the source."""
         return sorted(
             ast.walk(self.tree), key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
         )
@@ -66,7 +65,6 @@ class Program:
 
     @cached_property
     def calls(self) -> list[tuple[str, ast.Call]]:
-        """Every call with the dotted name of the called function."""
         return [(self.name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
 
     def called(self, *tails: str) -> Iterator[ast.Call]:
@@ -80,7 +78,6 @@ class Program:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every name and attribute in the script."""
         names = {node.id for node in self.nodes if isinstance(node, ast.Name)}
         attributes = {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
         return frozenset(names | attributes | {name.rpartition(".")[2] for name in self.aliases.values()})
@@ -170,7 +167,6 @@ class Program:
 
     @cached_property
     def functions(self) -> dict[str, list[ast.AST]]:
-        """The calls of each function of the file."""
         defined = {node.name for node in self.nodes if isinstance(node, FUNCTIONS)}
         calls_of: dict[str, list[ast.AST]] = {name: [] for name in defined}
         for _, call in self.calls:
@@ -187,7 +183,6 @@ class Program:
             node = parent
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """Return the innermost function around a node."""
         return next((each for each in self.around(node) if isinstance(each, FUNCTIONS)), None)
 
     @cached_property

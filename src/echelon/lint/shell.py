@@ -90,7 +90,6 @@ class _Reader:
         self.blocks = Blocks()
 
     def run(self) -> None:
-        """Walk over the text once."""
         while self.at < len(self.text):
             char = self.text[self.at]
             if self.text.startswith("\\\n", self.at):

@@ -52,7 +52,6 @@ class StartedProgram:
 
     @property
     def container(self) -> StartedProgram | None:
-        """The container around it."""
         return next((start for start in self.outer if start.name in CONTAINERS), None)
 
     @property

@@ -50,11 +50,9 @@ class Values:
         self._blocks[name], self._times[name] = (), 1
 
     def forget(self, name: str) -> None:
-        """Mark a variable as unknown."""
         self._known.pop(name, None)
 
     def assign(self, word: Word, command: SimpleCommand) -> None:
-        """Execute an assignment."""
         match = ASSIGNMENT.match(word.raw)
         if match is None:
             return
@@ -262,7 +260,6 @@ class VariableAssignment:
 
 
 def assignments(commands: list[SimpleCommand]) -> Iterator[VariableAssignment]:
-    """Yield every assignment, in the order of the script."""
     exports_all = any(
         command.program == "set" and any(word.text in ("-a", "allexport") for word in command.argv)
         for command in commands
@@ -282,13 +279,9 @@ def assignments(commands: list[SimpleCommand]) -> Iterator[VariableAssignment]:
                 yield from _assigned(word, command, is_exported=True)
         for word in command.argv:
             if word.text.startswith("--export="):
-                yield from _of_option(word, command)
-
-
-def _of_option(word: Word, command: SimpleCommand) -> Iterator[VariableAssignment]:
-    for part in re.findall(r"(\w+=[^,]*)", word.text.removeprefix("--export=")):
-        name, _, value = part.partition("=")
-        yield VariableAssignment(name=name, value=value, word=word, command=command, is_exported=True)
+                for part in re.findall(r"(\w+=[^,]*)", word.text.removeprefix("--export=")):
+                    name, _, value = part.partition("=")
+                    yield VariableAssignment(name=name, value=value, word=word, command=command, is_exported=True)
 
 
 def _assigned(word: Word, command: SimpleCommand, *, is_exported: bool) -> Iterator[VariableAssignment]:

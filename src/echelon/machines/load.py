@@ -21,7 +21,6 @@ Values = dict[str, Any]
 
 
 def load_all(environ: Mapping[str, str]) -> dict[str, Machine]:
-    """Return every described machine by name."""
     return {name: _machine(values) for name, values in sorted(_collect(files.layers(environ)).items())}
 
 

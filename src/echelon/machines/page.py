@@ -39,7 +39,6 @@ class _Sources:
 
 
 def table(machines: Iterable[Machine]) -> str:
-    """Return one line for each machine: name, title, partitions, and whether it still runs."""
     rows = [("machine", "title", "of a node", "partitions", "")]
     for machine in machines:
         partitions = ", ".join(row.name for row in machine.partitions if row.retired_on is None)
@@ -145,7 +144,11 @@ def _words(row: SourcedFact) -> list[str]:
     if isinstance(row, Setting):
         return [f"{row.name}={row.value}{_when(row)}", row.why]
     if isinstance(row, Container):
-        return _container(row)
+        start = f"{row.runtime} {row.command}" + (f" {row.gpu_option}" if row.gpu_option else "")
+        lines = [f"{row.name}: {start}" + (f", for {row.images}" if row.images else ", for any image")]
+        lines += ["; ".join(row.modules)] if row.modules else []
+        lines += [f"binds {','.join(row.binds)}"] if row.binds else []
+        return lines + ([f"first, inside: {row.start_line}"] if row.start_line else [])
     if isinstance(row, Quirk):
         period = [f"since {row.since}"] if row.since else []
         period += [f"until {row.until}"] if row.until else []
@@ -247,11 +250,3 @@ def _when(row: Setting) -> str:
     words += [f"ROCm below {row.below_rocm}"] if row.below_rocm else []
     words += [f"on {', '.join(row.node_types)}"] if row.node_types else []
     return f"  ({'; '.join(words)})" if words else ""
-
-
-def _container(row: Container) -> list[str]:
-    start = f"{row.runtime} {row.command}" + (f" {row.gpu_option}" if row.gpu_option else "")
-    lines = [f"{row.name}: {start}" + (f", for {row.images}" if row.images else ", for any image")]
-    lines += ["; ".join(row.modules)] if row.modules else []
-    lines += [f"binds {','.join(row.binds)}"] if row.binds else []
-    return lines + ([f"first, inside: {row.start_line}"] if row.start_line else [])

@@ -167,7 +167,10 @@ def _as(kind: Any, value: Any) -> tuple[str, Any]:
     """Convert a value; return the expected type if that fails, else an empty text, and the value."""
     plain = next((part for part in get_args(kind) if part is not type(None)), kind) if _is_optional(kind) else kind
     if plain == tuple[int, ...]:
-        return _as_cores(value)
+        if isinstance(value, list) and all(isinstance(core, int) and core >= 0 for core in value):
+            return "", tuple(value)
+        numbers = read(value) if isinstance(value, str) else None
+        return ("", numbers) if numbers is not None else ('a list of cores such as "1-7,9-15"', None)
     if plain == tuple[str, ...]:
         is_list = isinstance(value, list) and all(isinstance(word, str) for word in value)
         return ("", tuple(value)) if is_list else ("a list of texts", None)
@@ -181,13 +184,6 @@ def _as(kind: Any, value: Any) -> tuple[str, Any]:
     if plain is bool:
         return ("" if isinstance(value, bool) else "true or false", value)
     return ("" if isinstance(value, str) else "a text", value)
-
-
-def _as_cores(value: Any) -> tuple[str, Any]:
-    if isinstance(value, list) and all(isinstance(core, int) and core >= 0 for core in value):
-        return "", tuple(value)
-    numbers = read(value) if isinstance(value, str) else None
-    return ("", numbers) if numbers is not None else ('a list of cores such as "1-7,9-15"', None)
 
 
 def _is_optional(kind: Any) -> bool:

@@ -114,7 +114,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     began = moments[0] if recorded.events else now or 0.0
     ended = now if now is not None else max(moments, default=began)
     attempts = attempts_of.read(recorded)
-    num_devices = _num_devices(recorded)
+    joined = [event for event in recorded.events if event["event"] == "agent"]
+    num_devices = sum({event["agent_index"]: int(event.get("devices") or 0) for event in joined}.values())
     seconds = max(0.0, ended - began)
     billed, unit = _billed(recorded.booking, seconds)
     devices = _devices(recorded)
@@ -140,12 +141,6 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         growths=tuple(growth.find(recorded.samples)),
         attempts=tuple(attempts),
     )
-
-
-def _num_devices(recorded: Recorded) -> int:
-    """Return the devices of all nodes; an agent that is started again offers the same ones."""
-    joined = [event for event in recorded.events if event["event"] == "agent"]
-    return sum({event["agent_index"]: int(event.get("devices") or 0) for event in joined}.values())
 
 
 def _billed(booking: dict[str, Any], seconds: float) -> tuple[float | None, str]:

@@ -74,7 +74,11 @@ def read(recorded: Recorded) -> list[Attempt]:
             _note(attempts[-1], event)
     for attempt in attempts:
         _fill_from_samples(attempt, recorded)
-        _note_checkpoint(attempt, recorded.path)
+        line = _continuation(recorded.path, attempt.number)
+        if line is not None:
+            attempt.continued_after = int(line[1])
+            if line[2]:
+                attempt.repeat_seconds = float(line[3]) if b"repeated" in line[2] else 0.0
     return attempts
 
 
@@ -119,14 +123,6 @@ def continued_after(path: str, number: int) -> int:
     """Return the step after which an attempt went on; 0 if it began anew."""
     line = _continuation(path, number)
     return int(line[1]) if line else 0
-
-
-def _note_checkpoint(attempt: Attempt, path: str) -> None:
-    line = _continuation(path, attempt.number)
-    if line is not None:
-        attempt.continued_after = int(line[1])
-        if line[2]:
-            attempt.repeat_seconds = float(line[3]) if b"repeated" in line[2] else 0.0
 
 
 def _continuation(path: str, number: int) -> re.Match[bytes] | None:

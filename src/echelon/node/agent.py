@@ -96,7 +96,9 @@ class Agent:
 
     def _turn(self) -> None:
         if self.parent.has_died():
-            self._end_alone(WHY)
+            self.is_alone = True
+            self._tell("lost", what="agent", why=WHY)
+            self._leave_run()
         warm = self.starter.warm
         if warm is not None and warm.pid and self.warm_watch.is_frozen(warm.pid):
             self.why_no_warm = "the process that forked the ranks was stopped by a signal for %.0f s" % STOPPED_SECONDS
@@ -106,7 +108,10 @@ class Agent:
         for key, _events in self.selector.select(patience):
             if self.selector.get_map().get(key.fd) is key:  # an earlier event of this turn may have closed it
                 key.data()
-        self._flush_logs()
+        if time.monotonic() >= self.next_flush:
+            self.next_flush = time.monotonic() + FLUSH_SECONDS
+            for rank in self.attempt.ranks if self.attempt is not None else ():
+                rank.output.flush()
 
     def _advance(self) -> float:
         """Advance a stop; return how long the loop may wait for the next event."""
@@ -187,12 +192,6 @@ class Agent:
             self.selector.unregister(self.channel)
             self.channel = None
             guard.remove_secret(self._secret)  # the supervisor was killed, so it cannot remove the secret
-        self._leave_run()
-
-    def _end_alone(self, why: str) -> None:
-        """Tell the supervisor why this agent leaves the run, and end the ranks."""
-        self.is_alone = True
-        self._tell("lost", what="agent", why=why)
         self._leave_run()
 
     def _leave_run(self) -> None:
@@ -315,12 +314,6 @@ class Agent:
             self.starter.give_up_fork(why)
 
     # Duties of the loop itself
-
-    def _flush_logs(self) -> None:
-        if time.monotonic() >= self.next_flush:
-            self.next_flush = time.monotonic() + FLUSH_SECONDS
-            for rank in self.attempt.ranks if self.attempt is not None else ():
-                rank.output.flush()
 
     def _adjust_interest(self) -> None:
         """Watch for the supervisor's socket to become writable; resume the ranks' pipes once it has."""

@@ -82,7 +82,6 @@ class Placement(NamedTuple):
     num_devices: int
 
     def facts(self) -> Dict[str, Any]:
-        """Return the facts of the agent's hello to the supervisor."""
         return {**self._asdict(), "agent_pid": os.getpid(), "python": sys.version.split()[0]}
 
 

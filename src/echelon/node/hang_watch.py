@@ -116,7 +116,6 @@ class HangWatch:
         )
 
     def _notes(self) -> Dict[str, Dict[str, Any]]:
-        """Return the notes of ranks that have new ones."""
         ranks = self._attempt.ranks if self._attempt is not None else []
         notes = {str(rank.rank): rank.pulse.notes() for rank in ranks if rank.pulse is not None}
         told = {rank: rows for rank, rows in notes.items() if len(rows) > self._num_notes.get(rank, 0)}
@@ -159,7 +158,6 @@ FROZEN = ("T", "t", "D", "Z")  # such a process answers no signal
 
 
 def of_rank(rank: Rank, idle_seconds: float, environ: Mapping[str, str], began: float) -> Dict[str, Any]:
-    """Return the facts of one rank for the supervisor."""
     facts = processes.facts(rank.pid)
     threads, why = _ask(rank, rank.pid, facts["state"])
     children = processes.descendants([rank.pid])[rank.pid]

@@ -75,7 +75,6 @@ class RankOutput:
             self.error_time = time.time()
 
     def flush(self) -> None:
-        """Write the buffer to the log."""
         while self.buffer:
             try:
                 written = os.write(self._log, self.buffer.content())
@@ -100,7 +99,6 @@ class RankOutput:
         os.close(self._log)
 
     def remove_if_empty(self) -> None:
-        """Remove a log that holds nothing."""
         try:
             if os.path.getsize(self.path) == 0:
                 os.unlink(self.path)
@@ -140,7 +138,6 @@ class KeptBytes:
         return self._memory[_LENGTH_BYTES : _LENGTH_BYTES + self._length]
 
     def drop(self, number: int) -> None:
-        """Remove the first bytes."""
         rest = self.content()[number:]
         self._memory[_LENGTH_BYTES : _LENGTH_BYTES + len(rest)] = rest
         self._set_length(len(rest))

@@ -209,6 +209,5 @@ _LIMITS: List[int] = [
 
 
 def digest(path: str) -> str:
-    """Return a number of a file's content as text."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()

@@ -167,7 +167,6 @@ def store_proof(key: bytes, challenge: bytes, own: bytes) -> bytes:
 
 
 def packed(word: bytes, parts: "List[bytes]") -> bytes:
-    """Encode a request or an answer."""
     content = b"".join([word, *[LENGTH.pack(len(part)) + part for part in parts]])
     return LENGTH.pack(len(content)) + content
 

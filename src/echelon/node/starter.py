@@ -109,7 +109,9 @@ class Starter:
                 has_pulse = rank.pulse is not None
                 self.warm.fork(rank.local_rank, variables, cpus, files, self._argument(variables), has_pulse)
             else:
-                self._adopt_orphans()
+                if not self._adopts:
+                    sweep.adopt_orphans()
+                    self._adopts = True
                 threads.apply(cpus)  # the program inherits the binding
                 argv = with_argument(self.spec, self._argument(variables))
                 environ = self._exec_environment(variables)
@@ -129,18 +131,12 @@ class Starter:
         return entrance + ([rank.pulse.descriptor] if rank.pulse is not None else [])
 
     def _named(self, rank: Rank) -> Dict[str, str]:
-        """Return the variables that name the inherited files."""
         entrance = secret.variable(self._entrance) if self._entrance >= 0 else {}
         return {**entrance, **(pulse.variable(rank.pulse.descriptor) if rank.pulse is not None else {})}
 
     def _argument(self, variables: Variables) -> str:
         """Return the extra first argument of a rank, as DeepSpeed's launcher passes it."""
         return self.spec.rank_argument + str(variables["LOCAL_RANK"]) if self.spec.rank_argument else ""
-
-    def _adopt_orphans(self) -> None:
-        if not self._adopts:
-            sweep.adopt_orphans()
-            self._adopts = True
 
     def _exec_environment(self, variables: Variables) -> Dict[str, str]:
         environ = merged(self.environ, variables)

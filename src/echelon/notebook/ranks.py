@@ -47,7 +47,8 @@ def run(text: str, options: Sequence[str], arguments: Sequence[str] = (), names:
         try:
             with file:
                 file.write(text)
-            _note_imports(path)
+            script = reading.of_job(Job(command=Command(kind="script", target=path)))
+            _imports.extend(name for name in (script.imports.preload if script else ()) if name not in _imports)
             environ = {**os.environ, EARLIER_IMPORTS: ",".join(_imports)}
             if names:
                 environ[fetch.VARIABLE] = codec.write(order)
@@ -77,12 +78,6 @@ def _new_script() -> tuple[str, IO[str]]:
                 f"the script of the cell cannot be written into {os.getcwd()}: {error.strerror}",
                 hint="%cd into a folder of your own",
             ) from None
-
-
-def _note_imports(path: str) -> None:
-    """Remember what a script imports; a script that cannot be read says so when it runs."""
-    script = reading.of_job(Job(command=Command(kind="script", target=path)))
-    _imports.extend(name for name in (script.imports.preload if script else ()) if name not in _imports)
 
 
 def _shown(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -58,7 +58,7 @@ def resolve(job: Job, around: Surroundings) -> Plan:
     place = members.place(_with_spares(job, around.allocation), around.allocation, around.node)
     where, nodes = place.where, place.nodes
     ranks_per_node, devices, why_ranks = _ranks(job, around, where, len(nodes))
-    num_nodes, container = _num_active(job, nodes), _container(job, around)
+    num_nodes, container = len(nodes) - job.num_spares if nodes else job.num_nodes, _container(job, around)
     settings, why_settings = variables(around.site, job.environ, num_nodes)
     batch = _batch_per_rank(job, num_nodes * ranks_per_node)
     directory = _run_directory(job, around)
@@ -281,17 +281,13 @@ def _ranks(job: Job, around: Surroundings, where: str, num_nodes: int) -> tuple[
     return asked, devices, "as asked"
 
 
-def _refuse_ranks_that_are_none(job: Job, world_size: int) -> None:
+def _refuse_sizes(job: Job, num_nodes: int, world_size: int) -> None:
     if job.debug < 0 and job.show and 0 < world_size <= max(job.show):
         raise UsageError(
             f"--show {max(job.show)}: "
             + (f"there are {world_size} ranks, 0 to {world_size - 1}" if world_size > 1 else "there is only rank 0"),
             hint=f"echelon run --show {world_size - 1} …   or --show all",
         )
-
-
-def _refuse_sizes(job: Job, num_nodes: int, world_size: int) -> None:
-    _refuse_ranks_that_are_none(job, world_size)
     if world_size and _min_nodes(job, num_nodes) == num_nodes:  # else as many nodes as fit are used
         refuse_uneven_shards(job.scale_options.num_shards, world_size)
 
@@ -338,11 +334,6 @@ def _too_few(job: Job, allocation: Allocation | None, num_there: int, least: int
         f"--spares {job.num_spares}: {where}, and at least {least} must train, so {max(0, num_there - least)} can wait",
         hint=f"{fewer}a larger allocation: salloc --no-kill --nodes={least + job.num_spares} …",
     )
-
-
-def _num_active(job: Job, nodes: tuple[str, ...]) -> int:
-    """Return the number of nodes that train; `job` is as asked, without its spares."""
-    return len(nodes) - job.num_spares if nodes else job.num_nodes
 
 
 def _why_nodes(job: Job, text: str) -> str:

@@ -254,7 +254,6 @@ def error_of(wrong: Sequence[str]) -> UnknownPyTorch:
 
 
 def describe(wrong: Sequence[str]) -> str:
-    """Return a sentence about names that have changed."""
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     ours = f"echelon {_own_version()} does not know this PyTorch ({_version()})"
     return f"{ours}: {wrong[0]}{more}; tested with {OLDEST} to {NEWEST}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.host import Host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from echelon.scheduler.protocol import Allocation, RunNodes, Scheduler
     from echelon.spec import Job
 

@@ -52,7 +52,12 @@ def running(body: Sequence[ast.stmt], *, as_main: bool, is_function: bool = Fals
 
 def _inner(node: ast.stmt, *, as_main: bool, is_function: bool) -> Iterator[Step]:
     if isinstance(node, ast.If):
-        yield from _branches(node, as_main=as_main, is_function=is_function)
+        taken = decide(node.test, as_main=as_main)
+        if taken is None:
+            yield from _each(node.body, Certainty.SELDOM if is_function else Certainty.LIKELY)
+            yield from _each(node.orelse, Certainty.SELDOM)
+        else:
+            yield from _each(node.body if taken else node.orelse, Certainty.CERTAIN)
     elif isinstance(node, TRIES):
         yield from _each(node.body[:1], Certainty.CERTAIN)
         yield from _each(node.body[1:], Certainty.LIKELY)  # the first may have failed
@@ -65,15 +70,6 @@ def _inner(node: ast.stmt, *, as_main: bool, is_function: bool) -> Iterator[Step
         yield from _each(node.orelse, Certainty.SELDOM)
     elif isinstance(node, BLOCKS):
         yield from _each(node.body, Certainty.CERTAIN)
-
-
-def _branches(node: ast.If, *, as_main: bool, is_function: bool) -> Iterator[Step]:
-    taken = decide(node.test, as_main=as_main)
-    if taken is None:
-        yield from _each(node.body, Certainty.SELDOM if is_function else Certainty.LIKELY)
-        yield from _each(node.orelse, Certainty.SELDOM)
-    else:
-        yield from _each(node.body if taken else node.orelse, Certainty.CERTAIN)
 
 
 def _each(body: Sequence[ast.stmt], certainty: Certainty) -> Iterator[Step]:

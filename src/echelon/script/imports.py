@@ -10,7 +10,6 @@ from echelon.environment import regular_files
 from echelon.script.branches import Certainty
 from echelon.script.changes import marked_lines, trace
 from echelon.script.find import Script
-from echelon.script.locate import Located
 from echelon.script.preloading import later, why_unsafe
 from echelon.script.search_path import SearchPath, is_read_on_import
 from echelon.script.source import parse
@@ -232,14 +231,11 @@ class _Reader:
                 self.glanced.add(name)
             else:
                 self.local[name] = None
-            yield from self._read_module(located, wanted.certainty)
-
-    def _read_module(self, located: Located, certainty: Certainty) -> Iterator[ImportStatement]:
-        package = located.name if located.folders else located.name.rpartition(".")[0]
-        if located.source:
-            yield from self._read(located.source, package=package, certainty=certainty)
-        elif not (located.folders and os.path.isdir(located.folders[0])):
-            self.skipped[located.name] = "has no source to read"
+            package = located.name if located.folders else located.name.rpartition(".")[0]
+            if located.source:
+                yield from self._read(located.source, package=package, certainty=wanted.certainty)
+            elif not (located.folders and os.path.isdir(located.folders[0])):
+                self.skipped[located.name] = "has no source to read"
 
 
 def _absolute(wanted: ImportStatement, package: str) -> ImportStatement:

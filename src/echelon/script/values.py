@@ -255,7 +255,6 @@ def _part(node: ast.Subscript, scope: Scope) -> Any:
 
 
 def place_of(node: ast.expr, scope: Scope) -> Any:
-    """Return the index or the slice of a subscript."""
     if isinstance(node, ast.Slice):
         bounds = (node.lower, node.upper, node.step)
         return slice(*(None if bound is None else evaluate(bound, scope) for bound in bounds))

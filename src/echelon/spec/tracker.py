@@ -18,5 +18,4 @@ class Tracker:
 
     @property
     def word(self) -> str:
-        """Return the value of --track."""
         return f"{self.name}:{self.where}" if self.where else self.name

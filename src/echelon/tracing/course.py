@@ -193,7 +193,6 @@ class StepTracer:
                 self.rows = int(internals.unwrapped(tensor).shape[0])
 
     def _begin(self) -> None:
-        """Note that a step computes."""
         ledger = self._ledger
         self._has_begun = True
         if ledger.phase == ledgers.BUILDING:

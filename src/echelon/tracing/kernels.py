@@ -30,7 +30,6 @@ _CUDNN_PLANES = 6
 
 
 def install() -> None:
-    """Replace these operations."""
     patches.replace(functional, "scaled_dot_product_attention", _attention, why=_WHY)
     patches.replace(functional, "dropout", _dropout, why=_WHY)
     patches.replace(torch, "dropout", _dropout, why=_WHY)

@@ -92,7 +92,10 @@ class TensorDevices:
         if on_device == is_there:
             return to(tensor, copy=copy, **settings)
         if not on_device:
-            return self._leaving(tensor, settings)
+            copied = self._beside(tensor, settings["dtype"])
+            if hasattr(tensor, "echelon_truth"):
+                copied.echelon_truth = tensor.echelon_truth
+            return copied
         self.are_used = self._ledger.is_moving = True
         try:
             return to(self._without_data(tensor), device="cpu", copy=True, **settings)
@@ -116,13 +119,6 @@ class TensorDevices:
         """Return a tensor of this shape that is not in the ledger."""
         with internals.without_modes(), self._mode:
             return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=dtype, device="cpu")
-
-    def _leaving(self, tensor: object, settings: dict[str, Any]) -> Any:
-        """Return a tensor's copy in the host's memory."""
-        copied = self._beside(tensor, settings["dtype"])
-        if hasattr(tensor, "echelon_truth"):
-            copied.echelon_truth = tensor.echelon_truth
-        return copied
 
     def _replace_weights(self) -> None:
         """Let the weights of modules have no data, from the moment in which a module has them."""

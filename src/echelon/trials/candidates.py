@@ -84,7 +84,6 @@ class Trials:
         return bool(fmean(steps) - fmean(trial.seconds) > least)
 
     def text(self) -> str:
-        """Return a line for each trial, with the times that were measured."""
         sentences = [self._sentence(trial) for trial in self.tried] or [NOTHING]
         return "".join(f"{line}\n" for line in rows_of("tried", sentences))
 

@@ -34,7 +34,6 @@ class TriedScript:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the script and its arguments as words."""
         return self.command_of(self.script)
 
     def command_of(self, target: str) -> tuple[str, ...]:

@@ -108,7 +108,6 @@ def _old_views(path: str, num_bytes: int, mistakes: list[CheckpointError]) -> It
 
 
 def _views(path: str, num_bytes: int) -> Iterator[torch.Tensor]:
-    """Yield the parts of a file as tensors over its memory."""
     if not num_bytes:
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

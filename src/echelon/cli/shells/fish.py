@@ -90,7 +90,6 @@ def _lines(command: Help) -> Iterator[str]:
 
 
 def _value(rows: Sequence[Option]) -> str:
-    """Return the completions that fish offers for a value or for operands."""
     value_kind, _, words = kind(rows).partition(" ")
     if value_kind == "list":
         offered = "\\n".join(words.split(" "))

@@ -30,7 +30,6 @@ class Card(NamedTuple):
 
 
 def module() -> Any | None:
-    """Return the package, or None if it is missing."""
     from importlib import import_module
 
     try:

@@ -123,7 +123,6 @@ class Intervals:
             ends.append(end)
 
     def total(self) -> float:
-        """Return the sum of the lengths."""
         return sum(self.ends) - sum(self.begins) if len(self) < 2 else sum(end - begin for begin, end in self)
 
 

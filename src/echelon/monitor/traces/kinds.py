@@ -34,7 +34,6 @@ _CALLS = ("_runtime", "_driver", "Runtime")
 
 
 def is_of_device(category: str) -> bool:
-    """Say whether a device did it."""
     return category in KERNELS or category in COPIES or category == COLLECTIVE_OF_DEVICE
 
 

@@ -48,7 +48,6 @@ class Follower:
                 import_module(tracker.name)
 
     def look(self) -> None:
-        """Write the points that are new."""
         points = self._points.look()
         for tracker in list(self._writers) if points else ():
             with self._kept_apart(tracker):

@@ -146,12 +146,10 @@ def _head(state: RunState, width: int, blocks: str) -> list[Line]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Cut a text into lines between words."""
     return textwrap.wrap(text, width, subsequent_indent="  ") or [""]
 
 
 def mark(rank: RankState) -> tuple[str, str]:
-    """Return the character of a rank, and its style."""
     busy = rank.busy
     if rank.status in (FAILED, LOST):
         return "x", "bad"
@@ -286,7 +284,10 @@ def press(key: str, view: View, state: RunState) -> bool:
     elif key in ("esc", "backspace"):
         view.level = _BACK[view.level]
     elif key == "enter":
-        _open(view, state)
+        if view.level == "fleet" and view.node(state) is not None:
+            view.level, view.rank = "node", 0
+        elif view.level == "node" and chosen_rank(state, view) is not None:
+            view.level = "rank"
     elif key in _MOVES:
         _move(_MOVES[key], view, state)
     return True
@@ -301,13 +302,6 @@ def _type(key: str, view: View) -> None:
         view.typed = (view.typed or "")[:-1]
     elif len(key) == 1:
         view.typed = (view.typed or "") + key
-
-
-def _open(view: View, state: RunState) -> None:
-    if view.level == "fleet" and view.node(state) is not None:
-        view.level, view.rank = "node", 0
-    elif view.level == "node" and chosen_rank(state, view) is not None:
-        view.level = "rank"
 
 
 def _move(by: int, view: View, state: RunState) -> None:

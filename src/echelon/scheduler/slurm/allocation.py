@@ -24,7 +24,9 @@ def read(environ: Mapping[str, str], devices_by_node: Callable[[str], Mapping[st
     """Return the allocation; None outside of one. `devices_by_node` returns the job's devices."""
     if not is_inside(environ):
         return None
-    is_task = _is_task(environ)
+    step = environ.get("SLURM_STEP_ID", "")
+    is_ordinary_step = digits.whole(step, _SPECIAL_STEP) < _SPECIAL_STEP
+    is_task = is_ordinary_step and "SLURM_PROCID" in environ
     if _num_components(environ) > 1 and not is_task:
         raise UsageError(
             f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, whose nodes have "
@@ -96,13 +98,6 @@ def without(environ: Mapping[str, str], nodes: Collection[str]) -> dict[str, str
     left = [node for node in hostlist.expand(environ[name]) if node not in nodes]
     counts = dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(left)))
     return {**environ, name: ",".join(left), **counts}
-
-
-def _is_task(environ: Mapping[str, str]) -> bool:
-    """Say whether this is a task of a step, and no batch script or salloc shell."""
-    step = environ.get("SLURM_STEP_ID", "")
-    is_ordinary_step = digits.whole(step, _SPECIAL_STEP) < _SPECIAL_STEP
-    return is_ordinary_step and "SLURM_PROCID" in environ
 
 
 def _num_components(environ: Mapping[str, str]) -> int:

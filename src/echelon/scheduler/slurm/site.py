@@ -67,7 +67,6 @@ def ask_config(host: Host) -> SiteConfig:
 
 
 def ask_partitions(host: Host) -> list[SitePartition]:
-    """Ask for the partitions that this user may see."""
     return read_partitions(_ask(host, ("scontrol", "show", "partition"), CONFIG_SECONDS))
 
 

@@ -20,7 +20,6 @@ class ListedTrials:
         self._trials = trials
 
     def trial(self, number: int) -> SweepTrial:
-        """Return the trial with a number."""
         return self._trials[number]
 
     def tell(self, trial: SweepTrial) -> None:

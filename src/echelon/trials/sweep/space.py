@@ -50,7 +50,6 @@ class SweptParameter:
         return math.floor(span + 1e-9) + 1
 
     def value(self, index: int) -> str:
-        """Return the value at a place."""
         if self.texts:
             return self.texts[index]
         number = self.low * self.step**index if self.is_log else self.low + self.step * index

@@ -38,7 +38,6 @@ class SweepView:
         self._num_lines = 0
 
     def tell(self, trial: SweepTrial, num_trials: int) -> None:
-        """Say how a trial ended."""
         self.clear()
         metric = f"{self._question.metric_name} {_written(trial.metric)}"
         how = {ENDED: metric, STOPPED: f"stopped at {metric}: worse than the median"}
@@ -61,7 +60,6 @@ class SweepView:
         self._num_lines = len(lines)
 
     def clear(self) -> None:
-        """Remove the running trials."""
         if self._num_lines:
             self._write(f"\033[{self._num_lines}A\r\033[J")
             self._num_lines = 0
@@ -72,7 +70,6 @@ class SweepView:
 
 
 def beginning(question: SweepQuestion, num_trials: int, num_slots: int, num_ranks: int) -> str:
-    """Return the first line."""
     side_by_side = f"{num_slots} runs of {counted(num_ranks, 'rank')} side by side"
     how = side_by_side if num_slots > 1 else "one after the other"
     return f"{counted(num_trials, 'trial')}, {how}; the sweep is in {os.path.relpath(question.folder)}"

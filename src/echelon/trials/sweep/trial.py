@@ -60,7 +60,6 @@ class SweepTrial:
             self.course.append(report)
 
     def best_until(self, place: float) -> float | None:
-        """Return the best value up to a place."""
         return next((value for reported, value in reversed(self.course) if reported <= place), None)
 
 

@@ -53,7 +53,6 @@ class HostReader:
 
     @property
     def sees_nothing(self) -> bool:
-        """Say whether no file of this node could be read."""
         return self._times is None and self._memory[1] is None and not self._nics
 
     def _cpu_times(self) -> Optional[Tuple[int, int]]:
@@ -137,7 +136,6 @@ class NicReader:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether this interface has no counters."""
         return not self._counters.received
 
     def moved_bytes(self) -> Tuple[Optional[int], Optional[int]]:

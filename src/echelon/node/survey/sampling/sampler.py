@@ -45,7 +45,6 @@ class Sampler:
 
 
 def _cpus(root: str, survey: Survey) -> List[int]:
-    """Return the hardware threads of the run on this node."""
     allowed = parse_cpu_list(survey.cores.allowed)
     return list(allowed) or (sorted(os.sched_getaffinity(0)) if os.path.realpath(root) == "/" else [])
 
@@ -133,7 +132,10 @@ class Load:
             self._samples += 1
             self._sum += reading.percent
             self._most = max(self._most, reading.percent)
-            self._count_span(now)
+            self._first = now if self._first is None else self._first
+            span = int((now - self._first) // SPAN_SECONDS)
+            self._spans += span != self._last_span
+            self._last_span = span
         if reading.throttled is not None:
             self._throttle_samples += 1
             for reason in reading.throttled:
@@ -141,12 +143,6 @@ class Load:
             if reading.throttled and reading.clock_mhz is not None:
                 self._throttled_clocks += 1
                 self._throttled_clock_sum += reading.clock_mhz
-
-    def _count_span(self, now: float) -> None:
-        self._first = now if self._first is None else self._first
-        span = int((now - self._first) // SPAN_SECONDS)
-        self._spans += span != self._last_span
-        self._last_span = span
 
     @property
     def has_percent(self) -> bool:
