@@ -14,8 +14,7 @@ import torch.distributed as dist
 from ..train.wire import device as devices
 
 LEAST_TURNS = 3
-MOST_TURNS = 200
-"""Of one size of a curve: a small message takes microseconds."""
+MOST_TURNS = 200  # of one size of a curve: a small message takes microseconds
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
 ALL_TO_ALL, POINT_TO_POINT = "all-to-all", "point-to-point"
 WORD_BYTES = 4

@@ -11,8 +11,7 @@ from .errors import CheckpointError, FormatError, writing
 from .header import TensorHeader
 from .tensors_file import Chunk, SavedTensor
 
-MODEL = "model"
-"""How the names of models begin; other names are those of optimizers and the like."""
+MODEL = "model"  # how the names of models begin; other names are those of optimizers and the like
 DTYPE_TEXT = "dtype of "
 
 

@@ -8,8 +8,7 @@ from . import safetensors
 
 BLOCK_BYTES = 64 << 20
 """PyTorch rounds pinned memory up to a power of two, so that one large block would waste up to half."""
-SHARE_OF_AVAILABLE = 0.9
-"""The rest is for what the training itself allocates while the checkpoint is written."""
+SHARE_OF_AVAILABLE = 0.9  # the rest is for what the training itself allocates while the checkpoint is written
 
 
 def needed_bytes(num_bytes: int) -> int:

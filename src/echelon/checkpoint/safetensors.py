@@ -20,8 +20,7 @@ from .errors import CheckpointError, FormatError
 INDEX = "model.safetensors.index.json"
 DTYPE_TEXT = "dtype of "
 """How a text of the header begins that gives the dtype of a tensor which is stored as bytes."""
-PART_BYTES = 64 << 20
-"""The most bytes of a tensor of a device that are copied at once."""
+PART_BYTES = 64 << 20  # the most bytes of a tensor of a device that are copied at once
 _TORCH_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "U16": "uint16", "U32": "uint32", "U64": "uint64",

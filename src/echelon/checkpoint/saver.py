@@ -17,10 +17,8 @@ from .errors import CheckpointError
 from .manifest import WrittenFile
 from .store import Checkpoint, CheckpointStore, Draft
 
-PATIENCE_SECONDS = 3600.0
-"""How long rank 0 waits for a rank that does not say that it has written."""
-STILL_WRITTEN = "is still being written"
-"""Why a save is skipped that comes too early."""
+PATIENCE_SECONDS = 3600.0  # how long rank 0 waits for a rank that does not say that it has written
+STILL_WRITTEN = "is still being written"  # why a save is skipped that comes too early
 _POLL_SECONDS = 0.02
 _LOCAL_ERRORS = (CheckpointError, OSError, RuntimeError, ValueError, TypeError, MemoryError)
 

@@ -31,8 +31,7 @@ from .safetensors import Spec
 from .tensors_file import Chunk, SavedTensor
 from .written import HashedFile, write_file
 
-NUM_NAMED = 5
-"""The most tensors that an error names."""
+NUM_NAMED = 5  # the most tensors that an error names
 
 
 class RankShare(NamedTuple):

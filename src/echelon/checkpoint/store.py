@@ -18,8 +18,7 @@ from .errors import CheckpointError, writing
 from .manifest import Damage, Manifest, WrittenFile
 from .written import HashedFile, fsync_folder, write_file
 
-SILENT_SECONDS = 3600.0
-"""A writer on another node that has changed no file for so long is dead."""
+SILENT_SECONDS = 3600.0  # a writer on another node that has changed no file for so long is dead
 _PUBLISHED = re.compile(r"step-([0-9]{1,15})")
 _REPLACED = re.compile(r"\.step-([0-9]{1,15})\.replaced-[0-9a-f]+")
 _PARTIAL = re.compile(r"\.step-[0-9]+\.partial-(.*)-([0-9]{1,10})-[0-9a-f]+")

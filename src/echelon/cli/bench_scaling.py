@@ -165,8 +165,7 @@ def _question(scanned: Scanned, values: Mapping[str, str]) -> Question:
     )
 
 
-FEWEST = 10
-"""The fewest steps of a run: some warm up, and five are timed."""
+FEWEST = 10  # the fewest steps of a run: some warm up, and five are timed
 
 
 def _warm_up(values: Mapping[str, str], num_steps: int) -> int:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from echelon.script.reading import ScriptReading
 
 
-MOST_BYTES = 1 << 16
-"""A start does not read larger scripts, because that takes too long; `echelon lint` does."""
+MOST_BYTES = 1 << 16  # a start does not read larger scripts, because that takes too long; `echelon lint` does
 SUBMITTED = "job.sh"
 """This file exists in the run directory of a submitted job, whose submission has already reported mistakes."""
 

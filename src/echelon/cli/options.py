@@ -18,8 +18,7 @@ from echelon.orders.scale import KINDS
 from echelon.plan.exchange import SCALES
 from echelon.spec import LIBRARIES
 
-LEFT = 31
-"""The column of a help text at which the meanings of options begin."""
+LEFT = 31  # the column of a help text at which the meanings of options begin
 
 
 *_FIRST_KINDS, _LAST_KIND = KINDS

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from echelon.spec import Job, Plan
 
 
-VARIABLE = "ECHELON_CHECK"
-"""The variable that sets the level when the command line does not."""
+VARIABLE = "ECHELON_CHECK"  # the variable that sets the level when the command line does not
 PART_SECONDS = 15.0  # the limit of each part of a survey beside the ranks, where nobody waits for it
 
 

@@ -13,8 +13,7 @@ from echelon.plan.exchange import SCALES
 
 _HINT = "echelon run --checkpoint-every 10m …   or --checkpoint-every 200steps"
 KEEP = 3
-RESTARTS = 3
-"""How many failures without progress end a run that saves checkpoints."""
+RESTARTS = 3  # how many failures without progress end a run that saves checkpoints
 
 
 def order(values: Mapping[str, str]) -> CheckpointOrder | None:

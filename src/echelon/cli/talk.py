@@ -14,8 +14,7 @@ from echelon.host import terminal
 if TYPE_CHECKING:
     from echelon.spec import Booking
 
-MOST_SIGNS = 2000
-"""The longest message, however long its values are."""
+MOST_SIGNS = 2000  # the longest message, however long its values are
 LONGEST_WORD, LONGEST_PATH = 300, 4096
 """Longer words are shortened; a repair is pasted, so its paths stay whole up to the second number."""
 

@@ -203,8 +203,7 @@ def _read_log(path: str, state: RunState, view: View) -> None:
 
 
 MOST_PORT = 65535
-LOCAL_PORT = 8080
-"""The port of a person's own computer that leads to a unix socket; any other does too."""
+LOCAL_PORT = 8080  # the port of a person's own computer that leads to a unix socket; any other does too
 
 
 def check(scanned: Scanned) -> None:

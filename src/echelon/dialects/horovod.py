@@ -78,8 +78,7 @@ def line(name: str, program: Sequence[str], words: Sequence[str]) -> LauncherLin
 
 
 CONTROLLER = "HOROVOD_CONTROLLER"
-_MPI = b"MPI_Init"
-"""A function that Horovod calls if it was built with MPI: horovod/common/mpi/mpi_context.cc."""
+_MPI = b"MPI_Init"  # a function that Horovod calls if it was built with MPI: horovod/common/mpi/mpi_context.cc
 _TRAINERS = frozenset({"accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning"})
 _MEETINGS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "tensorflow.distribute.", "jax.distributed.")
 """Packages and names by which a script may let its ranks meet without Horovod."""

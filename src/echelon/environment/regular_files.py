@@ -5,8 +5,7 @@ import os
 import stat
 from typing import Any, BinaryIO, Dict, List, Union
 
-MOST_BYTES = 16 << 20
-"""The largest file that people write: scripts, host files, settings."""
+MOST_BYTES = 16 << 20  # the largest file that people write: scripts, host files, settings
 _PART_BYTES = 1 << 18
 _OPEN_ALREADY = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # bash's names for <(command)
 

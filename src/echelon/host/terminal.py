@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import IO
 
-MOST_COLUMNS = 120
-"""The widest line of a help text, on any terminal: longer lines are hard to read."""
-FEWEST_COLUMNS = 20
-"""The narrowest line: shorter ones hold no word."""
+MOST_COLUMNS = 120  # the widest line of a help text, on any terminal: longer lines are hard to read
+FEWEST_COLUMNS = 20  # the narrowest line: shorter ones hold no word
 COMMAND = re.compile(r"\s*(?:\$ |usage: )?echelon [a-z]|\s*hint: ")
 CODES = {"error": "31;1", "warning": "33;1", "hint": "36", "bold": "1"}
 

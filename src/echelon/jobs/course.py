@@ -26,8 +26,7 @@ from echelon.units import counted
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
 """What the supervisor of one job writes; it is kept in jobs/N when the next job begins."""
-REPEAT_SECONDS = 5.0
-"""A signal is lost before the supervisor listens; a repeated one does nothing."""
+REPEAT_SECONDS = 5.0  # a signal is lost before the supervisor listens; a repeated one does nothing
 OVER = 0
 
 

@@ -24,10 +24,8 @@ from echelon.monitor.attempts import BEFORE, IMPORT, RESTARTS, START, num_again
 
 NAME = "chain.jsonl"
 _LEAST_RESERVE_SECONDS = 30
-_RESERVE_FACTOR = 3
-"""The next save may wait for a busy file system."""
-NUM_STALLED = 2
-"""So many jobs in a row end a chain if they save nothing new, or repeat more than they add."""
+_RESERVE_FACTOR = 3  # the next save may wait for a busy file system
+NUM_STALLED = 2  # so many jobs in a row end a chain if they save nothing new, or repeat more than they add
 
 
 class History:

@@ -21,8 +21,7 @@ from echelon.node import private
 from echelon.scheduler.slurm import queue
 
 NAME = "lease.json"
-WAIT_SECONDS = 120.0
-"""For a predecessor that Slurm is ending."""
+WAIT_SECONDS = 120.0  # for a predecessor that Slurm is ending
 PAUSE_SECONDS = 1.0
 _ENDING = "COMPLETING"
 

@@ -16,12 +16,9 @@ from echelon.spec import Job
 
 NAME = "chain.json"
 FORMAT = 1
-UNTIL_DONE = 0
-"""The number of jobs of a chain that goes on until its training ends."""
-RESERVE_SECONDS = 120
-"""Kept for a save before the time limit, until a job of the chain has measured one."""
-MOST_WAITING = 20
-"""How many jobs are queued when a chain is submitted; later ones are queued by the jobs."""
+UNTIL_DONE = 0  # the number of jobs of a chain that goes on until its training ends
+RESERVE_SECONDS = 120  # kept for a save before the time limit, until a job of the chain has measured one
+MOST_WAITING = 20  # how many jobs are queued when a chain is submitted; later ones are queued by the jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from echelon.scheduler.protocol import AgentStart
 
 
-OnEnd = Callable[[int, str], None]
-"""Hears the exit code of a process and its last words."""
+OnEnd = Callable[[int, str], None]  # hears the exit code of a process and its last words
 OnEndOfStart = Callable[["AgentStart", int, str], None]
 OnSaid = Callable[[str], None]
 

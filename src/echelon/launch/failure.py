@@ -43,8 +43,7 @@ REFUSED_EXIT_CODE = 2  # the exit code of a wrong command line
 UNKNOWN_PYTORCH = "echelon does not know this PyTorch"
 OWN_MISTAKE = "a mistake of echelon, not of the script"
 MISPLACED = "a rank is not where it was planned"
-HANDED_OVER = "handed over"
-"""All ranks saved and ended, as ordered before the end of the job."""
+HANDED_OVER = "handed over"  # all ranks saved and ended, as ordered before the end of the job
 MADE_EXIT = "ended with exit code"
 
 # the format of train.scaling_error.tell_briefly(); an unfinished line of the script may precede it
@@ -100,8 +99,7 @@ _COLLECTIVES = "/torch/distributed/"
 _BACKENDS = re.compile(r"third_party/gloo|\bNCCL\b|c10d/|DistBackendError")
 _UNUSED = "Parameter indices which did not receive grad"  # DistributedDataParallel's words
 _REFUSALS = frozenset({REFUSED, UNKNOWN_PYTORCH})
-_OWN_WORDS = _REFUSALS | {FLIPPED_BITS}
-"""What echelon ends a rank for, in its own words."""
+_OWN_WORDS = _REFUSALS | {FLIPPED_BITS}  # what echelon ends a rank for, in its own words
 _LOSSES = frozenset({LOST_AGENT, LOST_NODE, LOST_WARM})
 
 

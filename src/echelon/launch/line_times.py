@@ -12,8 +12,7 @@ from echelon.node.line_sampler import AFTER, BEFORE, STEPS
 
 NAME = "lines.json"
 FORMAT = 1
-MOST_ATTEMPTS = 3
-"""The newest attempts whose lines are kept: all of them are written anew each time."""
+MOST_ATTEMPTS = 3  # the newest attempts whose lines are kept: all of them are written anew each time
 _MOST_BYTES = 1 << 28
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from echelon.node.survey.nouns import Survey
 
 
-Load = dict[str, list[dict[str, Any]]]
-"""Node → the load of each of its devices so far."""
+Load = dict[str, list[dict[str, Any]]]  # node → the load of each of its devices so far
 Host = dict[str, dict[str, Any]]
 """Node → its cores, memory and network at last, and `devices` whose load no driver tells."""
 MOST_LINES = 5

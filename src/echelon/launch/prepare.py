@@ -25,8 +25,7 @@ from echelon.script.imports import Imports
 from echelon.script.reading import ScriptReading, of_job, search_path_of_scripts
 from echelon.spec import RUNS, Booking, Job, Plan, Tracker
 
-EARLIER_IMPORTS = "ECHELON_EARLIER_IMPORTS"
-"""A variable of the environment, with names between commas."""
+EARLIER_IMPORTS = "ECHELON_EARLIER_IMPORTS"  # a variable of the environment, with names between commas
 RUNTIMES = ("singularity", "apptainer")
 
 

@@ -27,14 +27,12 @@ SHARE = 1 / 200
 """The time between two lines, as a part of the age of the run: a file of a day has some thousand lines."""
 LEAST_SECONDS_OF_DISK, DISK_SHARE = 20.0, 1 / 1000
 """The least time between two looks at the run's files, and the most part of the time that they take."""
-LINES_SECONDS = 2.0
-"""The least time between two states of the ranks' lines: their file is written anew."""
+LINES_SECONDS = 2.0  # the least time between two states of the ranks' lines: their file is written anew
 
 
 MOST_DETAILED = 64
 """Ranks whose measures stand in each line; with more of them, in one of so many lines that the file grows no faster."""
-Measures = dict[str, list["float | None"]]
-"""Name → a value for each rank, None where it is unknown."""
+Measures = dict[str, list["float | None"]]  # name → a value for each rank, None where it is unknown
 
 
 class Samples:

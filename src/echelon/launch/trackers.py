@@ -14,8 +14,7 @@ from echelon.launch.agents import Agents
 from echelon.launch.runs import short_name
 from echelon.spec import Plan
 
-END_SECONDS = 30.0
-"""After the run, for what is left, and for imports that a short run did not wait for."""
+END_SECONDS = 30.0  # after the run, for what is left, and for imports that a short run did not wait for
 
 
 class TrackerProcess:

@@ -25,8 +25,7 @@ INERT = frozenset(
 ) | EXPORTS  # fmt: skip
 """Programs that do not run the programs that their arguments name."""
 Places = Callable[[int], tuple[int, int]]
-MOST = 3000
-"""The most commands that are followed; scripts that call each other endlessly would have more."""
+MOST = 3000  # the most commands that are followed; scripts that call each other endlessly would have more
 DEEPEST = 6
 
 
@@ -214,8 +213,7 @@ def _moved(commands: list[SimpleCommand], body: Word) -> list[SimpleCommand]:
 
 NAME = re.compile(r"(?:\.{1,2}/)*[\w][\w./-]*\.(?:sh|bash|slurm|py)|\./[\w./-]+")
 MOST_BYTES = 1 << 16
-MOST_FILES = 20
-"""The most files that are looked for; a script calls few."""
+MOST_FILES = 20  # the most files that are looked for; a script calls few
 
 
 def called(text: str) -> list[str]:

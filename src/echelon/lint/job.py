@@ -39,8 +39,7 @@ DEVICE_OPTIONS = (
 )
 COUNTS = re.compile(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", re.IGNORECASE)
 """Match words in the test of a branch that distinguishes one node from several."""
-MOST_DEVICES = 8
-"""On an unknown machine, a job with this many devices per node counts as having the whole node."""
+MOST_DEVICES = 8  # on an unknown machine, a job with this many devices per node counts as having the whole node
 
 
 @dataclass(frozen=True, kw_only=True)

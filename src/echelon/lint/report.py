@@ -20,8 +20,7 @@ from echelon.lint.run import Linted
 from echelon.spec.severity import SEVERITIES
 from echelon.units import counted
 
-WIDTH = 110
-"""The number of columns that are shown of a source line, and of wrapped text."""
+WIDTH = 110  # the number of columns that are shown of a source line, and of wrapped text
 CODES = {"error": "31;1", "warning": "33;1", "note": "36;1", "dim": "2", "bold": "1"}
 
 

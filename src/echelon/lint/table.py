@@ -25,6 +25,5 @@ _OF_JOBS = (limits, shares, request, launch, meeting, steps, binding, shell, net
 OF_JOBS = tuple(rule for rules in _OF_JOBS for rule in rules.RULES)
 OF_PROGRAMS = RULES
 OF_SETTINGS = settings.RULES
-SYNTAX = "ECH500"
-"""The rule for a Python file that cannot be parsed, which is found before any other."""
+SYNTAX = "ECH500"  # the rule for a Python file that cannot be parsed, which is found before any other
 CODES = tuple(sorted({SYNTAX, *(rule.code for rule in (*OF_JOBS, *OF_PROGRAMS, *OF_SETTINGS))}))

@@ -13,10 +13,8 @@ from echelon.lint.shell import parse_at
 EXPANSION = re.compile(r"\$(?:(\d|[A-Za-z_]\w*|[@*])|\{(\d|[A-Za-z_]\w*|[@*])(?:\[(@|\*|[0-9]{1,9})\])?\})")
 OPAQUE = re.compile(r"\$\(|`|\$\{[^}]*[^\w}@*\[\]][^}]*\}|<\(|>\(")
 """Match expansions whose value is known only when the script runs."""
-LONGEST = 4000
-"""The longest word that variables may produce; no launcher's command line is longer."""
-SPLIT = "\0"
-"""A separator between array elements that become separate words."""
+LONGEST = 4000  # the longest word that variables may produce; no launcher's command line is longer
+SPLIT = "\0"  # a separator between array elements that become separate words
 
 
 class Cell(NamedTuple):

@@ -254,8 +254,7 @@ def _vendor(chip: str, features: Sequence[str]) -> str:
     return "unknown"
 
 
-QUEUE_SECONDS = 600.0
-"""How long the step may wait for its node."""
+QUEUE_SECONDS = 600.0  # how long the step may wait for its node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

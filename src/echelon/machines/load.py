@@ -209,8 +209,7 @@ def _laid(old: Values, row: Values) -> Values:
     return {**merged, schema.WHERE: where}
 
 
-LOCAL = "local"
-"""The name of this machine, which has no file."""
+LOCAL = "local"  # the name of this machine, which has no file
 
 
 def local(environ: Mapping[str, str] | None = None) -> Machine:

@@ -14,8 +14,7 @@ from echelon.errors import UsageError
 from echelon.hardware import vendors
 from echelon.machines import machine
 
-WHERE = "-where"
-"""The key under which a checked table keeps its place; it differs from all TOML keys of ours."""
+WHERE = "-where"  # the key under which a checked table keeps its place; it differs from all TOML keys of ours
 
 TABLES = {
     "partitions": "partition", "node_types": "node_type", "billing": "billing", "grids": "grid", "settings": "setting",

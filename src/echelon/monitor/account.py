@@ -17,8 +17,7 @@ from echelon.monitor.stragglers import Straggler
 from echelon.monitor.training import MeasuredTraining
 from echelon.node.pulse import seconds_of
 
-SLOW = 3.0
-"""A step is slow if it takes so many times the median."""
+SLOW = 3.0  # a step is slow if it takes so many times the median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

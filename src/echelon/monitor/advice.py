@@ -12,15 +12,12 @@ from echelon.plan import exchange
 from echelon.units import counted, duration
 
 MOST = 5
-LEAST_LOOKS = 6
-"""Looks at a device before it counts as idle: imports may take a minute."""
+LEAST_LOOKS = 6  # looks at a device before it counts as idle: imports may take a minute
 LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
 COMMUNICATING = 0.3
-LEAST_PASSES = 1.5
-"""Passes backward in a step from which gradients are accumulated."""
-LEAST_SECONDS = 60.0
-"""A phase that is shorter needs no advice."""
+LEAST_PASSES = 1.5  # passes backward in a step from which gradients are accumulated
+LEAST_SECONDS = 60.0  # a phase that is shorter needs no advice
 UNSAVED_SECONDS = 1800.0
 _FEWER_BYTES = {
     "--compress bf16": "gradients in fewer bits (--compress bf16: other last digits)",

@@ -17,8 +17,7 @@ CONTINUES = re.compile(
     rb"^echelon: continues after step (\d{1,18}), from (?:[^;\n]*; ([^\n]*) in (\d+(?:\.\d+)?) s$)?", re.MULTILINE
 )
 """What rank 0 says when a training goes on; train.continuing also tells how it came there."""
-HEAD_BYTES = 1 << 20
-"""The line comes before the output of the steps."""
+HEAD_BYTES = 1 << 20  # the line comes before the output of the steps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,8 +179,7 @@ IMPORT = "import"
 START = "start"
 BEFORE = "before the first step"
 STEPS = "steps"
-SCRIPT = "script"
-"""The work of a program that makes no steps of a PyTorch optimizer."""
+SCRIPT = "script"  # the work of a program that makes no steps of a PyTorch optimizer
 RESTARTS = "restarts"
 END = "end"
 ORDER = (IMPORT, START, BEFORE, STEPS, SCRIPT, RESTARTS, END)

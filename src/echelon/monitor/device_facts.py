@@ -10,12 +10,10 @@ from echelon.environment.hostlist import compress
 from echelon.units import size
 
 Row = Mapping[str, Any]
-Rows = Mapping[str, Sequence[Row]]
-"""Node → what was seen of each of its devices."""
+Rows = Mapping[str, Sequence[Row]]  # node → what was seen of each of its devices
 IDLE, THROTTLED, FULL_MEMORY = "idle devices", "throttled devices", "memory almost full"
 LEAST_LOOKS = 6  # one look each ten seconds: imports may take a minute
-LARGE_PERCENT = 20.0
-"""A device is throttled for a large part of the time from here on."""
+LARGE_PERCENT = 20.0  # a device is throttled for a large part of the time from here on
 LOW_CLOCK = 0.75
 """Devices that work hard are always at their power cap; it counts if it costs more than a quarter of the clock."""
 FULL = 0.95

@@ -18,10 +18,8 @@ from echelon.monitor.training import COMMUNICATION, DATA, PARTS
 from echelon.units import step_time
 
 PAUSE_SECONDS = 60.0
-WINDOW_SECONDS = 10.0
-"""The least time between the two samples that are compared."""
-LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}
-"""The share of the steps' time from which a wait is a fact."""
+WINDOW_SECONDS = 10.0  # the least time between the two samples that are compared
+LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}  # the share of the steps' time from which a wait is a fact
 GREW, NUM_LOSSES = 10.0, 5
 """A loss explodes if the median of so many newest ones is so many times the least median."""
 IDLE_SECONDS = 120.0
@@ -30,10 +28,8 @@ ALONE_STEPS = 3
 """The least steps of each rank after which ranks that never met train alone: the first step is not measured."""
 MOST_LINES, NUM_LINES = 128, 16
 """The lines of a run that are kept to see what grows in it, and after how many more it is looked at again."""
-SOON_SECONDS = 86400.0
-"""What meets its limit later is in the report alone."""
-SLOWER = 1.5
-"""Steps became slower if they take so many times the time of the fastest window."""
+SOON_SECONDS = 86400.0  # what meets its limit later is in the report alone
+SLOWER = 1.5  # steps became slower if they take so many times the time of the fastest window
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,10 @@ from echelon.node import frames
 from echelon.node.line_sampler import STEPS
 from echelon.units import counted
 
-LEAST_SHARE = 0.02
-"""A line with less of all ranks' steps is one of the others."""
-LARGE_SHARE = 0.2
-"""The share of a rank's steps from which a line has a sentence."""
+LEAST_SHARE = 0.02  # a line with less of all ranks' steps is one of the others
+LARGE_SHARE = 0.2  # the share of a rank's steps from which a line has a sentence
 MOST_SENTENCES = 3
-COMMON = 0.5
-"""A line is that of every rank if the least share is so large a part of the most."""
+COMMON = 0.5  # a line is that of every rank if the least share is so large a part of the most
 WAITING = (frames.BACKWARD, frames.COMMUNICATION)
 """Parts in whose lines fast ranks wait for slow ones: their time is known from what ranks measure, not from lines."""
 

@@ -163,12 +163,9 @@ def training_of_run(recorded: Recorded, num_ranks: int) -> StartedTraining | Non
     )
 
 
-WARM_SHARE = 0.4
-"""The first part of a run's steps, which does not count."""
-NUM_BLOCKS = 4
-"""The steps after it are divided into so many parts, which show the spread."""
-FEWEST_STEPS = 10
-"""Fewer steps give no rate."""
+WARM_SHARE = 0.4  # the first part of a run's steps, which does not count
+NUM_BLOCKS = 4  # the steps after it are divided into so many parts, which show the spread
+FEWEST_STEPS = 10  # fewer steps give no rate
 
 
 def steady_steps_of_run(files: Recorded, account: Account) -> tuple[float, float | None] | None:

@@ -243,8 +243,7 @@ def _failure(attempt: Attempt, recorded: Recorded) -> Iterator[str]:
         yield f"host memory of rank {attempt.rank} before it was killed: {curve}"
 
 
-LEAST_SECONDS = 10.0
-"""The steps of a shorter run tell nothing."""
+LEAST_SECONDS = 10.0  # the steps of a shorter run tell nothing
 LEAST_LOOKS = 6
 
 

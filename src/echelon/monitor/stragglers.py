@@ -18,12 +18,10 @@ from echelon.node import frames
 from echelon.units import counted, step_time
 
 LEAST_STEPS = 20
-MOST_CAUSES = 3
-"""The slowest ranks alone have a cause: it compares each of them with all ranks."""
+MOST_CAUSES = 3  # the slowest ranks alone have a cause: it compares each of them with all ranks
 LEAST_EXCESS = 0.05
 """The part by which a rank's own time must exceed that of the others; also by the standard deviation of one step."""
-NOISES = 5.0
-"""So many standard deviations of the ranks' own times are chance."""
+NOISES = 5.0  # so many standard deviations of the ranks' own times are chance
 _DEVIATION = 1.4826  # the standard deviation of a normal distribution, in its median absolute deviations
 _CAUSES = {
     "data_seconds": "waits for its DataLoader",
@@ -37,10 +35,8 @@ _HELD = {
     "disk_wait_seconds": "waits for a disk",
 }
 """What holds a rank up that has nothing more to compute than others."""
-LEAST_WINDOWS = 4
-"""So many parts of a run must have a slow rank before the ranks are said to take turns."""
-MOST_OF_ONE = 0.7
-"""A rank with a larger part of them is the straggler."""
+LEAST_WINDOWS = 4  # so many parts of a run must have a slow rank before the ranks are said to take turns
+MOST_OF_ONE = 0.7  # a rank with a larger part of them is the straggler
 LARGE = 1 / 8
 """A rank that was on its core longer than others, by this part of what it is slower by, has more to compute."""
 TWICE = 1.0
@@ -48,8 +44,7 @@ TWICE = 1.0
 _INPUTS = {"tokens": "tokens", "elements": "numbers", "samples": "samples"}
 COMPUTES = "computes longer, for its device's clock, its cores, or another program on its node"
 
-Measures = dict[str, float]
-"""What a rank has measured so far, by the names of `node.pulse.MEASURES`."""
+Measures = dict[str, float]  # what a rank has measured so far, by the names of `node.pulse.MEASURES`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

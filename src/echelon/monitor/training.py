@@ -87,8 +87,7 @@ def of_run(recorded: Recorded, attempts: Sequence[Attempt]) -> MeasuredTraining 
     )
 
 
-Told = list[list[dict[str, float]]]
-"""For each attempt the measures of its ranks."""
+Told = list[list[dict[str, float]]]  # for each attempt the measures of its ranks
 
 
 def _parts(told: Told) -> dict[str, float]:

@@ -11,8 +11,7 @@ from .ranks import Attempt, Rank
 from .script_lines import ScriptLines
 
 OFF, AUTO = "off", "auto"
-AT_END = -1
-"""The round of stacks that a supervisor asks for when it stops the ranks."""
+AT_END = -1  # the round of stacks that a supervisor asks for when it stops the ranks
 LONGEST_BEAT_SECONDS = 1.0
 CALM_SECONDS = 30.0  # after so long without a step and a word, the ranks' use of cores and files is measured
 LINES_SECONDS, MOST_LINES_SECONDS = 2.0, 30.0  # between two tellings of the ranks' lines: rarer as the run lasts

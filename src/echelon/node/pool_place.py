@@ -19,8 +19,7 @@ VARIABLE = "ECHELON_POOL"  # another folder than /tmp
 ARCHIVE, SOCKET = "node.pyz", "socket"
 IMPORTS = "imports-%d.%s"
 _OWN = re.compile(r"node\.pyz|socket|imports-\d+\.(out|err)")
-_SHORT = "/proc/self/fd/%d/%s"
-"""A path in an open folder: that of a socket has 107 bytes at most."""
+_SHORT = "/proc/self/fd/%d/%s"  # a path in an open folder: that of a socket has 107 bytes at most
 ANSWER_SECONDS = 5.0
 _SCALE = "ECHELON_SCALE"
 

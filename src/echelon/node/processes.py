@@ -207,8 +207,7 @@ class HaltWatch:
 
 DEVICE_FILES = tuple(dict.fromkeys(path for vendor in vendors.ALL for path in vendor.driver_files))
 """The files that a running driver has open."""
-NVML_THREADS = "cuda"
-"""The names of NVML's threads begin with this, as those of CUDA do."""
+NVML_THREADS = "cuda"  # the names of NVML's threads begin with this, as those of CUDA do
 _OF_CUDA = "/dev/nvidia-uvm"
 _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of every function of cuda.h that precedes cuInit()
 

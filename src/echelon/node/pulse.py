@@ -31,8 +31,7 @@ MAIN_THREAD, DESCRIPTOR, FIRST_AT, LAST_AT, STEPS = range(5)
 """The words of the page: the id of the main thread, 1 + the descriptor (0: not armed), in nanoseconds of the monotonic
 clock the ends of the first and of the last step, and the number of steps.
 """
-TIMES = 64
-"""The first of the words that count steps by their time, see `bucket`."""
+TIMES = 64  # the first of the words that count steps by their time, see `bucket`
 BUCKET_BITS = 3
 NUM_BUCKETS = 64 << BUCKET_BITS
 MEASURES = (
@@ -41,8 +40,7 @@ MEASURES = (
     "own_squares", "peak_allocated_bytes", "peak_reserved_bytes", "passes", "threads",
 )  # fmt: skip
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
-MEASURED = TIMES + NUM_BUCKETS
-"""The word that is 1 once the words behind it hold the measures."""
+MEASURED = TIMES + NUM_BUCKETS  # the word that is 1 once the words behind it hold the measures
 NOTES = 6144
 """The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""
 MOST_NOTES_BYTES = (16 << 10) - 8

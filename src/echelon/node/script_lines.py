@@ -11,8 +11,7 @@ from .ranks import Rank
 MOST_TOLD = {line_sampler.BEFORE: 6, line_sampler.STEPS: 12, line_sampler.AFTER: 6}
 """The rows of a rank in each phase; all others are told as one."""
 _MOST_CHARACTERS = 40
-Key = Tuple[str, str, int]
-"""The part of a step, the file and the line."""
+Key = Tuple[str, str, int]  # the part of a step, the file and the line
 
 
 class ScriptLines:

@@ -19,8 +19,7 @@ from echelon.orders import codec, fetch
 from echelon.script import reading
 from echelon.spec import Command, Job
 
-_imports: list[str] = []
-"""What the scripts of this process have imported so far."""
+_imports: list[str] = []  # what the scripts of this process have imported so far
 
 
 class RanksFailed(RunError):

@@ -10,11 +10,9 @@ from . import codec
 VARIABLE = "ECHELON_CHECKPOINT"
 """The environment variable that gives a rank the order; absent where nothing is saved."""
 
-SUBFOLDER = "checkpoints"
-"""The folder of a run directory that has the run's checkpoints."""
+SUBFOLDER = "checkpoints"  # the folder of a run directory that has the run's checkpoints
 
-SEED = "ECHELON_SEED_OF_RUN"
-"""The seed of the run that a continued run has too."""
+SEED = "ECHELON_SEED_OF_RUN"  # the seed of the run that a continued run has too
 
 MEMORY = "ECHELON_MEMORY_FOLDER"
 """The folder in the node's memory where ranks keep the newest state; empty: they keep none in memory."""

@@ -9,8 +9,7 @@ from . import codec
 
 VARIABLE = "ECHELON_FETCH"
 """The environment variable that gives a rank the order; absent where nothing is asked for."""
-FACTS = ".json"
-"""Behind the path: the file that says how the values are written, and why some have none."""
+FACTS = ".json"  # behind the path: the file that says how the values are written, and why some have none
 
 
 class FetchOrder(NamedTuple):

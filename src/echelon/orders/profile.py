@@ -10,10 +10,8 @@ from . import codec
 
 VARIABLE = "ECHELON_PROFILE"
 """The environment variable that gives a rank the order; absent where nothing is profiled."""
-FOLDER = "profile"
-"""The folder of a run directory that has the profiles."""
-LEAST_STEP = 2
-"""The first step that can be profiled: a profile begins with the end of the step before."""
+FOLDER = "profile"  # the folder of a run directory that has the profiles
+LEAST_STEP = 2  # the first step that can be profiled: a profile begins with the end of the step before
 
 Ranges = tuple[tuple[int, int], ...]
 

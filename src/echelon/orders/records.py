@@ -10,18 +10,15 @@ from . import codec
 VARIABLE = "ECHELON_RECORD"
 """The environment variable that gives a rank the order; absent where nothing is recorded."""
 
-ABOUT = "about.json"
-"""The file with the size of the world, the number of sharded parameters, and the loaders."""
+ABOUT = "about.json"  # the file with the size of the world, the number of sharded parameters, and the loaders
 INITIAL, GRADIENT, PARAMETER, BUFFER = "initial ", "gradient of ", "parameter ", "buffer "
 """Stand before the name of a tensor in its label. A state of an optimizer has the label "exp_avg of NAME"."""
 KINDS = ("start", "others", "gradients", "states", "parameters")
 """The kinds of tensors, in the order in which a mistake shows in them; "others" are not trained."""
 EQUAL, WITHIN, NOTHING = "equal to the bit", "equal within rounding", "nothing to compare"
 """The verdicts on runs that are equal, that differ by no more than rounding, and that show nothing by being equal."""
-NUM_DIGESTS = 1 << 40
-"""The digest of a sample is below this number, which leaves room for sums of digests."""
-WRITES, READS, REMOVES = "writes", "reads", "removes"
-"""How a rank uses a file."""
+NUM_DIGESTS = 1 << 40  # the digest of a sample is below this number, which leaves room for sums of digests
+WRITES, READS, REMOVES = "writes", "reads", "removes"  # how a rank uses a file
 MOST_STRAY = 1e-3
 """The relative difference of the first losses of two runs on one rank, where samples are summed in another order; half
 precision strays this far. Nothing was trained before, so a larger difference has another cause than rounding."""

@@ -12,20 +12,16 @@ VARIABLE = "ECHELON_REHEARSAL"
 
 KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE = "kill-rank", "freeze-rank", "kill-agent", "drop-node"
 FILL_DISK, TEAR_CHECKPOINT, SIGNAL = "fill-disk", "tear-checkpoint", "signal-before-limit"
-ERROR = "error"
-"""An exception in the script, which is no fault of a machine; our own tests order it."""
+ERROR = "error"  # an exception in the script, which is no fault of a machine; our own tests order it
 KINDS = (KILL_RANK, FREEZE_RANK, KILL_AGENT, DROP_NODE, FILL_DISK, TEAR_CHECKPOINT, SIGNAL)
 
 STEPS_FILE = "steps.jsonl"
 """The steps that rank 0 computed, a line for each: its number, the time, and the process."""
 FAULT_FILE = "fault.json"
 """The fault, with its rank, step and time; written just before it happens, by all ranks that it concerns."""
-STATE_FILE = "state.safetensors"
-"""The weights and optimizer states at the end of the undisturbed run."""
-STEP_FILE = "step-of-rank-%d.json"
-"""What a rank has seen in the step that it was asked to look at."""
-END_FILE = "end.json"
-"""How the state at the end of a run differs from that of the undisturbed run."""
+STATE_FILE = "state.safetensors"  # the weights and optimizer states at the end of the undisturbed run
+STEP_FILE = "step-of-rank-%d.json"  # what a rank has seen in the step that it was asked to look at
+END_FILE = "end.json"  # how the state at the end of a run differs from that of the undisturbed run
 
 
 class Fault(NamedTuple):

@@ -66,8 +66,7 @@ MODEL_PARALLEL = tuple(name for name, kind in KINDS.items() if kind.splits_model
 """Ways to scale that give every rank the whole batch and a part of the model."""
 DTENSOR = tuple(name for name, kind in KINDS.items() if kind.has_dtensors)
 """Ways to scale that turn weights into DTensors."""
-OBSERVE = "observe"
-"""Instead of a way to scale: the script distributes itself, and is only recorded."""
+OBSERVE = "observe"  # instead of a way to scale: the script distributes itself, and is only recorded
 AUTO_FIT = "auto-fit"
 """Before the start the script is traced, and the simplest way to scale it that fits into memory is taken."""
 VARIABLE = "ECHELON_SCALE"

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"
-"""The kinds of targets."""
+SCRIPT, MODULE, FUNCTION, CONFIG = "script", "module", "function", "config"  # the kinds of targets
 
 
 class TraceOrder(NamedTuple):

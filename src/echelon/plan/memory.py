@@ -10,8 +10,7 @@ from echelon.estimate.layout import AFTER_BACKWARD, NEVER, Layout, share
 
 DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a weight's element; gradients and states of PyTorch's optimizers have the weight's type."""
-TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""PyTorch's names of these types."""
+TORCH_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # PyTorch's names of these types
 OPTIMIZERS = {"adamw": 2, "adam": 2, "lion": 1, "momentum": 1, "sgd": 0}
 """The number of values that an optimizer keeps for each weight."""
 USABLE = 0.9  # share of a device's memory: activations need at least the remaining tenth

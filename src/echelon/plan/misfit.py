@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from echelon.errors import UsageError
 
-Change = tuple[str, int | str]
-"""A field of a Request, and a new value for it."""
+Change = tuple[str, int | str]  # a field of a Request, and a new value for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

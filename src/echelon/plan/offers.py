@@ -28,8 +28,7 @@ OPTIONS = {
 }
 """The option of each field that a hint may change, in the order of output."""
 
-Judge = Callable[[Request], object]
-"""Return for an accepted request; raise UsageError for any other."""
+Judge = Callable[[Request], object]  # return for an accepted request; raise UsageError for any other
 
 
 def hint(misfit: Misfit, asked: Request, judge: Judge) -> str:

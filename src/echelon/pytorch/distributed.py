@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 PrefixStore: Any = getattr(dist, "PrefixStore", None)
-GradBucket: Any = getattr(dist, "GradBucket", None)
-"""Public names that the types of PyTorch lack."""
+GradBucket: Any = getattr(dist, "GradBucket", None)  # public names that the types of PyTorch lack
 
 
 def default_store() -> Any:
@@ -103,8 +102,7 @@ def take_whole_gradient(record: Any) -> torch.Tensor | None:
     return gradient
 
 
-FLAT_NAME = "_flat_param"
-"""The name of FullyShardedDataParallel's flat parameter (FSDP1)."""
+FLAT_NAME = "_flat_param"  # the name of FullyShardedDataParallel's flat parameter (FSDP1)
 
 
 def flat_handle(module: nn.Module) -> Any:

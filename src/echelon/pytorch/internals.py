@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_private: Any = torch
-"""The module, for names that its stubs lack."""
+_private: Any = torch  # the module, for names that its stubs lack
 
 
 def _of(module: str, name: str) -> Any:
@@ -36,18 +35,15 @@ WorkersIterator = _of("torch.utils.data.dataloader", "_MultiProcessingDataLoader
 NormLayer = _of("torch.nn.modules.batchnorm", "_NormBase")
 """Layers with running statistics: batch norm and instance norm."""
 BatchNormLayer = _of("torch.nn.modules.batchnorm", "_BatchNorm")
-TensorBase = _of("torch._C", "TensorBase")
-"""The class below torch.Tensor, whose methods no script replaces."""
+TensorBase = _of("torch._C", "TensorBase")  # the class below torch.Tensor, whose methods no script replaces
 no_torch_function = _of("torch._C", "_disabled_torch_function_impl")
 """The `__torch_function__` of a class whose operations go straight to `__torch_dispatch__`."""
 plain_functions = _of("torch._C", "DisableTorchFunction")
 """A context without `__torch_function__`, of classes and of modes."""
 plain_classes = _of("torch._C", "DisableTorchFunctionSubclass")
 """A context without the `__torch_function__` of classes."""
-FULLY_SHARD_ON_CPU = (2, 9)
-"""The first version whose fully_shard trains on CPUs."""
-UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")
-"""Attributes of a tensor that no rank shares."""
+FULLY_SHARD_ON_CPU = (2, 9)  # the first version whose fully_shard trains on CPUs
+UNTRACKED_ATTRIBUTES = ("_grad_fn", "_version")  # attributes of a tensor that no rank shares
 
 
 def numbers(version: str = torch.__version__) -> tuple[int, int]:
@@ -269,10 +265,8 @@ def schema_of(operation: Any) -> Any:
     return operation._schema
 
 
-GROUPED_MM, DIRICHLET, GAMMA = "_grouped_mm", "_sample_dirichlet", "_standard_gamma"
-"""Functions of torch."""
-RNN_FUNCTIONS = "torch._VF"
-"""The module with lstm, gru, rnn_tanh and rnn_relu."""
+GROUPED_MM, DIRICHLET, GAMMA = "_grouped_mm", "_sample_dirichlet", "_standard_gamma"  # functions of torch
+RNN_FUNCTIONS = "torch._VF"  # the module with lstm, gru, rnn_tanh and rnn_relu
 
 
 def rnn_functions() -> Any:
@@ -346,8 +340,7 @@ def set_batch_shape(distribution: Any, shape: Sequence[int]) -> None:
     distribution._batch_shape = torch.Size(shape)
 
 
-SCALER_STEP = "_maybe_opt_step"
-"""The method of torch.amp.GradScaler that steps unless a gradient is infinite."""
+SCALER_STEP = "_maybe_opt_step"  # the method of torch.amp.GradScaler that steps unless a gradient is infinite
 FOREACH_TYPES, FOREACH_CHOICE = "_foreach_supported_types", "_default_to_fused_or_foreach"
 """Names of torch.optim.optimizer: the tensors that an optimizer takes as a list, and the choice to do so."""
 
@@ -367,8 +360,7 @@ def leave_workers(iterator: Any) -> None:
     iterator._shutdown = True
 
 
-LOADER_ITERATOR = "_iterator"
-"""The attribute of a DataLoader with the iterator that its workers persist in."""
+LOADER_ITERATOR = "_iterator"  # the attribute of a DataLoader with the iterator that its workers persist in
 INDEX_SAMPLER, NEXT_INDEX, INDICES = "_index_sampler", "_next_index", "_sampler_iter"
 """What gives a loader and its iterators indices; what draws the next ones; what it draws from in this pass."""
 IN_ORDER = "_in_order"

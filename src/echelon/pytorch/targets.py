@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import UsageError
 
-OLDEST, NEWEST = "2.6", "2.15"
-"""The oldest and the newest release with which the tests ran: docs/versions.md."""
+OLDEST, NEWEST = "2.6", "2.15"  # the oldest and the newest release with which the tests ran: docs/versions.md
 NEWEST_TRIED = "2.15.0"
 
 # What every scaled script needs.

@@ -13,8 +13,7 @@ from echelon.scheduler.protocol import AgentStart, Allocation, End, RunNodes, Sc
 from echelon.scheduler.this_machine import refuse_tasks
 from echelon.spec import Job, Plan
 
-PROGRAM = "ECHELON_SSH"
-"""The variable with another ssh, and its options."""
+PROGRAM = "ECHELON_SSH"  # the variable with another ssh, and its options
 OPTIONS = (
     "BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=10", "LogLevel=ERROR",
     "ControlPath=none",  # a shared connection would outlive its process, or end without it

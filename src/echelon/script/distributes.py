@@ -18,8 +18,7 @@ _OF_OTHER_ARRAYS = frozenset({"tensorflow", "jax"})
 """Packages that train no PyTorch model: a script with a PyTorch loop reads data with them, or writes summaries."""
 _ON_ONE_DEVICE = frozenset({"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"})
 """Packages that distribute nothing on one device."""
-_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
-"""The same of names."""
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")  # the same of names
 _NAMES = (
     "torch.distributed", "torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed",
     "torch.utils.data.DistributedSampler", "torch.utils.data.distributed",

@@ -60,8 +60,7 @@ def _close(name: str, names: Sequence[str]) -> list[str]:
     return [lower[match] for match in difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)]
 
 
-LIKENESS = 0.87
-"""The least likeness of difflib for two whole names."""
+LIKENESS = 0.87  # the least likeness of difflib for two whole names
 LIKENESS_OF_WORDS = 0.6
 PLACES = ("PATH", "DIR", "DIRECTORY", "FOLDER", "HOME")
 

@@ -20,8 +20,7 @@ class Container:
     """The machine's convention in use, for the run's log."""
 
 
-RUNS = "echelon-runs"
-"""The default folder of run directories."""
+RUNS = "echelon-runs"  # the default folder of run directories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from torch import nn
 
 from ..pytorch import internals
 
-USUAL_SIDE = 224
-"""Of images, where the configuration has none."""
+USUAL_SIDE = 224  # of images, where the configuration has none
 MOST_LENGTH = 4096
 """The longest sequence if none was asked for: configurations name lengths that nobody trains with."""
 

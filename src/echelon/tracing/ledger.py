@@ -15,8 +15,7 @@ PARAMETER, GRADIENT, STATE, BUFFER, INPUT, ACTIVATION, TEMPORARY, WORKSPACE = (
     "parameter", "gradient", "state", "buffer", "input", "activation", "temporary", "workspace",
 )  # fmt: skip
 BUILDING, FORWARD, BACKWARD, OPTIMIZER = "building", "forward", "backward", "optimizer"
-_EXCHANGED = ("parameter", "gradient", "state", "buffer")
-"""Categories that do not depend on the number of rows."""
+_EXCHANGED = ("parameter", "gradient", "state", "buffer")  # categories that do not depend on the number of rows
 _LARGER: dict[Any, Callable[[Any], int]] = {
     getattr(torch.ops.aten, name).default: lambda args: args[0].numel() * args[0].element_size()
     for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")

@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from .ledger import Ledger
 
-LEAST = 4
-"""Micro-batches that are traced in any case: the first makes gradients, the second adds to them."""
+LEAST = 4  # micro-batches that are traced in any case: the first makes gradients, the second adds to them
 
 
 class BackwardPasses:

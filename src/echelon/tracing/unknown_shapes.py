@@ -9,8 +9,7 @@ from ..pytorch import internals
 
 aten = torch.ops.aten
 _fakes = internals.fake_tensors()
-assumed: list[str] = []
-"""The names of the operations whose shape was assumed."""
+assumed: list[str] = []  # the names of the operations whose shape was assumed
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,8 +120,7 @@ _LARGEST: dict[Any, Callable[..., Any]] = {
     internals.pack(): _pack,
     internals.ctc_loss()[1]: _ctc_loss,
 }
-_KNOWN = (internals.pack(),)
-"""Operations whose shape is known if their second argument has data."""
+_KNOWN = (internals.pack(),)  # operations whose shape is known if their second argument has data
 _WITH_MASKS = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 

@@ -31,8 +31,7 @@ one device, and workers of a DataLoader have batches that they made during the s
 """
 FEWEST_WORKERS = 2
 LEAST_GAIN = 0.03
-NUM_ERRORS = 2.0
-"""A gain counts if it is larger than so many standard errors."""
+NUM_ERRORS = 2.0  # a gain counts if it is larger than so many standard errors
 LESS_EXCHANGE = {"--compress bf16": "other last digits", f"--sync-every {NUM_TIMED}": "another training"}
 """Options that make ranks send less, each with its price; ranks meet once in the steps that are timed."""
 

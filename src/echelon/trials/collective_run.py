@@ -14,12 +14,10 @@ from echelon.host import Host, own_command
 from echelon.launch.run_directory import shared_folder
 
 PROGRAM = "echelon.bandwidth.sweep"
-ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)
-"""Bytes; centres publish bus bandwidths for the last size."""
+ON_DEVICES = (8 << 10, 1 << 20, 16 << 20, 128 << 20)  # bytes; centres publish bus bandwidths for the last size
 ON_CORES = (4 << 10, 256 << 10, 4 << 20)
 SECONDS = 0.5
-CURVE_SECONDS = 0.2
-"""For each size of an operation."""
+CURVE_SECONDS = 0.2  # for each size of an operation
 SLOW_SHARE = {True: 0.7, False: 0.4}
 """A pair of nodes below this share of the faster pairs is slow: with devices; on cores, which other work disturbs."""
 

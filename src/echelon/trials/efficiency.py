@@ -14,12 +14,9 @@ from echelon.trials.prove import MOST_GAIN
 from echelon.trials.question import STRONG, Question
 from echelon.units import counted, step_time
 
-ENOUGH = 0.75
-"""The parallel efficiency that computing centres ask for."""
-NUM_BLOCKS = 4
-"""The steps of a single run are divided into so many blocks, which show the spread."""
-CHANCE = 1.1
-"""A gain that exceeds the number of ranks by less may be chance."""
+ENOUGH = 0.75  # the parallel efficiency that computing centres ask for
+NUM_BLOCKS = 4  # the steps of a single run are divided into so many blocks, which show the spread
+CHANCE = 1.1  # a gain that exceeds the number of ranks by less may be chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +138,9 @@ def _doubt(efficiency: Interval | None, number: int, base: int) -> str:
     )
 
 
-LARGE_SHARE = 0.1
-"""A part of a step that takes less does not limit it."""
-GROWTH = 1.2
-"""A part grows if its share does so much."""
-GOOD = 0.9
-"""An efficiency that nothing limits yet."""
+LARGE_SHARE = 0.1  # a part of a step that takes less does not limit it
+GROWTH = 1.2  # a part grows if its share does so much
+GOOD = 0.9  # an efficiency that nothing limits yet
 LONG_START = 0.5
 BEYOND_AMDAHL = ("cores", "devices", "start")
 """Limits that are not in the times of the steps: what the law expects of the next size would be wrong."""

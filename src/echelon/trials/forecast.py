@@ -12,10 +12,8 @@ from echelon.trials import plot, scaling_report
 from echelon.trials.measured_sizes import MeasuredSizes
 from echelon.units import aligned, counted, rate, step_time
 
-FACTORS = (2, 4, 8, 16)
-"""The estimated sizes, as multiples of the largest measured one."""
-SHARES = (0.9, 0.7, 0.5)
-"""The parallel efficiencies for which the devices are told."""
+FACTORS = (2, 4, 8, 16)  # the estimated sizes, as multiples of the largest measured one
+SHARES = (0.9, 0.7, 0.5)  # the parallel efficiencies for which the devices are told
 NODES_UNKNOWN = (
     "how many devices a node has is not known: sizes that need more nodes than were measured may be slower (--machine "
     "tells it)"

@@ -24,10 +24,8 @@ from echelon.units import counted
 
 MOST_BYTES = 1 << 28
 TAIL_BYTES = 1 << 16
-FEWEST_STEPS = 5
-"""The steps after the warm-up that a rate needs."""
-WARM_SHARE = 0.4
-"""Of few steps, the warm-up takes at most this part."""
+FEWEST_STEPS = 5  # the steps after the warm-up that a rate needs
+WARM_SHARE = 0.4  # of few steps, the warm-up takes at most this part
 TIMED_OUT = 124
 UNFINISHED = "has not ended yet"
 

@@ -10,8 +10,7 @@ from echelon.units import counted, size, step_time
 
 KIB, MIB = 1 << 10, 1 << 20
 ON_CORES = (KIB, 8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB)
-ON_DEVICES = (*ON_CORES, 32 * MIB, 256 * MIB)
-"""The bytes that are sent without --sizes."""
+ON_DEVICES = (*ON_CORES, 32 * MIB, 256 * MIB)  # the bytes that are sent without --sizes
 HEAD = ("size", "time", "algorithm", "bus")
 Result = Mapping[str, Any]
 

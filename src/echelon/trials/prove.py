@@ -29,8 +29,7 @@ MOST_GAIN = 1.5
 """How much more than the number of ranks a step may gain: a part of a batch may fit into a cache."""
 FAILED = "FAILED"
 SYNC_BATCH_NORM = "--sync-bn"
-REORDERED = "reordered"
-"""The folder of the record of one rank with its samples in another order."""
+REORDERED = "reordered"  # the folder of the record of one rank with its samples in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from echelon.launch.failure import HANDED_OVER
 from echelon.orders import rehearsal
 from echelon.orders.rehearsal import FILL_DISK, SIGNAL, Fault
 
-ROUNDING = 1e-6
-"""The relative difference of a tensor that counts as rounding for every script."""
+ROUNDING = 1e-6  # the relative difference of a tensor that counts as rounding for every script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,7 @@ TRACKERS = {
     "TRACKIO_SPACE_ID": "",
 }
 """Variables that keep the records of trackers in the scratch copy."""
-LEAST_SECONDS = 60.0
-"""What a disturbed run may take beside a multiple of the undisturbed one."""
+LEAST_SECONDS = 60.0  # what a disturbed run may take beside a multiple of the undisturbed one
 LEAST_STEPS = 4
 PACE_SECONDS = 0.1
 """The least seconds of a disturbed step: a save takes longer than the steps of a small training."""

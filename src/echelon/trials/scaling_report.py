@@ -12,8 +12,7 @@ from echelon.trials.measured import parts_of
 from echelon.trials.question import STRONG, Question
 from echelon.units import aligned, amount, counted, duration, rate, step_time
 
-NUM_ASKED = 3
-"""Computing centres ask for so many sizes."""
+NUM_ASKED = 3  # computing centres ask for so many sizes
 HEAD = ("ranks", "nodes", "a step", "steps/s", "samples/s", "speedup", "efficiency", "range")
 
 

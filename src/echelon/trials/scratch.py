@@ -11,14 +11,10 @@ from echelon.errors import UsageError
 from echelon.trials.own_runs import TriedScript
 
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", "echelon-runs", "wandb", "mlruns"})
-OURS = ".echelon-"
-"""How the names of our own hidden folders begin."""
-LARGE_BYTES = 16 << 20
-"""A larger file is linked."""
-MANY_FILES = 20_000
-"""A folder with more files is linked as a whole, as a data set of small files is."""
-MOST_BYTES = 1 << 30
-"""When so much is to be copied, all further files are linked."""
+OURS = ".echelon-"  # how the names of our own hidden folders begin
+LARGE_BYTES = 16 << 20  # a larger file is linked
+MANY_FILES = 20_000  # a folder with more files is linked as a whole, as a data set of small files is
+MOST_BYTES = 1 << 30  # when so much is to be copied, all further files are linked
 
 
 @dataclass(slots=True)

@@ -18,8 +18,7 @@ from echelon.units import aligned, counted, step_time
 
 PROGRAM = "echelon.trials.first_all_reduce"
 COMMAND = "bench start"
-PARTS = ("before", "import", "ranks", "first line", "meeting")
-"""The parts of a start, in their order."""
+PARTS = ("before", "import", "ranks", "first line", "meeting")  # the parts of a start, in their order
 HEAD = ("ranks", "nodes", *PARTS, "to first line", "to all-reduce", "range")
 
 

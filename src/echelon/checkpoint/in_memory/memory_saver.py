@@ -16,15 +16,11 @@ from ..manifest import WrittenFile
 from ..saver import Save, SavedState, Saver, text_of, versions_here, write_copies
 from . import transfer
 
-SAVE = "save"
-"""In the manifest: the name of the save, equal on all nodes."""
-ATTEMPT = "attempt"
-"""In the manifest: the number of the attempt of the run."""
+SAVE = "save"  # in the manifest: the name of the save, equal on all nodes
+ATTEMPT = "attempt"  # in the manifest: the number of the attempt of the run
 PATIENCE_SECONDS = 120.0
-SHARE_OF_AVAILABLE = 0.5
-"""The most that states in memory may take of what is available on a node."""
-_NUM_HELD = 3
-"""The states that a node holds at the same time: two whole ones, and one that is being written."""
+SHARE_OF_AVAILABLE = 0.5  # the most that states in memory may take of what is available on a node
+_NUM_HELD = 3  # the states that a node holds at the same time: two whole ones, and one that is being written
 _POLL_SECONDS = 0.005
 _LOOK_SECONDS = 60.0
 
@@ -273,13 +269,10 @@ class NodeMarks:
         return [other for other in self._ranks[self._names[number - 1]] if self.keeper_of(other) == rank]
 
 
-SHARE = 0.02
-"""The most that saves may take of the time of the training."""
-SHARE_IN_WRITING = 0.2
-"""The most of the time in which a save is written beside the training."""
+SHARE = 0.02  # the most that saves may take of the time of the training
+SHARE_IN_WRITING = 0.2  # the most of the time in which a save is written beside the training
 _GROWTH = 4
-MOST_STEPS = 1000
-"""The most steps between two saves: steps may become slower."""
+MOST_STEPS = 1000  # the most steps between two saves: steps may become slower
 
 
 class SavePace:

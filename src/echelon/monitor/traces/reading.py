@@ -25,8 +25,7 @@ from echelon.units import counted
 
 CHUNK_BYTES = 1 << 20
 GZ = b"\x1f\x8b"
-PACKED_BYTES = 1 << 12
-"""Where packed data is damaged, what this many bytes would have given is lost."""
+PACKED_BYTES = 1 << 12  # where packed data is damaged, what this many bytes would have given is lost
 LONGEST_EVENT = 64 * CHUNK_BYTES
 """A value that is longer is taken for damage; torch.profiler writes events of some hundred bytes."""
 MAKE_ONE = (

@@ -134,8 +134,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
-LEAST_SHARE = 0.1
-"""The least part of a step for which others wait: less is noise of the measurement."""
+LEAST_SHARE = 0.1  # the least part of a step for which others wait: less is noise of the measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

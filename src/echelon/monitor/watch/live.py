@@ -17,15 +17,11 @@ from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import PARTS, REST
 from echelon.monitor.watch.state import ALIVE, ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
 
-MOST_POINTS = 240
-"""The points that curves keep."""
-STRAGGLER_SECONDS = 10.0
-"""The same for the rank that makes the others wait: of a shorter time, chance decides."""
+MOST_POINTS = 240  # the points that curves keep
+STRAGGLER_SECONDS = 10.0  # the same for the rank that makes the others wait: of a shorter time, chance decides
 MOST_FACTS = 50
-MOST_MEASURED = 8
-"""Samples with the measures of all ranks that one look takes."""
-WINDOW_SECONDS = 5.0
-"""The least time over which shares and rates are taken."""
+MOST_MEASURED = 8  # samples with the measures of all ranks that one look takes
+WINDOW_SECONDS = 5.0  # the least time over which shares and rates are taken
 
 
 class Live:
@@ -236,8 +232,7 @@ def _mean(all_shares: list[dict[str, float]]) -> dict[str, float]:
     return {part: sum(shares.get(part, 0.0) for shares in all_shares) / len(all_shares) for part in names}
 
 
-MOST_BYTES = 1 << 26
-"""The most that one look reads; the rest comes with the next look."""
+MOST_BYTES = 1 << 26  # the most that one look reads; the rest comes with the next look
 
 
 LONG_BYTES = 1 << 13

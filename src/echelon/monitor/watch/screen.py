@@ -10,8 +10,7 @@ from itertools import groupby
 from echelon.monitor.watch.state import ENDED, FAILED, LOST, DeviceState, NodeState, RankState, RunState
 from echelon.units import counted, rate, size
 
-Line = list[tuple[str, str]]
-"""Parts of a line, each with a style; "" is plain."""
+Line = list[tuple[str, str]]  # parts of a line, each with a style; "" is plain
 _CODES = {"bold": "1", "dim": "2", "chosen": "7", "bad": "1;37;41", "warning": "30;43", "good": "32"}
 HEAT = ("196", "202", "208", "214", "220", "190", "154", "118", "82", "46")
 """Colours of the 256-colour palette for a busy share of 0 to 90 % and more: red to green."""

@@ -13,8 +13,7 @@ from echelon.topology.cpus import parse_cpu_list
 
 CLUSTER_SECONDS = 3.0
 CONFIG_SECONDS = 10.0
-NODES_SECONDS = 60.0
-"""A machine of 3,000 nodes prints 4 MB."""
+NODES_SECONDS = 60.0  # a machine of 3,000 nodes prints 4 MB
 
 SINFO = ("sinfo", "--noheader", "--format=%N|%R|%X|%Y|%Z|%m|%G|%f")
 

@@ -21,8 +21,7 @@ from echelon.trials.sweep.trial import STATES, SweepTrial
 NAME, LOCK = "sweep.json", "lock"
 FORMAT = 1
 MOST_BYTES = 1 << 28
-JOB_SECONDS = 60.0
-"""A job of a chain may start while the trials of the one before still save."""
+JOB_SECONDS = 60.0  # a job of a chain may start while the trials of the one before still save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

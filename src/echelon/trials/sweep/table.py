@@ -16,8 +16,7 @@ from echelon.trials.sweep.trial import ENDED, FAILED, STOPPED, WAITING, SweepTri
 from echelon.units import aligned, counted, duration
 
 PICTURE = "sweep"
-WIDE = 10.0
-"""From this ratio of the largest value to the smallest one on, an axis is logarithmic."""
+WIDE = 10.0  # from this ratio of the largest value to the smallest one on, an axis is logarithmic
 
 
 def _named(trial: SweepTrial) -> str:

@@ -14,8 +14,7 @@ from echelon.monitor.watch.live import Tail
 
 STATES = ENDED, STOPPED, WAITING, FAILED = "ended well", "stopped", "waiting", "failed"
 """In the order of the table. A trial without a result waits: for a slot, or for the next start of its sweep."""
-LEAST_FINISHED = 5
-"""The trials that must have ended well before one is stopped."""
+LEAST_FINISHED = 5  # the trials that must have ended well before one is stopped
 MOST_OF_LINE = 1 << 16
 NEAR = 1.005
 """Of places whose ratio is less, a course has one: it grows with the logarithm of the number of reports."""

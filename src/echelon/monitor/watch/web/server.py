@@ -29,8 +29,7 @@ from echelon.monitor.watch.web.access import Listener, Token, is_here, is_own_us
 HEAD_SECONDS, MOST_HEAD_BYTES = 5.0, 1 << 15
 """A request must be here by then, and be no longer: a browser sends the cookies of all programs of 127.0.0.1."""
 WRITE_SECONDS = 20.0
-MOST_CONNECTIONS = 64
-"""Connections at once; one more ends the oldest."""
+MOST_CONNECTIONS = 64  # connections at once; one more ends the oldest
 _REST_SECONDS, _MOST_REST_BYTES = 0.5, 1 << 16
 PLAIN = "text/plain; charset=utf-8"
 _REFUSED = "This page needs its token: open the address that `echelon watch --web` has printed.\n"
