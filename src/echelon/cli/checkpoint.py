@@ -62,7 +62,14 @@ def main(arguments: list[str]) -> int:
         )
     folder = find(words[0]) if words else find_newest()
     if verb == "ls":
-        return _list(folder, as_json="json" in values)
+        entries = _store(folder).entries()
+        if "json" in values:
+            _print_json(folder, entries)
+        elif entries:
+            print_table(table(entries))
+        else:
+            print(f"{folder} has no checkpoints")
+        return 0
     if verb == "verify":
         return _verify(folder, step, as_json="json" in values)
     return _export(folder, step, values.get("out", "."))
@@ -106,17 +113,6 @@ def _store(folder: str) -> CheckpointStore:
     from echelon.checkpoint.store import CheckpointStore
 
     return CheckpointStore(folder)
-
-
-def _list(folder: str, *, as_json: bool) -> int:
-    entries = _store(folder).entries()
-    if as_json:
-        _print_json(folder, entries)
-    elif entries:
-        print_table(table(entries))
-    else:
-        print(f"{folder} has no checkpoints")
-    return 0
 
 
 def _verify(folder: str, step: int | None, *, as_json: bool) -> int:

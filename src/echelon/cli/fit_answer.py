@@ -98,7 +98,13 @@ class FitAnswer:
             print_table("one device in detail: --device NAME; all strategies on a machine: --machine NAME")
             return
         for judged in self._judged:
-            self._print_device(judged)
+            target, first = judged.target, judged.as_it_is
+            print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
+            print_table("\n".join(aligned([_HEAD, *(self._row(one) for one in judged.verdicts)])))
+            print_table(self._fills(first))
+            changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
+            print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
+            print_table(self._ways(judged))
 
     def _judge(self, target: Target, *, is_only: bool) -> _Judged:
         log, rows = self._log, self._rows
@@ -121,15 +127,6 @@ class FitAnswer:
         if not traced.uses_device and self._question.device == "gpu":
             notes.append("the script moves nothing to a device; all that it trains is counted as if it did")
         return notes
-
-    def _print_device(self, judged: _Judged) -> None:
-        target, first = judged.target, judged.as_it_is
-        print_table(f"on {target.title}, {size(target.device.memory_bytes)}:\n")
-        print_table("\n".join(aligned([_HEAD, *(self._row(one) for one in judged.verdicts)])))
-        print_table(self._fills(first))
-        changes = [f"- {change.text}" for change in advice.advice(self._log, first)]
-        print_table("\n".join(["what saves most:", *changes, ""]) if changes else "")
-        print_table(self._ways(judged))
 
     def _row(self, judged: FitVerdict) -> tuple[str, ...]:
         row = _row(judged, self._log.rows)

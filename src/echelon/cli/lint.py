@@ -23,7 +23,6 @@ from echelon.host import Host, terminal
 from echelon.units import counted
 
 if TYPE_CHECKING:
-    from echelon.lint.repair import Repaired
     from echelon.lint.run import Linted
     from echelon.machines.machine import Machine
 
@@ -78,7 +77,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if not files:
         raise UsageError("echelon lint needs a file", hint="echelon lint train.py job.sh")
-    form = _format(values)
+    form = values.get("format", "json" if "json" in values else "text")
+    if form not in FORMATS:
+        raise UsageError(f"--format {form}: the choices are {', '.join(FORMATS)}", hint="--format sarif")
+    if "json" in values and form != "json":
+        raise UsageError(f"--json and --format {form} are two formats", hint=f"--format {form}")
     _refuse_contradictions(files, values)
     sources = {(STANDARD_INPUT if name == "-" else name): _read(name) for name in files}
     look, known = _linter(files, values)
@@ -105,15 +108,6 @@ def _refuse_contradictions(files: list[str], values: dict[str, str]) -> None:
         )
     if "fix" in values and "diff" not in values and "-" in files:
         raise UsageError("--fix writes files, but standard input is not a file", hint="echelon lint --diff -")
-
-
-def _format(values: dict[str, str]) -> str:
-    asked = values.get("format", "json" if "json" in values else "text")
-    if asked not in FORMATS:
-        raise UsageError(f"--format {asked}: the choices are {', '.join(FORMATS)}", hint="--format sarif")
-    if "json" in values and asked != "json":
-        raise UsageError(f"--json and --format {asked} are two formats", hint=f"--format {asked}")
-    return asked
 
 
 def _written(linted: Linted, form: str, *, num_files: int) -> str:
@@ -204,11 +198,6 @@ def make(
             write(path, repaired.sources[path])
         if changed and shows:
             print()
-    _say(repaired, writes=writes)
-    return repaired.left, bool(changed) and not writes
-
-
-def _say(repaired: Repaired, *, writes: bool) -> None:
     counts = Counter(finding.code for finding in repaired.findings)
     codes = ", ".join(f"{code}{f' × {count}' if count > 1 else ''}" for code, count in sorted(counts.items()))
     some = counted(len(repaired.findings), "repair")
@@ -218,6 +207,7 @@ def _say(repaired: Repaired, *, writes: bool) -> None:
         say(f"{some}: {codes}")
     else:
         say(f"{some} for --fix: {codes}")
+    return repaired.left, bool(changed) and not writes
 
 
 def write(path: str, source: bytes) -> None:

@@ -64,7 +64,12 @@ def main(arguments: list[str]) -> int:
             f"echelon machines shows one machine at a time: {' '.join(names)}", hint=f"echelon machines {names[0]}"
         )
     if names == ["learn"]:
-        return _learn(values)
+        out, learned = learn_here(Host(), values)
+        if "json" in values and out != "-":
+            _print_json(replace(learned.machine, path=os.path.abspath(out)))
+        elif out != "-":
+            print(out)
+        return 0
     for option in OF_LEARN:
         if option.key in values:
             name = option.names[-1]
@@ -104,16 +109,6 @@ def _print_json(machine: Machine) -> None:
     from echelon.machines.write import as_plain
 
     print_json(machine=as_plain(machine))
-
-
-def _learn(values: dict[str, str]) -> int:
-
-    out, learned = learn_here(Host(), values)
-    if "json" in values and out != "-":
-        _print_json(replace(learned.machine, path=os.path.abspath(out)))
-    elif out != "-":
-        print(out)
-    return 0
 
 
 def learn_here(host: Host, values: Mapping[str, str] = MappingProxyType({})) -> tuple[str, Learned]:

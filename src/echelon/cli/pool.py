@@ -7,7 +7,7 @@ from typing import Any
 
 from echelon.cli import readers
 from echelon.cli.help import Help
-from echelon.cli.options import Option, Scanned, fields
+from echelon.cli.options import Option, fields
 from echelon.cli.talk import print_json, say
 from echelon.errors import RunError, UsageError, seen
 from echelon.host import Host
@@ -37,7 +37,13 @@ HELP = Help(
 def main(arguments: list[str]) -> int:
     """Start, show or stop the pools; 1 if no node has a pool afterwards, and for `stop` if none had one."""
     scanned = HELP.scan_all(arguments)
-    act = _act(scanned)
+    if len(scanned.rest) != 1 or scanned.rest[0] not in ACTS:
+        asked = seen(" ".join(scanned.rest)) if scanned.rest else "nothing"
+        raise UsageError(f"echelon pool {asked}: choose start, status or stop", hint="echelon pool start")
+    act = scanned.rest[0]
+    for option, its_act in (("idle", "start"), ("json", "status")):
+        if option in scanned.values and act != its_act:
+            raise UsageError(f"--{option} has no meaning for echelon pool {act}", hint=f"echelon pool {act}")
     from echelon.launch import pool
 
     host = Host()
@@ -51,17 +57,6 @@ def main(arguments: list[str]) -> int:
     else:
         say(f"the {_nodes(len(answers))} ended; runs go on" if answers else "there is no pool to stop")
     return 0 if answers else 1
-
-
-def _act(scanned: Scanned) -> str:
-    if len(scanned.rest) != 1 or scanned.rest[0] not in ACTS:
-        asked = seen(" ".join(scanned.rest)) if scanned.rest else "nothing"
-        raise UsageError(f"echelon pool {asked}: choose start, status or stop", hint="echelon pool start")
-    act = scanned.rest[0]
-    for option, its_act in (("idle", "start"), ("json", "status")):
-        if option in scanned.values and act != its_act:
-            raise UsageError(f"--{option} has no meaning for echelon pool {act}", hint=f"echelon pool {act}")
-    return act
 
 
 def _start(idle_seconds: float, host: Host) -> int:

@@ -101,7 +101,12 @@ def sizes(job: Job, line: LauncherLine, *, num_devices: int, num_nodes: int) -> 
 
     `job` has the line's options; a rank has one device, so ranks are counted as devices.
     """
-    _refuse_hosts(line)
+    if line.hosts:
+        raise UsageError(
+            f"{line.launcher} names {', '.join(line.hosts[:4])}{' …' if len(line.hosts) > 4 else ''}, but "
+            "Slurm chooses the nodes of a job",
+            hint=f"remove the hosts: echelon submit --nodes {len(line.hosts)} … -- {line.launcher} …",
+        )
     _refuse_chosen_devices(line)
     nodes = _nodes(job, line, num_nodes)
     per_node, total = job.ranks_per_node, line.num_ranks
@@ -153,15 +158,6 @@ def _nodes(job: Job, line: LauncherLine, asked: int) -> int:
             hint=f"--nodes {most}   or remove --nodes: the line gives the number",
         )
     return asked or most
-
-
-def _refuse_hosts(line: LauncherLine) -> None:
-    if line.hosts:
-        raise UsageError(
-            f"{line.launcher} names {', '.join(line.hosts[:4])}{' …' if len(line.hosts) > 4 else ''}, but "
-            "Slurm chooses the nodes of a job",
-            hint=f"remove the hosts: echelon submit --nodes {len(line.hosts)} … -- {line.launcher} …",
-        )
 
 
 def _refuse_chosen_devices(line: LauncherLine) -> None:

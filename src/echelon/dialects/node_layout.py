@@ -94,7 +94,16 @@ def _with_mpi(launcher: Launcher, job: Job, allocation: Allocation | None, host:
             hint=f"start echelon once, without srun: echelon run -- {launcher.name} …",
         )
     if launcher.mpi == "horovodrun":
-        return _horovod(launcher, job, allocation)
+        _refuse_missing(launcher.words[0], "horovod", ())
+        refuse_nodes_of_horovodrun(job, _num_nodes(job, allocation))
+        here = socket.gethostname().partition(".")[0]
+        if allocation is not None and here not in [node.partition(".")[0] for node in allocation.nodes]:
+            raise UsageError(
+                f"horovodrun starts its ranks where you call it, but {here} is not the node of job "
+                f"{allocation.job_id} ({allocation.nodes[0]})",
+                hint="put the line into a batch script; or srun --nodes=1 --ntasks=1 --pty bash, then the same line",
+            )
+        return launcher
     offered = step.offered(host) if allocation is not None else ()
     if launcher.mpi != "mpirun":
         if launcher.mpi not in offered:
@@ -121,19 +130,6 @@ def _protocol(launcher: Launcher, host: Host) -> str:
         return ""
     text = (said.stdout + said.stderr).casefold()
     return next((protocol for name, protocol in FAMILIES if name.casefold() in text), "")
-
-
-def _horovod(launcher: Launcher, job: Job, allocation: Allocation | None) -> Launcher:
-    _refuse_missing(launcher.words[0], "horovod", ())
-    refuse_nodes_of_horovodrun(job, _num_nodes(job, allocation))
-    here = socket.gethostname().partition(".")[0]
-    if allocation is not None and here not in [node.partition(".")[0] for node in allocation.nodes]:
-        raise UsageError(
-            f"horovodrun starts its ranks where you call it, but {here} is not the node of job "
-            f"{allocation.job_id} ({allocation.nodes[0]})",
-            hint="put the line into a batch script; or srun --nodes=1 --ntasks=1 --pty bash, then the same line",
-        )
-    return launcher
 
 
 def _refuse_missing(program: str, extra: str, offered: Sequence[str]) -> None:

@@ -67,17 +67,14 @@ class ChainJob:
         with ExitStack() as leases:
             for owner in sorted(owners):
                 leases.callback(lease.take(owner, self._id(), self._host).release)
-            return self._alone(start)
-
-    def _alone(self, start: Callable[[], int]) -> int:
-        try:
-            lease.refuse_living_run(self._chain.path)
-            self._history = History(self._chain.path)
-            ended = self._ended_before()
-            return ended if ended is not None else self._part(start)
-        except ChainOver as error:
-            self._end(error.message, error.exit_code)
-            raise
+            try:
+                lease.refuse_living_run(self._chain.path)
+                self._history = History(self._chain.path)
+                ended = self._ended_before()
+                return ended if ended is not None else self._part(start)
+            except ChainOver as error:
+                self._end(error.message, error.exit_code)
+                raise
 
     def _ended_before(self) -> int | None:
         """Return the exit code of a job that came too late; None: the chain goes on."""

@@ -40,7 +40,14 @@ def fields(values: Mapping[str, str]) -> dict[str, Any]:
     if "exact" in values:
         _refuse_together("exact", values, _NOT_EXACT)
     if "sync_every" not in values:
-        _refuse_without_meetings(values)
+        for option in ("outer-lr", "outer-momentum", "async"):
+            key = option.replace("-", "_")
+            if key in values:
+                option_words = f"--{option} {values[key]}".rstrip()
+                raise UsageError(
+                    f"--{option} needs --sync-every: it is for ranks that train alone and meet",
+                    hint=f"echelon run --sync-every 100 {option_words} …",
+                )
         return {**_compression(values), **_buckets(values)}
     number = values["sync_every"]
     if not re.fullmatch(r"[0-9]{1,10}", number) or not 1 <= int(number) <= MOST_STEPS:
@@ -129,17 +136,6 @@ def _refuse_with_scale(option: str, values: Mapping[str, str], hint: str) -> Non
     if option.replace("-", "_") in values and scale in KINDS and option in KINDS[scale].refuses:
         why = KINDS[scale].refuses[option]
         raise UsageError(f"--{option} does not go with --scale {scale}: {why}", hint=hint)
-
-
-def _refuse_without_meetings(values: Mapping[str, str]) -> None:
-    for option in ("outer-lr", "outer-momentum", "async"):
-        key = option.replace("-", "_")
-        if key in values:
-            option_words = f"--{option} {values[key]}".rstrip()
-            raise UsageError(
-                f"--{option} needs --sync-every: it is for ranks that train alone and meet",
-                hint=f"echelon run --sync-every 100 {option_words} …",
-            )
 
 
 def _refuse_together(option: str, values: Mapping[str, str], reasons: Mapping[str, str]) -> None:

@@ -211,7 +211,13 @@ def _directory(target: str, path: str, search_path: tuple[str, ...]) -> Script:
 def _resolve_module(target: str, *, cwd: str, search_path: tuple[str, ...]) -> Script:
     cwd = os.path.abspath(cwd)
     searcher = Searcher([cwd, *search_path])
-    _check_module_name(target)
+    if "/" in target or target.endswith(".py"):
+        dotted = target.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
+        message = f"-m takes a module's dotted name, not a path: {target}"
+        raise UsageError(message, hint=f"{RUN}-m {dotted}   or: {RUN}{shlex.quote(target)}")
+    if "" in target.split("."):
+        clean = ".".join(part for part in target.split(".") if part) or "package.module"
+        raise UsageError(f"{target} is no module's full name: a part of it is empty", hint=f"{RUN}-m {clean}")
     located = None if is_built_in(target) else searcher.locate(target)
     if located is None:
         raise _missing_module(target, cwd, searcher)
@@ -230,16 +236,6 @@ def _resolve_module(target: str, *, cwd: str, search_path: tuple[str, ...]) -> S
     source = read_source(path, path)
     _judge_file(path, path, source)
     return Script(kind="module", path=path, folder=cwd, name=name, search_path=search_path, content=source)
-
-
-def _check_module_name(target: str) -> None:
-    if "/" in target or target.endswith(".py"):
-        dotted = target.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-        message = f"-m takes a module's dotted name, not a path: {target}"
-        raise UsageError(message, hint=f"{RUN}-m {dotted}   or: {RUN}{shlex.quote(target)}")
-    if "" in target.split("."):
-        clean = ".".join(part for part in target.split(".") if part) or "package.module"
-        raise UsageError(f"{target} is no module's full name: a part of it is empty", hint=f"{RUN}-m {clean}")
 
 
 def _missing_module(target: str, cwd: str, searcher: Searcher) -> UsageError:

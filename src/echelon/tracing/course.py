@@ -178,7 +178,15 @@ class StepTracer:
         self._micro_batches.before_model()
         self._begin()
         if not any(model is known_model for known_model in self.models) and any(True for _ in model.parameters()):
-            self._add_model(model)
+            pretended.simplify_frameworks()
+            self.models.append(model)
+            for name, module in model.named_modules():
+                if id(module) not in self._numbers:
+                    self._numbers[id(module)] = len(self.modules)
+                    self.modules.append(name)
+            for name, block in blocks.find(model).items():
+                self._blocks[id(block)] = len(self.block_names)
+                self.block_names.append(name)
         for weight in model.parameters():
             ledger.set_category(weight, ledgers.PARAMETER)
             self._shapes.add(_sorted(weight.shape))
@@ -199,17 +207,6 @@ class StepTracer:
             ledger.mark("step")
         if ledger.phase != ledgers.BACKWARD:
             ledger.phase = ledgers.FORWARD
-
-    def _add_model(self, model: nn.Module) -> None:
-        pretended.simplify_frameworks()
-        self.models.append(model)
-        for name, module in model.named_modules():
-            if id(module) not in self._numbers:
-                self._numbers[id(module)] = len(self.modules)
-                self.modules.append(name)
-        for name, block in blocks.find(model).items():
-            self._blocks[id(block)] = len(self.block_names)
-            self.block_names.append(name)
 
     def _going_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         ledger, differentiate = self._ledger, torch.autograd.grad

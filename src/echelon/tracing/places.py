@@ -53,7 +53,16 @@ class TensorDevices:
         patches.replace(FakeTensor, "is_cpu", property(lambda value: not is_device(value.device)), why=_WHY)
         patches.replace(FakeTensor, "get_device", lambda value: 0 if is_device(value.device) else -1, why=_WHY)
         self._replace_moves()
-        self._replace_makers()
+        makers = internals.device_constructors()
+        for name in dir(torch):
+            original = getattr(torch, name)
+            if callable(original) and _is_in(original, makers):
+                self._makers[original] = self._making(original)
+                patches.replace(torch, name, self._makers[original], why=_WHY)
+        for owner, names in ((torch.Tensor, _NEW), (torch, _LIKE)):
+            for name in names:
+                patches.replace(owner, name, self._making(getattr(owner, name), num_kept=1), why=_WHY)
+        self._replace_context()
         self._replace_weights()
         self._replace_data()
         patches.replace(torch.utils, "swap_tensors", _swapping(torch.utils.swap_tensors), why=_WHY)
@@ -144,18 +153,6 @@ class TensorDevices:
                 tensor.fake_device = value.fake_device  # type: ignore[attr-defined]
 
         patches.replace(torch.Tensor, "data", property(data.__get__, assign), why=_WHY)
-
-    def _replace_makers(self) -> None:
-        makers = internals.device_constructors()
-        for name in dir(torch):
-            original = getattr(torch, name)
-            if callable(original) and _is_in(original, makers):
-                self._makers[original] = self._making(original)
-                patches.replace(torch, name, self._makers[original], why=_WHY)
-        for owner, names in ((torch.Tensor, _NEW), (torch, _LIKE)):
-            for name in names:
-                patches.replace(owner, name, self._making(getattr(owner, name), num_kept=1), why=_WHY)
-        self._replace_context()
 
     def _replace_context(self) -> None:
         """Let what is made under `with torch.device("cuda"):`, or by default, be made on the device."""

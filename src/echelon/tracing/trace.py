@@ -75,7 +75,16 @@ class Tracer:
         self._compiling = Compiling()
 
     def run(self) -> dict[str, Any]:
-        self._install()
+        if self._is_gpu:
+            pretended.install(self._order.device_bytes)
+            kernels.install()
+        pretended.install_one_device()
+        self._places.install()
+        self._reads.install()
+        torch.distributions.Distribution.set_default_validate_args(False)
+        self._scratch.install()
+        self._compiling.install()
+        self._course.install()
         threading.Thread(target=self._tell, args=(self._order.out + ".progress",), daemon=True).start()
         with self._ledger:
             failed = self._run_script()
@@ -87,18 +96,6 @@ class Tracer:
             with _open(path, "w", encoding="utf-8") as file:
                 file.write(self._course.progress)
             time.sleep(_TELL_SECONDS)
-
-    def _install(self) -> None:
-        if self._is_gpu:
-            pretended.install(self._order.device_bytes)
-            kernels.install()
-        pretended.install_one_device()
-        self._places.install()
-        self._reads.install()
-        torch.distributions.Distribution.set_default_validate_args(False)
-        self._scratch.install()
-        self._compiling.install()
-        self._course.install()
 
     def _events(self) -> list[Any]:
         """Return the events of the device's memory; of all if the script uses no device."""

@@ -27,7 +27,18 @@ class Slurm(protocol.Scheduler):
             return ThisMachine().place(job, allocation, node)
         if allocation.is_task:
             return _in_own_step(job, allocation) if allocation.num_tasks == 1 else _meet_in_step(job, allocation)
-        return _in_allocation(job, allocation)
+        there = len(allocation.nodes)
+        least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
+        if least > there:
+            raise UsageError(
+                f"you asked for {least} nodes, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
+                hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
+            )
+        if job.num_nodes == ALL_NODES:
+            return protocol.RunNodes(where="slurm", nodes=allocation.nodes, why=f"all nodes of job {allocation.job_id}")
+        chosen = min(job.num_nodes, there)
+        why = f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
+        return protocol.RunNodes(where="slurm", nodes=allocation.nodes[:chosen], why=why)
 
     def step(self, job: Job, shape: protocol.RunShape) -> tuple[str, ...]:
         return step_command(
@@ -81,21 +92,6 @@ class Slurm(protocol.Scheduler):
 
     def without_lost_nodes(self, plan: Plan) -> str:
         return f"{super().without_lost_nodes(plan)}, in a job made with --no-kill"
-
-
-def _in_allocation(job: Job, allocation: protocol.Allocation) -> protocol.RunNodes:
-    there = len(allocation.nodes)
-    least = job.min_nodes if job.min_nodes != ALL_NODES else job.num_nodes
-    if least > there:
-        raise UsageError(
-            f"you asked for {least} nodes, but job {allocation.job_id} has {there}: {', '.join(allocation.nodes)}",
-            hint=f"echelon run --nnodes {there} …   or a larger allocation: salloc --nodes={least} …",
-        )
-    if job.num_nodes == ALL_NODES:
-        return protocol.RunNodes(where="slurm", nodes=allocation.nodes, why=f"all nodes of job {allocation.job_id}")
-    chosen = min(job.num_nodes, there)
-    why = f"{chosen} of the {there} nodes of job {allocation.job_id}, as asked"
-    return protocol.RunNodes(where="slurm", nodes=allocation.nodes[:chosen], why=why)
 
 
 def _in_own_step(job: Job, allocation: protocol.Allocation) -> protocol.RunNodes:
