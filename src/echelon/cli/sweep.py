@@ -89,40 +89,28 @@ def main(arguments: list[str]) -> int:
 
 
 def _carry_out(arguments: list[str], scanned: Scanned, trials: list[SweepTrial], *, is_held: bool = False) -> int:
+    """Run the trials, print the table, draw the picture; return the exit code."""
+    from echelon.trials.sweep import loop, record, slots, table
+
     if not scanned.rest or "parameter" not in scanned.values:
         missing = "the values of a parameter: -p KEY=VALUES" if scanned.rest else "a script"
         raise UsageError(f"echelon sweep needs {missing}", hint=f"echelon sweep {_LINE}")
+    host, values, began = Host(), scanned.last, time.monotonic()
     question = _question(scanned, tuple(arguments))
-    source = _source(question, scanned.last, trials)
-    return _sweep(question, source, trials, scanned.last, is_held=is_held)
-
-
-def _sweep(
-    question: SweepQuestion,
-    source: ListedTrials,
-    trials: list[SweepTrial],
-    values: Mapping[str, str],
-    *,
-    is_held: bool,
-) -> int:
-    from echelon.trials.sweep import loop, record, slots, table
-
-    host, began = Host(), time.monotonic()
+    source = _source(question, values, trials)
     asked = [_number(values, key) for key in ("gpus_per_run", "ranks_per_run", "slots")]
     places = slots.of(host, devices_per_run=asked[0], ranks_per_run=asked[1], per_node=asked[2])
     loop.refuse_what_cannot_run(question, places[0], host)
     with nullcontext() if is_held else record.held(question.folder):
         say(table.beginning(question, source.num_trials, len(places), places[0].num_ranks))
-        sweep = loop.SweepLoop(
-            question, places, source, trials, host, table.SweepView(question, say, host.environ), say
-        )
+        view = table.SweepView(question, say, host.environ)
+        sweep = loop.SweepLoop(question, places, source, trials, host, view, say)
         sweep.run()
     if "json" in values:
         print_json(**record.plain(question, trials))
     else:
         print_table(table.text(question, trials))
-    picture = table.draw(question, trials)
-    if picture:
+    if picture := table.draw(question, trials):
         say(f"the picture is in {picture}")
     for remark in table.remarks(question, trials, time.monotonic() - began):
         say(remark)
