@@ -106,10 +106,7 @@ class ScalingAnswer:
     def __init__(
         self, forecast: Forecast | None, refusal: Refusal | None, *, files: tuple[str, ...], trust: str = ""
     ) -> None:
-        self._forecast = forecast
-        self._refusal = refusal
-        self._files = files
-        self._trust = trust
+        self._forecast, self._refusal, self._files, self._trust = forecast, refusal, files, trust
 
     @property
     def exit_code(self) -> int:

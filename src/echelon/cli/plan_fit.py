@@ -106,13 +106,8 @@ class PlanAnswer:
         refusal: Callable[[Sequence[str]], str],
         is_taken: Callable[[Mapping[str, str]], bool],
     ) -> None:
-        self._question = question
-        self._traced = traced
-        self._booking = booking
-        self._devices = devices
-        self._values = values
-        self._refusal = refusal
-        self._is_taken = is_taken
+        self._question, self._traced, self._booking = question, traced, booking
+        self._devices, self._values, self._refusal, self._is_taken = devices, values, refusal, is_taken
         self._device = Device(chip=chip, memory_bytes=devices.device_bytes)
         ranks, per_node = devices.num_ranks, devices.ranks_per_node
         self._choice = choice.choose(

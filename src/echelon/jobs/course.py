@@ -52,11 +52,7 @@ class ChainJob:
     def __init__(
         self, chain: Chain, reading: ScriptReading | None, plan: Plan, host: Host, say: Callable[[str], None]
     ) -> None:
-        self._chain = chain
-        self._reading = reading
-        self._plan = plan
-        self._host = host
-        self._say = say
+        self._chain, self._reading, self._plan, self._host, self._say = chain, reading, plan, host, say
         self._folder = folder(plan.environ)
         self._history = History(chain.path)
 

@@ -48,9 +48,7 @@ class Agents:
     """The process that lives as long as its agents: an agent itself, or a program that starts agents elsewhere."""
 
     def __init__(self, process: Process, on_end: OnEnd, on_said: OnSaid) -> None:
-        self._process = process
-        self._on_said = on_said
-        self._on_end = on_end
+        self._process, self._on_said, self._on_end = process, on_said, on_end
         self._selector: selectors.BaseSelector | None = None
         self._said = bytearray()
 
@@ -117,11 +115,7 @@ class AllAgents:
     def __init__(
         self, plan: Plan, archive: str, host: Host, selector: selectors.BaseSelector, note: Callable[[int], None]
     ) -> None:
-        self._note = note
-        self._plan = plan
-        self._archive = archive
-        self._host = host
-        self._selector = selector
+        self._note, self._plan, self._archive, self._host, self._selector = note, plan, archive, host, selector
         self._all: list[Agents] = []
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)  # the user's, which agents and ranks get
 

@@ -22,9 +22,7 @@ class ReportedBindings:
     def __init__(self, plan: Plan, directory: RunDirectory, num_agents: int, say: Callable[[str], None]) -> None:
         self._is_strict = plan.bind == "strict"
         self._documented = plan.documented_cores
-        self._directory = directory
-        self._num_agents = num_agents
-        self._say = say
+        self._directory, self._num_agents, self._say = directory, num_agents, say
         self._ranks: dict[int, dict[str, Any]] = {}
         self._agents: set[int] = set()
         self._nodes: set[str] = set()

@@ -58,12 +58,8 @@ class AgentConnections:
     ) -> None:
         self._names = names
         """The nodes' names by the numbers of their agents; empty: agents know them."""
-        self._secret = secret
-        self._selector = selector
-        self._on_join = on_join
-        self._on_message = on_message
-        self._on_loss = on_loss
-        self._on_refusal = on_refusal
+        self._secret, self._selector, self._on_join = secret, selector, on_join
+        self._on_message, self._on_loss, self._on_refusal = on_message, on_loss, on_refusal
         self.members: dict[int, AgentConnection] = {}
         self._strangers: dict[Channel, float] = {}
         self.is_complete = False

@@ -51,9 +51,7 @@ class Hangs:
     ) -> None:
         self._clock = clock
         self._timeout = timeout_of(plan)
-        self._directory = directory
-        self._crew = crew
-        self._fail = fail
+        self._directory, self._crew, self._fail = directory, crew, fail
         self._round = 0
         self._attempt = -1
         self._last = clock()

@@ -38,10 +38,7 @@ class Lookouts:
     """Collect the lookouts' reports of a run; a Lookouts without a Look does nothing, and none stops the run."""
 
     def __init__(self, look: Look | None, directory: RunDirectory, num_nodes: int, say: Callable[[str], None]) -> None:
-        self._look = look
-        self._directory = directory
-        self._num_nodes = num_nodes
-        self._say = say
+        self._look, self._directory, self._num_nodes, self._say = look, directory, num_nodes, say
         self._surveys: dict[str, Survey] = {}
         self._is_judged = False
         self._first = NEVER

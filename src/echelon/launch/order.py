@@ -29,9 +29,7 @@ class SaveAndExit:
 
     def __init__(self, plan: Plan, crew: AgentConnections, directory: RunDirectory, say: Callable[[str], None]) -> None:
         self._environ = dict(plan.environ)
-        self._crew = crew
-        self._directory = directory
-        self._say = say
+        self._crew, self._directory, self._say = crew, directory, say
         self._number = 0
         self._catching: dict[int, int] = {}
         """Agent → its number of ranks whose script handles the signal."""

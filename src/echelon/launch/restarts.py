@@ -150,10 +150,7 @@ class Revival:
         say: Callable[[str], None],
     ) -> None:
         self._can_start = can_start_again(plan)
-        self._crew = crew
-        self._gathering = gathering
-        self._directory = directory
-        self._say = say
+        self._crew, self._gathering, self._directory, self._say = crew, gathering, directory, say
         self.start_agent: StartAgent | None = None
         self.clear: Callable[[AgentPlacement, Life], None] | None = None
         """End a frozen agent and its ranks on their node."""

@@ -141,11 +141,7 @@ class StopRequests:
         """The first signal that asked the run to stop; 0: none."""
         self.deadline = NEVER
         """The end of the time that ranks have."""
-        self._crew = crew
-        self._relay = relay
-        self._say = say
-        self._stop = stop
-        self._end_idle = end_idle
+        self._crew, self._relay, self._say, self._stop, self._end_idle = crew, relay, say, stop, end_idle
         self._num_interrupts = 0
         self._num_terminations = 0
         self._ignored: set[int] = set()

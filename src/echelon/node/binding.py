@@ -136,10 +136,7 @@ class Holdings:
     """The cores and devices of the ranks of one attempt; reported once for all, then for each rank that changes."""
 
     def __init__(self, binding: Binding, attempt: Attempt, num_ranks: int, tell: Callable[..., None]) -> None:
-        self._binding = binding
-        self._attempt = attempt
-        self._num_ranks = num_ranks
-        self._tell = tell
+        self._binding, self._attempt, self._num_ranks, self._tell = binding, attempt, num_ranks, tell
         self._held: Dict[int, Held] = {}
         self._num_unseen = 0
         self._looks = 0

@@ -130,9 +130,7 @@ class OutputMultiplexer:
     def __init__(
         self, selector: selectors.BaseSelector, tell: Callable[..., None], is_stalled: Callable[[], bool]
     ) -> None:
-        self._selector = selector
-        self._tell = tell
-        self._is_stalled = is_stalled
+        self._selector, self._tell, self._is_stalled = selector, tell, is_stalled
         self._shown: Optional[FrozenSet[int]] = frozenset()  # None: all ranks
         self._early: Optional[List[Tuple[str, bytes]]] = []  # output of imports from before the shown ranks are known
         self._paused: List[Tuple[RankOutput, int]] = []

@@ -102,9 +102,7 @@ class Rehearsed:
     """The step, run once more in a scratch copy of this folder."""
 
     def __init__(self, question: StepQuestion, host: Host, folder: str) -> None:
-        self._asked = question
-        self._host = host
-        self._folder = folder
+        self._asked, self._host, self._folder = question, host, folder
         self.begin = 0
         """The step of the checkpoint that it continues; 0: from the begin of the script."""
 

@@ -82,10 +82,7 @@ class Rehearsing:
     """One undisturbed run, and the disturbed ones: call `begin`, then `verdicts`."""
 
     def __init__(self, question: RehearsalQuestion, host: Host, say: Say, folder: str) -> None:
-        self._asked = question
-        self._host = host
-        self._say = say
-        self._folder = folder
+        self._asked, self._host, self._say, self._folder = question, host, say, folder
         self._num_steps = question.num_steps
         self._original = os.getcwd()
         self._contents = scratch.look(self._original)

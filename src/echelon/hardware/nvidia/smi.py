@@ -94,9 +94,7 @@ class NvidiaSmi:
     def __init__(
         self, devices: Sequence[Sampled], environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._devices = devices
-        self._environ = environ
-        self._clock = clock
+        self._devices, self._environ, self._clock = devices, environ, clock
         self._due = float("-inf")
 
     def read(self) -> dict[int, Reading]:
