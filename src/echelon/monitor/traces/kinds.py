@@ -44,20 +44,16 @@ def of_host(category: str, name: str) -> int:
     (True, True)
     """
     if category in OPERATIONS or category == ANNOTATION:
-        return _of_range(name, is_operation=category in OPERATIONS)
+        if is_collective(name):
+            return COLLECTIVE
+        if name.startswith(OPTIMIZER_NAME):
+            return OPTIMIZER
+        if INPUT_NAME.search(name):
+            return INPUT
+        if category in OPERATIONS:
+            return OPERATION
+        return STEP if STEP_NAME.fullmatch(name) else -1
     return CALL if category.endswith(_CALLS) else -1
-
-
-def _of_range(name: str, *, is_operation: bool) -> int:
-    if is_collective(name):
-        return COLLECTIVE
-    if name.startswith(OPTIMIZER_NAME):
-        return OPTIMIZER
-    if INPUT_NAME.search(name):
-        return INPUT
-    if is_operation:
-        return OPERATION
-    return STEP if STEP_NAME.fullmatch(name) else -1
 
 
 def is_collective(name: str) -> bool:
