@@ -8,17 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from echelon.dialects.line import (
-    Given,
-    Grammar,
-    LauncherLine,
-    Read,
-    read,
-    renamed,
-    script_or_program,
-    whole,
-    without_meaning,
-)
+from echelon.dialects.line import Given, Grammar, LauncherLine, Read, read, renamed, whole, without_meaning
 from echelon.errors import UsageError
 from echelon.host import Host
 
@@ -176,9 +166,7 @@ def line(name: str, words: Sequence[str], ask: Ask) -> LauncherLine:
             f"{name} --mpirun_hostfile would start mpirun, but echelon starts the ranks",
             hint="remove it: in a Slurm allocation echelon knows the nodes",
         )
-    command = script_or_program(
-        name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
-    )
+    command = arguments.script_or_program(name, example=EXAMPLE)
     needs_answer = any(given.key in _OTHER_FLAGS | _OTHER_VALUES for given in arguments.given)
     has_config = os.path.isfile(default_config()) and not arguments.has("cpu")
     if needs_answer or has_config or arguments.value("mixed-precision") == "fp8":

@@ -6,17 +6,7 @@ import os
 from collections.abc import Sequence
 
 from echelon.dialects import mpi
-from echelon.dialects.line import (
-    Given,
-    Grammar,
-    LauncherLine,
-    Read,
-    read,
-    renamed,
-    script_or_program,
-    whole,
-    without_meaning,
-)
+from echelon.dialects.line import Given, Grammar, LauncherLine, Read, read, renamed, whole, without_meaning
 from echelon.environment import digits, regular_files
 from echelon.errors import UsageError
 
@@ -62,9 +52,7 @@ def line(name: str, words: Sequence[str]) -> LauncherLine:
                 f"deepspeed {option.text}: it {UNSUPPORTED[option.key]}, but echelon starts a single run",
                 hint="remove it, or start deepspeed without echelon",
             )
-    command = script_or_program(
-        name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
-    )
+    command = arguments.script_or_program(name, example=EXAMPLE)
     slots = _pool(arguments)
     is_by_hand = arguments.has("no-ssh") or arguments.has("node-rank")
     others = tuple(host for host in slots if host not in mpi.HERE)

@@ -67,16 +67,6 @@ class LauncherLine:
 HARMLESS = ("-u",)  # output of ranks is line buffered in any case
 
 
-def script_or_program(launcher: str, rest: Sequence[str], *, module: bool, no_python: bool, example: str) -> Command:
-    """Return the command after a launcher that starts Python by itself."""
-    if not rest:
-        raise UsageError(f"{launcher} needs a script", hint=example)
-    if module and no_python:
-        raise UsageError(f"{launcher}: --module names a module, --no_python any program", hint="remove one of them")
-    kind = "module" if module else "program" if no_python else "script"
-    return Command(kind=kind, target=rest[0], arguments=tuple(rest[1:]))
-
-
 def command(launcher: str, rest: Sequence[str], *, example: str) -> Command:
     """Return the command after a launcher of any program; `python train.py` is a script if that Python is our own."""
     if not rest:
@@ -160,6 +150,15 @@ class Read:
 
     def has(self, key: str) -> bool:
         return self.last(key) is not None
+
+    def script_or_program(self, launcher: str, *, example: str) -> Command:
+        """Return the command after a launcher that starts Python by itself."""
+        if not self.rest:
+            raise UsageError(f"{launcher} needs a script", hint=example)
+        if self.has("module") and self.has("no-python"):
+            raise UsageError(f"{launcher}: --module names a module, --no_python any program", hint="remove one of them")
+        kind = "module" if self.has("module") else "program" if self.has("no-python") else "script"
+        return Command(kind=kind, target=self.rest[0], arguments=self.rest[1:])
 
 
 def read(words: Sequence[str], grammar: Grammar, *, example: str) -> Read:

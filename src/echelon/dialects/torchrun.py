@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from echelon.dialects.line import Given, Grammar, LauncherLine, read, script_or_program
+from echelon.dialects.line import Given, Grammar, LauncherLine, read
 
 # torch 2.13, torch/distributed/run.py
 GRAMMAR = Grammar(
@@ -27,9 +27,7 @@ def line(name: str, words: Sequence[str]) -> LauncherLine:
     passes_rank = name == "torch.distributed.launch" and not arguments.has("use-env")
     return LauncherLine(
         launcher=name,
-        command=script_or_program(
-            name, arguments.rest, module=arguments.has("module"), no_python=arguments.has("no-python"), example=EXAMPLE
-        ),
+        command=arguments.script_or_program(name, example=EXAMPLE),
         options=tuple(
             Given(key=option.key.replace("-", "_"), value=option.value, text=option.text)
             for option in arguments.given
