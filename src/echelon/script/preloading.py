@@ -47,102 +47,46 @@ class Unsafe:
 
 
 ROWS = (
-    Unsafe(
-        prefix="mpi4py.MPI",
-        reason="calls MPI_Init_thread when it is imported, and MPI does not survive a fork",
-        instead=("mpi4py",),
-        source="https://mpi4py.readthedocs.io/en/4.0.2/mpi4py.html",
-    ),
-    Unsafe(
-        prefix="horovod",
-        reason="loads the MPI library for the whole process when it is imported",
-        source="horovod/common/basics.py: ctypes.CDLL(…, mode=ctypes.RTLD_GLOBAL)",
-    ),
-    Unsafe(
-        prefix="lightning",
-        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
-        instead=TORCHMETRICS,
-        source="lightning 2.6.6, lightning/fabric/utilities/rank_zero.py line 40, seen",
-    ),
-    Unsafe(
-        prefix="pytorch_lightning",
-        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
-        instead=TORCHMETRICS,
-        source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen",
-    ),
-    Unsafe(
-        prefix="lightning_fabric",
-        reason=RANK_ONCE.format("RANK and LOCAL_RANK"),
-        instead=TORCHMETRICS,
-        source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen",
-    ),
-    Unsafe(
-        prefix="torchmetrics",
-        reason=RANK_ONCE.format("LOCAL_RANK"),
-        instead=TORCHMETRICS,
-        source="torchmetrics 1.9.0, torchmetrics/utilities/prints.py line 39, seen",
-    ),
+    Unsafe(prefix="mpi4py.MPI", reason="calls MPI_Init_thread when it is imported, and MPI does not survive a fork",
+           instead=("mpi4py",), source="https://mpi4py.readthedocs.io/en/4.0.2/mpi4py.html"),
+    Unsafe(prefix="horovod", reason="loads the MPI library for the whole process when it is imported",
+           source="horovod/common/basics.py: ctypes.CDLL(…, mode=ctypes.RTLD_GLOBAL)"),
+    Unsafe(prefix="lightning", reason=RANK_ONCE.format("RANK and LOCAL_RANK"), instead=TORCHMETRICS,
+           source="lightning 2.6.6, lightning/fabric/utilities/rank_zero.py line 40, seen"),
+    Unsafe(prefix="pytorch_lightning", reason=RANK_ONCE.format("RANK and LOCAL_RANK"), instead=TORCHMETRICS,
+           source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen"),
+    Unsafe(prefix="lightning_fabric", reason=RANK_ONCE.format("RANK and LOCAL_RANK"), instead=TORCHMETRICS,
+           source="pytorch-lightning 2.6.6, lightning_fabric/utilities/rank_zero.py line 40, seen"),
+    Unsafe(prefix="torchmetrics", reason=RANK_ONCE.format("LOCAL_RANK"), instead=TORCHMETRICS,
+           source="torchmetrics 1.9.0, torchmetrics/utilities/prints.py line 39, seen"),
     Unsafe(
         prefix="deepspeed",
         reason=CONTEXT,
         instead=("torch", "torch._dynamo", "torch._inductor.compile_fx"),  # leaves 1.0 of 2.4 s to the ranks
         source="https://github.com/deepspeedai/DeepSpeed/issues/7918",
     ),
-    Unsafe(
-        prefix="tensorflow",
-        reason="hangs in processes that are forked after its import",
-        source="https://github.com/google/clusterfuzz/pull/2129",
-    ),
-    Unsafe(
-        prefix="torch.utils.tensorboard",
-        reason="imports tensorflow where that is installed",
-        instead=("torch",),
-        source="torch 2.13.0 with tensorflow 2.21.0, seen in sys.modules",
-    ),
-    Unsafe(
-        prefix="transformer_engine",
-        reason=CONTEXT,
-        instead=("torch", "torch._dynamo"),
-        source="https://github.com/NVIDIA/TransformerEngine/issues/872",
-    ),
-    Unsafe(
-        prefix="xformers",
-        reason=CONTEXT,
-        instead=("torch",),
-        source="https://github.com/facebookresearch/xformers/issues/1030",
-    ),
-    Unsafe(
-        prefix="bitsandbytes",
-        reason=CONTEXT,
-        instead=("torch",),
-        source="https://github.com/huggingface/accelerate/issues/1807",
-    ),
-    Unsafe(
-        prefix="flashinfer",
-        reason=CONTEXT,
-        instead=("torch",),
-        source="https://github.com/flashinfer-ai/flashinfer/issues/4889",
-    ),
-    Unsafe(
-        prefix="sgl_kernel",
-        reason=CONTEXT,
-        instead=("torch",),
-        source="https://github.com/sgl-project/sglang/pull/40201",
-    ),
+    Unsafe(prefix="tensorflow", reason="hangs in processes that are forked after its import",
+           source="https://github.com/google/clusterfuzz/pull/2129"),
+    Unsafe(prefix="torch.utils.tensorboard", reason="imports tensorflow where that is installed", instead=("torch",),
+           source="torch 2.13.0 with tensorflow 2.21.0, seen in sys.modules"),
+    Unsafe(prefix="transformer_engine", reason=CONTEXT, instead=("torch", "torch._dynamo"),
+           source="https://github.com/NVIDIA/TransformerEngine/issues/872"),
+    Unsafe(prefix="xformers", reason=CONTEXT, instead=("torch",),
+           source="https://github.com/facebookresearch/xformers/issues/1030"),
+    Unsafe(prefix="bitsandbytes", reason=CONTEXT, instead=("torch",),
+           source="https://github.com/huggingface/accelerate/issues/1807"),
+    Unsafe(prefix="flashinfer", reason=CONTEXT, instead=("torch",),
+           source="https://github.com/flashinfer-ai/flashinfer/issues/4889"),
+    Unsafe(prefix="sgl_kernel", reason=CONTEXT, instead=("torch",),
+           source="https://github.com/sgl-project/sglang/pull/40201"),
     Unsafe(prefix="cudf", reason=CONTEXT, source="https://github.com/NVIDIA/cudf/issues/13563"),
     Unsafe(prefix="dask_cudf", reason=CONTEXT, source="https://github.com/rapidsai/dask-cuda/issues/867"),
     Unsafe(prefix="cugraph", reason=CONTEXT, source="https://github.com/rapidsai/cugraph/issues/3077"),
-    Unsafe(
-        prefix="antigravity",
-        reason="opens a web browser when it is imported",
-        source="the standard library's antigravity.py",
-    ),
-    Unsafe(
-        prefix="this",
-        reason="prints when it is imported, which each rank would then not do",
-        source="the standard library's this.py",
-    ),
-)
+    Unsafe(prefix="antigravity", reason="opens a web browser when it is imported",
+           source="the standard library's antigravity.py"),
+    Unsafe(prefix="this", reason="prints when it is imported, which each rank would then not do",
+           source="the standard library's this.py"),
+)  # fmt: skip
 BY_PREFIX = {row.prefix: row for row in ROWS}
 
 
@@ -172,43 +116,19 @@ class Later:
 
 
 LAZY_ROWS = (
-    Later(
-        mention="torch.optim",
-        preload=("torch._dynamo",),
-        seconds=0.9,
-        reason="the first optimizer, SGD or AdamW, imports 823 modules, torch._dynamo and sympy among them",
-    ),
-    Later(
-        mention="torch.nn.parallel.DistributedDataParallel",
-        preload=("torch._dynamo",),
-        seconds=1.0,
-        reason="its constructor imports torch._dynamo; forward and backward import nothing",
-    ),
-    Later(
-        mention="torch.nn.parallel.distributed",
-        preload=("torch._dynamo",),
-        seconds=1.0,
-        reason="as torch.nn.parallel.DistributedDataParallel",
-    ),
-    Later(
-        mention="torch.distributed.fsdp",
-        preload=("torch._dynamo",),
-        seconds=0.56,
-        reason="fully_shard imports torch._dynamo, after 0.7 s for torch.distributed.fsdp itself",
-    ),
-    Later(
-        mention="torch.utils.checkpoint",
-        preload=("torch._dynamo",),
-        seconds=1.0,
-        reason="the first checkpoint() imports torch._dynamo",
-    ),
-    Later(
-        mention="torch.compile",
-        preload=("torch._dynamo", "torch._inductor.compile_fx"),
-        seconds=2.0,
-        reason="torch.compile(module) imports 1,404 modules before it compiles anything",
-    ),
-)
+    Later(mention="torch.optim", preload=("torch._dynamo",), seconds=0.9,
+          reason="the first optimizer, SGD or AdamW, imports 823 modules, torch._dynamo and sympy among them"),
+    Later(mention="torch.nn.parallel.DistributedDataParallel", preload=("torch._dynamo",), seconds=1.0,
+          reason="its constructor imports torch._dynamo; forward and backward import nothing"),
+    Later(mention="torch.nn.parallel.distributed", preload=("torch._dynamo",), seconds=1.0,
+          reason="as torch.nn.parallel.DistributedDataParallel"),
+    Later(mention="torch.distributed.fsdp", preload=("torch._dynamo",), seconds=0.56,
+          reason="fully_shard imports torch._dynamo, after 0.7 s for torch.distributed.fsdp itself"),
+    Later(mention="torch.utils.checkpoint", preload=("torch._dynamo",), seconds=1.0,
+          reason="the first checkpoint() imports torch._dynamo"),
+    Later(mention="torch.compile", preload=("torch._dynamo", "torch._inductor.compile_fx"), seconds=2.0,
+          reason="torch.compile(module) imports 1,404 modules before it compiles anything"),
+)  # fmt: skip
 
 
 def later(mentions: Iterable[str]) -> tuple[str, ...]:

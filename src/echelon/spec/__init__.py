@@ -6,18 +6,6 @@ from echelon.spec.plan import RUNS, Container, Plan
 from echelon.spec.tracker import LIBRARIES, Tracker
 
 __all__ = [
-    "ALL_NODES",
-    "LIBRARIES",
-    "ONE_PER_DEVICE",
-    "RUNS",
-    "Booking",
-    "Command",
-    "Container",
-    "Job",
-    "Launcher",
-    "Plan",
-    "Reason",
-    "Request",
-    "Tracker",
-    "Variable",
-]
+    "ALL_NODES", "LIBRARIES", "ONE_PER_DEVICE", "RUNS", "Booking", "Command", "Container", "Job", "Launcher", "Plan",
+    "Reason", "Request", "Tracker", "Variable",
+]  # fmt: skip
