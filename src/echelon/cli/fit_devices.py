@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,13 +49,11 @@ def targets(values: Mapping[str, str], host: Host) -> list[Target]:
 
 def _machine(values: Mapping[str, str], host: Host) -> Machine | None:
     """Return the named machine; or this one, if its devices are known."""
-    from echelon.machines import load
-    from echelon.machines.detect import recognise
+    from echelon.machines import detect, load
 
     if "machine" in values:
         return load.find(values["machine"], host.environ)
-    here = recognise(host.environ, host, socket.gethostname()).found
-    machine = load.find(here.machine_name, host.environ) if here is not None else None
+    machine = detect.here(host)
     has_devices = machine is not None and any(kind.device_memory_bytes for kind in machine.node_types)
     return machine if has_devices else None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,8 +23,6 @@ from echelon.units import counted
 
 if TYPE_CHECKING:
     from echelon.lint.run import Linted
-    from echelon.machines.machine import Machine
-
 
 FORMATS = ("text", "json", "sarif", "github")
 
@@ -128,14 +125,14 @@ def _written(linted: Linted, form: str, *, num_files: int) -> str:
 def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Linted], tuple[str, ...]]:
     """Return the function that lints the files, and the names of the machines that it tries if none is given."""
     from echelon.lint.run import lint
-    from echelon.machines import load
+    from echelon.machines import detect, load
 
     host = Host()
     if "machine" in values:
         return partial(lint, today=today(), machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
         return partial(lint, today=today()), ()  # these files do not depend on the machine
-    machine = _where(host)
+    machine = detect.here(host)
     known = {} if machine is not None else load.load_all(host.environ)
     return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
 
@@ -157,14 +154,6 @@ def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:
                     if b"\0" not in text:
                         texts[beside] = text
     return texts
-
-
-def _where(host: Host) -> Machine | None:
-    from echelon.machines import load
-    from echelon.machines.detect import recognise
-
-    detected = recognise(host.environ, host, socket.gethostname()).found
-    return load.find(detected.machine_name, host.environ) if detected is not None else None
 
 
 def _read(name: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -207,15 +206,11 @@ def _of_allocation(
 
 def _machine(name: str, host: Host, *, is_job: bool) -> Machine | None:
     """Return the named machine, or the current one; outside of a job, do not ask a scheduler."""
-    from echelon.machines import load
-    from echelon.machines.detect import detect
+    from echelon.machines import detect, load
 
     if name:
         return load.find(name, host.environ)
-    if not is_job and not host.environ.get("ECHELON_MACHINE"):
-        return None
-    detected = detect(host.environ, host, socket.gethostname())
-    return load.find(detected.machine_name, host.environ) if detected is not None else None
+    return detect.here(host) if is_job or host.environ.get("ECHELON_MACHINE") else None
 
 
 def _wanted(question: NodeQuestion, machine: Machine | None, allocation: Allocation | None, host: Host) -> Wanted:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned, scan_all
+from echelon.cli.readers import one_of
 from echelon.cli.talk import print_table, say
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
@@ -168,9 +169,7 @@ def _refuse_trace(scanned: Scanned) -> None:
 
 
 def _tool(values: dict[str, str]) -> str:
-    tool = values.get("tool", TORCH)
-    if tool not in NAMES:
-        raise UsageError(f"--tool {tool or repr('')}: the choices are {', '.join(NAMES)}", hint=f"--tool {NAMES[0]}")
+    tool = one_of(values.get("tool", TORCH), "--tool", NAMES)
     if tool != TORCH and "try" in values:
         raise UsageError(f"--try is for --tool torch: {tool} gives no verdict", hint="remove --try")
     if tool != TORCH and "steps" in values:

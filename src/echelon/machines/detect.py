@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,6 +38,16 @@ class Recognition:
 def detect(environ: Mapping[str, str], host: Host, hostname: str) -> Detected | None:
     """Return the current machine; None if no file describes it."""
     return recognise(environ, host, hostname).found
+
+
+def here(host: Host) -> Machine | None:
+    """Return the facts of the current machine; None if no file describes it."""
+    detected = detect(host.environ, host, socket.gethostname())
+    if detected is None:
+        return None
+    from echelon.machines.load import find
+
+    return find(detected.machine_name, host.environ)
 
 
 def recognise(environ: Mapping[str, str], host: Host, hostname: str) -> Recognition:
