@@ -24,7 +24,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def site(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], Finished]:
     """Stand on a machine whose Slurm is the recorded 22.05; its answers may be changed."""
     replies = answers("22.05")
-    monkeypatch.setattr("echelon.host.Host", lambda: RecordedHost(environ={}, answers=replies, now=NOON))
+    monkeypatch.setattr("echelon.cli.machines.Host", lambda: RecordedHost(environ={}, answers=replies, now=NOON))
     assert Host
     return replies
 

@@ -155,7 +155,6 @@ def _with_known_names(learned: Learned, below: Machine) -> Learned:
 
 def _probed(host: Host, learned: Learned, values: Mapping[str, str], folder: str) -> Learned:
     """Add the nearest cores of each device to the kind of node of one partition."""
-
     from echelon.launch import package
     from echelon.machines.learn import Learned, probe
 
