@@ -14,9 +14,8 @@ from echelon.node.survey.nouns import Survey
 from echelon.units import GIB, size
 
 
-def check_alike(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
+def check_alike(surveys: Sequence[Survey], _wanted: Wanted) -> Iterator[Finding]:
     """Report nodes whose hardware differs from that of most nodes."""
-    del wanted
     for severity, part, read, describe in _ROWS:
         majority_value = majority(surveys, part, read)
         if majority_value is None:
@@ -75,26 +74,14 @@ _ROWS: tuple[tuple[str, str, Callable[[Survey], int | str], Callable[[int | str,
 
 
 MUST_AGREE = (
-    "NCCL_",
-    "RCCL_",
-    "FI_",
-    "OFI_",
-    "CXI_",
-    "GLOO_",
-    "MASTER_",
-    "TORCH_NCCL_",
-    "TORCH_FR_",
-    "TORCH_DIST_USE_NCCL2",
-    "OMP_NUM_THREADS",
-    "HSA_",
-    "UCX_",
-)
+    "NCCL_", "RCCL_", "FI_", "OFI_", "CXI_", "GLOO_", "MASTER_", "TORCH_NCCL_", "TORCH_FR_",
+    "TORCH_DIST_USE_NCCL2", "OMP_NUM_THREADS", "HSA_", "UCX_",
+)  # fmt: skip
 OF_EACH_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_IB_HCA")
 
 
-def check_settings(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
+def check_settings(surveys: Sequence[Survey], _wanted: Wanted) -> Iterator[Finding]:
     """Report network variables whose values differ between nodes."""
-    del wanted
     names = {name for survey in surveys for name in survey.settings.variables}
     for name in sorted(name for name in names if name.startswith(MUST_AGREE) and name not in OF_EACH_NODE):
         majority_value = majority(surveys, "settings", partial(_value, name))
@@ -122,9 +109,8 @@ FIELDS = (
 SERIOUS = ("torch", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "deepspeed", "echelon")
 
 
-def check_versions(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
+def check_versions(surveys: Sequence[Survey], _wanted: Wanted) -> Iterator[Finding]:
     """Report nodes that lack a package, or have another version than most nodes."""
-    del wanted
     for severity, name, title in FIELDS:
         yield from _drift(surveys, severity, title, name, "")
     names = sorted({name for survey in surveys for name in survey.software.packages})
@@ -171,9 +157,8 @@ def majority(surveys: Sequence[Survey], part: str, read: Callable[[Survey], Valu
     return Majority(value, count, [(survey, each) for survey, each in values if each != value])
 
 
-def check_reach(surveys: Sequence[Survey], wanted: Wanted) -> Iterator[Finding]:
+def check_reach(surveys: Sequence[Survey], _wanted: Wanted) -> Iterator[Finding]:
     """Report nodes that others cannot reach, and nodes that cannot reach others."""
-    del wanted
     by_target: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for survey in surveys:
         for node, why in survey.unreached.items():

@@ -82,9 +82,8 @@ def _reserved(cores: Cores, wanted: Wanted) -> Iterator[Finding]:
 LOCAL = 10
 
 
-def check_distance(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_distance(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report devices without an allowed core in their NUMA domain."""
-    del wanted
     visible = set(survey.devices.visible)
     far = [device for device in survey.devices.devices if device.number in visible and device.distance > LOCAL]
     if far:

@@ -90,9 +90,8 @@ def _unlike(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
 MANY_CORRECTED = 1000  # since boot; a few corrected errors are normal
 
 
-def check_health(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_health(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report memory errors, throttling, pending repairs, and links that are narrower than they can be."""
-    del wanted
     allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
     for health in survey.healths.devices:
         if health.pci in allowed:
@@ -132,9 +131,8 @@ def _of_device(health: Health, number: int, survey: Survey) -> Iterator[Finding]
 MUCH_BYTES = 2 * GIB  # an idle device's driver and firmware use some hundred megabytes
 
 
-def check_occupied(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_occupied(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report processes on devices, and used memory that belongs to no process."""
-    del wanted
     allowed = {device.pci: device.number for device in survey.devices.devices if device.is_allowed}
     for health in survey.healths.devices:
         if health.pci not in allowed:
@@ -158,9 +156,8 @@ def check_occupied(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def check_visibility(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_visibility(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report visibility filters that stack, that name missing devices, or that hide all devices."""
-    del wanted
     variables = survey.settings.variables
     allowed = [device for device in survey.devices.devices if device.is_allowed]
     if not allowed:
@@ -269,9 +266,8 @@ def _is_there(word: str, allowed: list[SurveyedDevice], count: int) -> bool:
 _PAGE = "PyTorch documentation: get started"
 
 
-def check_torch_build(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_torch_build(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report a PyTorch built for no device or for another vendor's devices, and one from the home folder."""
-    del wanted
     packages, allowed = survey.software.packages, [each for each in survey.devices.devices if each.is_allowed]
     version = packages.get("torch", "")
     _, _, build = version.partition("+")

@@ -76,9 +76,8 @@ def _shared(folder: Folder, num_ranks: int) -> Finding:
     )
 
 
-def check_quota(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_quota(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report quotas that are exhausted, nearly exhausted, or above their soft limit."""
-    del wanted
     for quota in survey.quotas.quotas:
         for unit, used, soft, limit, least in (
             ("bytes", quota.used_bytes, quota.soft_bytes, quota.limit_bytes, LEAST_BYTES),
@@ -117,9 +116,8 @@ LEAST_FILES = 1000
 NOTHING_BYTES = 64 << 20
 
 
-def check_room(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_room(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report file systems that are full or nearly full, by bytes or by number of files."""
-    del wanted
     told: set[str] = set()
     for folder in survey.folders.folders:
         is_checkpoints = folder.purpose == "checkpoints"

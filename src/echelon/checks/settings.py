@@ -20,9 +20,8 @@ _REMEDIES = {
 _WORDS = {"healths": "devices' health", "topology": "topology (cores and devices)", "folders": "folders for caches"}
 
 
-def check_answers(survey: Survey, wanted: Wanted) -> Iterator[Finding]:
+def check_answers(survey: Survey, _wanted: Wanted) -> Iterator[Finding]:
     """Report a node that did not answer, or parts of its survey that did not."""
-    del wanted
     for part, why in survey.silent.items():
         if part == "node":
             yield error(message="the node does not answer", evidence=why, remedy=leave_out(survey.node))

@@ -29,14 +29,8 @@ if TYPE_CHECKING:
     from echelon.machines.machine import Machine, NodeType, Partition
 
 DEVICE_OPTIONS = (
-    "gpus",
-    "gpus-per-node",
-    "gres",
-    "gpus-per-task",
-    "gpus-per-socket",
-    "tres-per-task",
-    "ntasks-per-gpu",
-)
+    "gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket", "tres-per-task", "ntasks-per-gpu",
+)  # fmt: skip
 COUNTS = re.compile(r"nodes?\b|ntasks|num_|nproc|world|gpus|multi|dist", re.IGNORECASE)
 """Match words in the test of a branch that distinguishes one node from several."""
 MOST_DEVICES = 8  # on an unknown machine, a job with this many devices per node counts as having the whole node

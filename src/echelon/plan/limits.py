@@ -244,20 +244,6 @@ def _no_gres(case: RequestCase) -> Broken | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    _no_gres,
-    _retired,
-    _on_request,
-    _chip,
-    _time,
-    _most_nodes,
-    _least_nodes,
-    _most_devices,
-    _least_devices,
-    _devices_of_node,
-    _unknown_node,
-    _cores,
-    _cores_of_node,
-    _memory,
-    _memory_of_node,
-    _brought_memory,
-)
+    _no_gres, _retired, _on_request, _chip, _time, _most_nodes, _least_nodes, _most_devices, _least_devices,
+    _devices_of_node, _unknown_node, _cores, _cores_of_node, _memory, _memory_of_node, _brought_memory,
+)  # fmt: skip

@@ -136,18 +136,8 @@ READ_WHEN_USED = (
 )  # fmt: skip
 # prefixes of other libraries' variables, which torch and numpy do not read
 OTHERS = (
-    "HF_",
-    "HUGGINGFACE_",
-    "TRANSFORMERS_",
-    "MLFLOW_",
-    "TF_",
-    "XLA_",
-    "JAX_",
-    "COMET_",
-    "NEPTUNE_",
-    "AWS_",
-    "RAY_",
-)
+    "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "MLFLOW_", "TF_", "XLA_", "JAX_", "COMET_", "NEPTUNE_", "AWS_", "RAY_",
+)  # fmt: skip
 INDIFFERENT = frozenset({"torch", "torchvision", "torchaudio", "numpy", "scipy"})
 
 

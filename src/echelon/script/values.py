@@ -10,13 +10,9 @@ LONGEST = 4096  # characters or entries of a value: paths are shorter, and the l
 REPEATED = 32  # the most iterations of a loop over folders that are followed
 DOTS = 12  # in a name; a longer chain is no module
 CONSTANTS = {
-    "os.curdir": ".",
-    "os.pardir": "..",
-    "os.sep": "/",
-    "os.path.curdir": ".",
-    "os.path.pardir": "..",
+    "os.curdir": ".", "os.pardir": "..", "os.sep": "/", "os.path.curdir": ".", "os.path.pardir": "..",
     "os.path.sep": "/",
-}
+}  # fmt: skip
 PATH_ATTRIBUTES = frozenset({"parent", "parents", "name", "stem"})
 TEXT_METHODS = frozenset({"replace", "rstrip", "lstrip", "strip", "removesuffix", "removeprefix", "split", "rsplit"})
 FILE_OF_CODE = frozenset({"inspect.getfile", "inspect.getsourcefile", "inspect.getabsfile"})

@@ -45,13 +45,9 @@ _echelon() {
 if [[ $funcstack[1] == _echelon ]]; then _echelon "$@"; else compdef _echelon echelon; fi
 """
 ACTIONS = {
-    "file": "_files",
-    "folder": "_files -/",
-    "script": '_files -g "*.py"',
-    "program": "_command_names -e",
-    "run": "_echelon_runs",
-    "other": "",
-}
+    "file": "_files", "folder": "_files -/", "script": '_files -g "*.py"', "program": "_command_names -e",
+    "run": "_echelon_runs", "other": "",
+}  # fmt: skip
 
 
 def script(commands: Sequence[Help]) -> str:
