@@ -30,18 +30,8 @@ class Reading(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Say whether the driver tells nothing of the present."""
-        return all(
-            value is None
-            for value in (
-                self.percent,
-                self.memory_used_bytes,
-                self.power_watts,
-                self.energy_count,
-                self.clock_mhz,
-                self.temperature_celsius,
-                self.throttled,
-            )
-        )
+        present = (self.percent, self.memory_used_bytes, self.power_watts, self.energy_count, self.clock_mhz)
+        return all(value is None for value in (*present, self.temperature_celsius, self.throttled))
 
 
 NOTHING = Reading()

@@ -56,15 +56,8 @@ class RankPosition:
     @property
     def key(self) -> tuple[object, ...]:
         """Ranks with equal keys belong to one group."""
-        return (
-            self.is_frozen,
-            self.state if self.is_frozen else "",
-            self.why,
-            self.call,
-            self.place,
-            self.child,
-            self.collective,
-        )
+        state = self.state if self.is_frozen else ""
+        return state, self.why, self.call, self.place, self.child, self.collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
