@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,24 @@ def test_closure_of_an_optimizer_is_the_scripts(watched: Watched) -> None:
     watched.sampler.begin()
     torch.optim.SGD([weight], lr=0.1).step(closure)
     assert watched.rows(line_sampler.BEFORE)["", line_of("# in a closure")][0] > 0.15
+
+
+def test_lines_inside_of_backward(watched: Watched) -> None:
+    """A hook, or the script's own function, has its line; the line that goes backward has the rest."""
+    import torch
+
+    weight = torch.ones(1, requires_grad=True)
+    weight.register_hook(lambda _: time.sleep(0.3))  # in a hook
+    watched.sampler.begin()
+    (weight * 2).sum().backward()
+    assert watched.rows(line_sampler.BEFORE)[frames.IN_BACKWARD, line_of("# in a hook")][0] > 0.15
+
+
+def test_instruction_without_a_line() -> None:
+    """A loop that jumps back, where a call that held Python's lock is seen late, has the line of the one before it."""
+    code = SimpleNamespace(co_lines=lambda: [(0, 30, 3), (30, 46, 4), (46, 48, None), (48, 50, 6)], co_firstlineno=1)
+    at_jump, before_all = (line_sampler._line_at(SimpleNamespace(f_code=code, f_lineno=None), at) for at in (46, -1))
+    assert (at_jump, before_all) == (4, 1)
 
 
 def test_garbage_collection_belongs_to_its_line(watched: Watched) -> None:

@@ -18,7 +18,7 @@ from tests.tiers import some
 from echelon.cli.options import OPTIONS, scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
-from echelon.monitor import account, advice, attempts, recorded
+from echelon.monitor import account, advice, attempts, recorded, training
 from echelon.node.pulse import bucket, seconds_of
 from echelon.orders.checkpoint import VARIABLE
 
@@ -355,6 +355,33 @@ def test_advice_about_cores_follows_from_what_the_agent_offers(
     run.write("plan.json", {"format": 1})
     found = recorded.read(str(run.folder))
     assert advice.advise(found, account.of_run(found)) == [f"ranks waited 33% of the steps' time for a core: {advised}"]
+
+
+@pytest.mark.parametrize(
+    ("measures", "said"),
+    [
+        ({"step_seconds": 9.0, "core_wait_seconds": 3.0, "thread_wait_seconds": 18.0}, 3 / 9),  # of those beside it
+        ({"step_seconds": 9.0, "core_wait_seconds": 3.0, "thread_wait_seconds": 24.0, "threads": 4}, 6 / 9),
+        ({"step_seconds": 9.0, "core_wait_seconds": 12.0}, 1.0),
+    ],
+)
+def test_wait_for_cores_is_that_of_the_threads_that_compute(measures: "dict[str, float]", said: float) -> None:
+    """It is no more than the time of the steps."""
+    assert training._core_wait([[measures]]) == pytest.approx(said)
+
+
+def test_short_steps_get_no_advice(tmp_path: Path) -> None:
+    """In steps of half a second all together a blink of the machine is a large part."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    for rank in range(2):
+        measures = {"step_seconds": 0.5, "communication_seconds": 0.4, "backward_seconds": 0.1}
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 0.5), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    run.write("plan.json", {"format": 1})
+    found = recorded.read(str(run.folder))
+    assert advice.advise(found, account.of_run(found)) == []
 
 
 def report(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -55,12 +55,18 @@ def test_precision_and_recall() -> None:
     [
         ({"throttled_seconds": 5.0}, "is not let run, as its cgroup has used up its share of cores"),
         ({"core_wait_seconds": 5.0}, "waits for a core, on which another rank or program runs"),
+        ({"core_wait_seconds": 5.0, "cpu_seconds": 6.0}, "waits for a core, on which its own threads run"),
         ({"core_wait_seconds": 5.0, "core_seconds": 3.0}, COMPUTES),  # it waits because it computes more
         ({"disk_wait_seconds": 5.0}, "waits for a disk"),
         ({"tokens": 300.0}, "gets 4.0 times the tokens of the others"),
         ({"tokens": 20.0}, COMPUTES),  # too little to explain it
         ({"major_faults": 1000.0}, "reads 10 pages of its memory from a disk in each step"),
-        ({"backward_seconds": 6.0}, "computes longer backward"),
+        ({"backward_seconds": 6.0}, "takes longer backward"),
+        ({"data_seconds": 6.0}, "waits for its DataLoader"),
+        (
+            {"data_seconds": 6.0, "loader_workers": 2.0},
+            "waits for its DataLoader; workers of the other ranks load while those wait, and may be no faster",
+        ),
     ],
 )
 def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
@@ -104,6 +110,17 @@ def test_difference_within_what_one_step_varies_by() -> None:
             squares = sum(step * step for step in steps) * (whole / sum(steps)) ** 2
             ranks.append({"step_seconds": 50.0, "communication_seconds": 50.0 - whole, "own_squares": squares})
         assert [each.rank for each in stragglers.find([{}] * 2, ranks, 200)] == told
+
+
+@pytest.mark.parametrize(("num_long", "told"), [(1, []), (10, [1])])
+def test_a_long_step_makes_no_slow_rank(num_long: int, told: list[int]) -> None:
+    """A step that the machine has held up is no cause, however long it was; if it comes again and again, it is."""
+    steps = [[0.01] * 100, [0.51] * num_long + [0.01] * (100 - num_long)]
+    ranks = [
+        {"step_seconds": 9.0, "communication_seconds": 9.0 - sum(own), "own_squares": sum(each * each for each in own)}
+        for own in steps
+    ]
+    assert [each.rank for each in stragglers.find([{}] * 2, ranks, 100)] == told
 
 
 OF_ITSELF = """

@@ -188,7 +188,8 @@ def _stragglers(attempts: list[Attempt], of_ranks: dict[int, RankLines]) -> list
     if not measured or set(measured[-1].measures) != set(range(measured[-1].num_ranks)):
         return []  # ranks of a node that was lost have told nothing
     ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
-    return stragglers.find([{} for _ in ranks], ranks, measured[-1].num_steps, of_ranks)
+    num_steps = measured[-1].num_steps - measured[-1].num_at_first  # they are measured from the end of the first one
+    return stragglers.find([{} for _ in ranks], ranks, num_steps, of_ranks)
 
 
 def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:

@@ -17,6 +17,7 @@ LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
 COMMUNICATING = 0.3
 LEAST_PASSES = 1.5  # passes backward in a step from which gradients are accumulated
+LEAST_SECONDS_OF_STEPS = 1.0  # less time all together tells nothing: a blink of the machine is a large part of it
 LEAST_SECONDS = 60.0  # a phase that is shorter needs no advice
 UNSAVED_SECONDS = 1800.0
 _FEWER_BYTES = {
@@ -29,10 +30,9 @@ MEASURE = " (measure it: echelon profile --try)"
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
     """Return at most five sentences, the most important first."""
-    rules = (
-        _idle, _input, _collections, _compilers, _cores, _passes, _communication, _busy, _restarts, _slow_steps,
-        _before, _unsaved,
-    )  # fmt: skip
+    of_steps = (_input, _collections, _compilers, _cores, _passes, _communication)
+    is_short = account.training is not None and account.training.seconds < LEAST_SECONDS_OF_STEPS
+    rules = (_idle, *(() if is_short else of_steps), _busy, _restarts, _slow_steps, _before, _unsaved)
     return [sentence for rule in rules if (sentence := rule(recorded, account))][:MOST]
 
 
@@ -166,18 +166,21 @@ def _is_long(account: Account, phase: str) -> bool:
 
 
 def _slow_steps(_: Recorded, account: Account) -> str:
+    """Ask whether the line, or the part, that may explain the slow steps does: nobody has measured them apart."""
     steps, training = account.steps, account.training
-    if steps is None or steps.slow_share < LARGE_SHARE or _is_of_cores(account, steps.slow_share):
+    if steps is None or training is None or training.seconds < LEAST_SECONDS_OF_STEPS or account.stragglers:
+        return ""  # a straggler has its own sentence
+    if steps.slow_share < LARGE_SHARE or _is_of_cores(account, steps.slow_share):
         return ""
     told = f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: "
-    if training is not None and training.share(DATA, SAVES) < steps.slow_share / 2:
-        known = [each for each in account.lines if each.line.part not in lines.WAITING]
-        if known and known[0].mean >= steps.slow_share / 2:
-            first = known[0]
-            is_said = first.line.part in (frames.COLLECTING, frames.COMPILING)
-            return "" if is_said else f"{told}{first.line.words}, took {first.mean:.0%} of all steps; do it less often"
-        return told + "evaluations, or other work of the script between its steps; do it less often"
-    return told + "saves, evaluations, or waiting for data; save less often, or give the DataLoader more workers"
+    if training.share(DATA, SAVES) >= steps.slow_share / 2:
+        return told + "do these save, or wait for data? Save less often, or give the DataLoader more workers"
+    known = [each for each in account.lines if each.line.part not in lines.WAITING]
+    if not known or known[0].mean < steps.slow_share / 2:
+        return ""
+    is_said = known[0].line.part in (frames.COLLECTING, frames.COMPILING)
+    more = f"do these call {known[0].line.words}, which took {known[0].mean:.0%} of all steps? Call it less often"
+    return "" if is_said else told + more
 
 
 def _before(_: Recorded, account: Account) -> str:

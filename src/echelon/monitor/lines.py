@@ -166,13 +166,14 @@ _DOES = {
     frames.COMPILING: "compiling, at {}",
     frames.DATA: "loading data, at {}",
     frames.OPTIMIZER: "the optimizer, at {}",
+    frames.IN_BACKWARD: "inside of backward, at {}",
     frames.SAVES: "saving, at {}",
 }
 
 
 def does(line: ScriptLine, state: str) -> str:
     """Say what a line is: "garbage collection, caused at train.py:57, `gc.collect`"."""
-    if line.part in _DOES and line.part != frames.DATA:
+    if line.part in _DOES and line.part not in (frames.DATA, frames.IN_BACKWARD):
         return _DOES[line.part].format(line.words)
     return _DOES.get(line.part, "in {}").format(line.words) + (f", {state}" if state else "")
 

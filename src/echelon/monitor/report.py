@@ -13,6 +13,7 @@ from echelon.monitor.attempts import RESTARTS, Attempt
 from echelon.monitor.costs import JOULES_PER_KWH
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS, REST, SAVES, MeasuredTraining
+from echelon.node.frames import IN_BACKWARD
 from echelon.units import aligned, amount, cost, counted, duration, rate, rows_of, size, step_time
 
 MOST_STRAGGLERS = 3
@@ -205,7 +206,7 @@ def _shares_of_step(account: Account, training: MeasuredTraining) -> list[tuple[
     """Return the parts of a step, and in place of what is not measured the lines of the script that take it."""
     parts = [(part, training.share(part)) for part in training.parts if part != REST]
     rest = training.share(REST)
-    for each in [each for each in account.lines if each.line.part not in PARTS][:MOST_LINES]:
+    for each in [each for each in account.lines if each.line.part not in (*PARTS, IN_BACKWARD)][:MOST_LINES]:
         share = min(each.mean, rest)
         rest -= share
         name = f"{each.line.place} {each.line.part or each.line.call}"

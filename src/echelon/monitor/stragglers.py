@@ -22,19 +22,25 @@ MOST_CAUSES = 3  # the slowest ranks alone have a cause: it compares each of the
 LEAST_EXCESS = 0.05
 """The part by which a rank's own time must exceed that of the others; also by the standard deviation of one step."""
 NOISES = 5.0  # so many standard deviations of the ranks' own times are chance
+NOISES_OF_MEAN = 2.5
+"""So many standard errors of a rank's own time are chance: one very long step makes no slow rank, seven do."""
 _DEVIATION = 1.4826  # the standard deviation of a normal distribution, in its median absolute deviations
 _CAUSES = {
     "data_seconds": "waits for its DataLoader",
     "save_seconds": "saves",
     "optimizer_seconds": "takes longer in the optimizer",
-    "backward_seconds": "computes longer backward",
+    "backward_seconds": "takes longer backward",
 }
+CORE_WAIT = "core_wait_seconds"
 _HELD = {
     "throttled_seconds": "is not let run, as its cgroup has used up its share of cores",
-    "core_wait_seconds": "waits for a core, on which another rank or program runs",
+    CORE_WAIT: "waits for a core, on which another rank or program runs",
     "disk_wait_seconds": "waits for a disk",
 }
 """What holds a rank up that has nothing more to compute than others."""
+WORKERS = "loader_workers"
+"""The measure that is no sum."""
+_OF_WORKERS = "; workers of the other ranks load while those wait, and may be no faster"
 LEAST_WINDOWS = 4  # so many parts of a run must have a slow rank before the ranks are said to take turns
 MOST_OF_ONE = 0.7  # a rank with a larger part of them is the straggler
 LARGE = 1 / 8
@@ -90,7 +96,7 @@ def find(
 
 def _passed(before: Sequence[Measures], after: Sequence[Measures]) -> list[Measures]:
     return [
-        {name: value - earlier.get(name, 0.0) for name, value in later.items()}
+        {name: value - earlier.get(name, 0.0) * (name != WORKERS) for name, value in later.items()}
         for earlier, later in zip(before, after, strict=True)
     ]
 
@@ -108,8 +114,14 @@ def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
         Straggler(rank=rank, excess=excess, seconds=(seconds - usual) / num_steps)
         for rank, seconds in enumerate(own)
         if (excess := seconds / usual - 1) > limit
+        and (seconds - usual) ** 2 > NOISES_OF_MEAN**2 * _variance(passed[rank], seconds, num_steps)
     ]
     return sorted(slow, key=lambda each: -each.excess)
+
+
+def _variance(measures: Measures, own: float, num_steps: int) -> float:
+    """Return the variance of the own time of all steps together, from the squares of each; 0 if they are not known."""
+    return max(0.0, measures.get("own_squares", 0.0) - own**2 / num_steps)
 
 
 def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]:
@@ -153,7 +165,7 @@ def _noise(own: Sequence[float], usual: float) -> float:
 def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: int) -> float:
     """Return the standard deviation of one step of the usual rank, as a part of its mean; 0 if no rank tells it."""
     deviations = [
-        math.sqrt(max(0.0, num_steps * each["own_squares"] / seconds**2 - 1))
+        math.sqrt(num_steps * _variance(each, seconds, num_steps)) / seconds
         for each, seconds in zip(passed, own, strict=True)
         if "own_squares" in each and seconds > 0
     ]
@@ -172,7 +184,10 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     if slower is not None and slower.share * passed[rank].get("step_seconds", 0.0) < whole / 2:
         slower = None
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
-    if held and _excess(passed, rank, "core_seconds") < LARGE * whole:
+    computed = _excess(passed, rank, "core_seconds")
+    if held == _HELD[CORE_WAIT] and _excess(passed, rank, "cpu_seconds") - computed >= whole / 2:
+        held = "waits for a core, on which its own threads run"
+    if held and computed < LARGE * whole:
         return held + (f", and spends longer in {slower.words}" if slower is not None else "")
     name = max(_CAUSES, key=lambda name: _excess(passed, rank, name))
     told = [
@@ -181,7 +196,8 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         if _more_of(passed, rank, name) >= min(more / 2, TWICE)
     ][:1]
     if explains(name):
-        told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else ""))
+        has_workers = name == "data_seconds" and any(each.get(WORKERS) for each in passed)
+        told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else "") + _OF_WORKERS * has_workers)
     elif slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")

@@ -121,11 +121,14 @@ def _passes(attempts: Sequence[Attempt]) -> float | None:
 def _core_wait(told: Told) -> float | None:
     known = [measures for ranks in told for measures in ranks if "core_wait_seconds" in measures]
     whole = sum(measures.get("step_seconds", 0.0) for measures in known)
-    waits = [
-        max(each["core_wait_seconds"], each.get("thread_wait_seconds", 0.0) / max(1.0, each.get("threads", 1.0)))
-        for each in known
-    ]
-    return sum(waits) / whole if whole else None
+    return sum(map(_wait_of_rank, known)) / whole if whole else None
+
+
+def _wait_of_rank(measures: dict[str, float]) -> float:
+    """Return how long a rank that computes had no core: with one thread those beside it compute no step."""
+    threads = measures.get("threads", 1.0)
+    mean = measures.get("thread_wait_seconds", 0.0) / threads if threads > 1 else 0.0
+    return min(max(measures["core_wait_seconds"], mean), measures.get("step_seconds", 0.0))
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Optional, Tuple
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(most recent call first\):")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')  # '  File "/home/me/train.py", line 41 in step'
 _LIBRARY = re.compile(r"[/.]pyz/|/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/torch/|^<string>")
-_OURS = re.compile(r"node\.pyz/|/_?echelon/(?:train|node)/")
+_OURS = re.compile(r"node\.pyz/|/_?echelon/(?:train|node|checkpoint|environment|pytorch|cli)/")
 _MEASURING = re.compile(r"echelon/train/measuring/")
 """Functions around those of PyTorch that only take the time: nothing waits in them."""
 
@@ -54,6 +54,8 @@ def own(frames: List[Frame]) -> Optional[int]:
 
 DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"
 COMPILING, COLLECTING, IMPORTING = "compiling", "garbage collection", "imports"
+IN_BACKWARD = "inside of backward"
+"""A line that PyTorch calls while it goes backward: in a hook, or in the script's own function."""
 # what a file of Python or PyTorch does: the end of the file, its function, the name that users know, the part of a step
 _KNOWN = (
     (r"torch/_dynamo/convert_frame\.py$", r"\w+", "torch.compile", COMPILING),

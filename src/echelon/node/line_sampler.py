@@ -48,8 +48,8 @@ Times = List[float]
 """The seconds of a row, those in which the main thread used a core, and the looks."""
 
 
-_NOT_AROUND = (frames.IMPORTING, frames.OPTIMIZER)
-"""Parts that are none of the script's lines inside of them: an import runs the script, an optimizer its closure."""
+_AROUND = {frames.IMPORTING: "", frames.OPTIMIZER: "", frames.BACKWARD: frames.IN_BACKWARD}
+"""What parts are to the script's lines inside of them: an import runs the script, an optimizer its closure."""
 
 
 class LineSampler:
@@ -165,8 +165,8 @@ class LineSampler:
             if known is None:
                 known = self._codes[code] = self._learn(code)
             is_own, name = known
-            if name and (not part or name == frames.COMPILING) and not (own and name in _NOT_AROUND):
-                part = name
+            if name and (not part or name == frames.COMPILING):
+                part = _AROUND.get(name, name) if own else name
             if is_own and own is None:
                 own, position = frame, frame.f_lasti
             frame = frame.f_back
@@ -185,7 +185,7 @@ class LineSampler:
             if len(self._places) > _MOST_KNOWN:
                 self._places.clear()
             path = frame.f_code.co_filename[-_MOST_PATH:].replace("\t", " ").replace("\n", " ")
-            place = StackPlace(part, path, frame.f_lineno or 0, _span(frame.f_code, position))
+            place = StackPlace(part, path, _line_at(frame, position), _span(frame.f_code, position))
             self._places[key] = place
         return place
 
@@ -272,6 +272,14 @@ def _line(phase: str, place: StackPlace, times: Any) -> bytes:
     seconds, on_core, looks = times
     row = "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f\t%.3f\t%d" % (phase, part, file, line, *span, seconds, on_core, looks)
     return row.encode("utf-8", "replace")
+
+
+def _line_at(frame: Any, position: int) -> int:
+    """Return the line of a frame; an instruction that has none, such as a jump back, belongs to the one before it."""
+    if frame.f_lineno:
+        return int(frame.f_lineno)
+    before = [line for start, _, line in frame.f_code.co_lines() if line and start <= position]
+    return int(before[-1]) if before else int(frame.f_code.co_firstlineno)
 
 
 def _span(code: Any, position: int) -> Tuple[int, int, int]:
