@@ -51,6 +51,7 @@ def test_first_difference_counts() -> None:
     ("one", "other"),
     [
         ((5, "all_reduce", 7, RETURNED, "float32 [2, 3]"), (5, "all_reduce", 9, RETURNED, "float32 [6]")),
+        ((5, "broadcast", 7, RETURNED, "float32 [6] from rank 2"), (5, "broadcast", 7, RETURNED, "float32 [6]")),
         ((5, "all_gather", 7, RETURNED, "float32 [2]"), (5, "all_gather", 7, RETURNED, "float32 [9]")),
         ((0, "send", 7), (0, "recv", 8)),
         ((5, "barrier", 7, RETURNED, "", "1"), (5, "gather", 8, RETURNED, "", "2")),

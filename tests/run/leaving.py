@@ -1,5 +1,6 @@
 """Ranks that leave each other in a collective, in the way that the first argument names."""
 
+import ctypes
 import datetime
 import os
 import signal
@@ -48,6 +49,10 @@ elif how == "late" and rank == 0:
     compute()
 elif how == "killed" and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
+elif how == "crashed" and rank == 1:
+    ctypes.string_at(0)  # the line of a crash
+elif how == "exit" and rank == 1:
+    os._exit(3)
 elif how in ("uneven", "unused"):
     model = DistributedDataParallel(TwoHeads() if how == "unused" else torch.nn.Linear(4, 1))
     loader = DataLoader(torch.ones(3 if rank == 0 else 2, 4))

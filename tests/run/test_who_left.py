@@ -47,6 +47,9 @@ TOLD = {
     f"{at('another shape')}; ranks 0 and 2 are in {LAST}",
     "early": f"rank 0 has ended after {FIRST}; ranks 1 and 2 are in {LAST}",
     "killed": f"; its last collective was {FIRST}",
+    "exit": f"ended with exit code 3: its last collective was {FIRST}",
+    "crashed": f"; it was at {at('a crash')} (ctypes.string_at(0)  # the line of a crash); "
+    f"its last collective was {FIRST}",
 }
 
 

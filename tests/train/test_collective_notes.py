@@ -54,6 +54,24 @@ def test_last_calls_in_their_order(page: int) -> None:
     assert {row[2] for row in rows(page)} == {RETURNED}
 
 
+def test_own_tensor_and_the_other_rank(page: int) -> None:
+    """Of an all_gather what this rank gives counts, and not the list for what comes; a root and a peer are named."""
+    calls, row = CollectiveNotes(page), torch.ones(5)
+
+    def call(kind: str, *args: object, **kwargs: object) -> None:
+        calls.recorded(kind, lambda *_, **__: None)(*args, **kwargs)
+
+    call("all_gather", [torch.ones(4)] * 2, row)
+    call("all_gather_object", [None], {})
+    call("broadcast", row, 3)
+    call("recv", row, src=1)
+    call("gather", row, [row], dst=2)
+    call("send", row, group_dst=2)
+    told = [tensor for *_, tensor in rows(page)]
+    own = "float32 [5]"
+    assert told == [own, "", f"{own} from rank 3", f"{own} from rank 1", f"{own} to rank 2", own]
+
+
 def test_call_that_fails(page: int) -> None:
     """Its error is the caller's, and the page says that it failed; a call between two ranks has no number."""
     calls = CollectiveNotes(page)

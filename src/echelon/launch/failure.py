@@ -299,7 +299,8 @@ def _parted(reason: Failure, facts: Facts) -> str:
         return last_calls.unused(ranks)
     if reason.cause == HANG or reason.is_about_collectives:
         return last_calls.compare(ranks)
-    return last_calls.of_one(ranks, reason.rank) if reason.cause == KILLED else ""
+    is_silent = reason.cause == KILLED or reason.cause.startswith(MADE_EXIT)  # no traceback tells a line
+    return last_calls.of_one(ranks, reason.rank) if is_silent else ""
 
 
 def may_be_of_scheduler(reason: Failure) -> bool:

@@ -28,7 +28,7 @@ class NotedCall:
     """Its name; empty: the default group."""
     place: str
     tensor: str
-    """float32 [128, 10]"""
+    """float32 [128, 10], perhaps with the other rank: float32 [128, 10] from rank 0"""
 
     @property
     def is_open(self) -> bool:
@@ -41,7 +41,7 @@ class NotedCall:
         if self.kind not in _SAME_SIZE or not self.tensor:
             return (self.kind,)
         dtype, _, shape = self.tensor.partition(" ")
-        return self.kind, dtype, math.prod(map(int, re.findall(r"\d+", shape)))
+        return self.kind, dtype, math.prod(map(int, re.findall(r"\d+", shape.partition("]")[0])))
 
     def __str__(self) -> str:
         number = f" no. {self.number}" if self.number else ""
@@ -72,6 +72,8 @@ class RankCalls:
     position: str
     has_ended: bool
     note: str
+    crash: str = ""
+    """The script's line in which a fatal signal has ended the rank."""
 
     def numbered(self, group: str) -> dict[int, NotedCall]:
         """Return the calls in a group by their numbers."""
@@ -92,6 +94,7 @@ def read(
             position=positions.get(rank, ""),
             has_ended=rank in ended_well,
             note=str(page.get("note", "")),
+            crash=str(page.get("crash", "")),
         )
         for rank, page in sorted(called.items())
     ]
@@ -187,11 +190,15 @@ def _of_loops(ranks: Sequence[RankCalls]) -> str:
 
 
 def of_one(ranks: Sequence[RankCalls], number: int) -> str:
+    """Return where one rank has crashed, and its last collective."""
     rank = next((rank for rank in ranks if rank.rank == number), None)
-    if rank is None or not rank.calls:
+    if rank is None:
         return ""
-    last = rank.calls[-1]
-    return f"{'it was in' if last.is_open else 'its last collective was'} {last}{_batch(rank)}"
+    told = [f"it was at {rank.crash}"] if rank.crash else []
+    told += [
+        f"{'it was in' if last.is_open else 'its last collective was'} {last}{_batch(rank)}" for last in rank.calls[-1:]
+    ]
+    return "; ".join(told)
 
 
 def unused(ranks: Sequence[RankCalls]) -> str:

@@ -1,11 +1,14 @@
 """Read the stacks that faulthandler writes, and tell a script's own lines from those of Python, PyTorch and echelon."""
 
+import linecache
+import os
 import re
 import sys
 from typing import List, NamedTuple, Optional, Tuple
 
 # Thread 0x00007f2a5c7fa740 [python] (most recent call first):   from Python 3.14 on with the name
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])? \(most recent call first\):")
+# Stack (most recent call first):   of a crash
+_THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[.*\])?|Stack) \(most recent call first\):")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')  # '  File "/home/me/train.py", line 41 in step'
 _LIBRARY = re.compile(r"[/.]pyz/|/(?:site|dist)-packages/|/lib(?:64)?/python3|^<frozen|/torch/|^<string>")
 _OURS = re.compile(r"node\.pyz/|/_?echelon/(?:train|node|checkpoint|environment|pytorch|cli)/")
@@ -33,7 +36,7 @@ def parse(text: str) -> List[Thread]:
     for line in text.splitlines():
         begin, frame = _THREAD.match(line), _FRAME.match(line)
         if begin:
-            threads.append(Thread(int(begin.group(1), 16), []))
+            threads.append(Thread(int(begin.group(1) or "0", 16), []))
         elif frame and threads and not _MEASURING.search(frame.group(1)):
             threads[-1].frames.append(Frame(frame.group(1), int(frame.group(2)), frame.group(3)))
     return threads
@@ -50,6 +53,28 @@ def own(frames: List[Frame]) -> Optional[int]:
             if not pattern.search(frame.file) and not _OURS.search(frame.file):
                 return position
     return None
+
+
+MOST_CHARACTERS = 100
+
+
+def source(stack: List[Frame]) -> str:
+    """Return the script's innermost line of code in a stack; empty if it is not known."""
+    position = own(stack)
+    if position is None:
+        return ""
+    frame = stack[position]
+    linecache.checkcache(frame.file)
+    return linecache.getline(frame.file, frame.line).strip()[:MOST_CHARACTERS]
+
+
+def place(stack: List[Frame]) -> str:
+    """Return where a stack is in the script, with the line's text: "train.py:16 (native())"; empty if nowhere."""
+    position = own(stack)
+    if position is None:
+        return ""
+    text = source(stack)
+    return "%s:%d" % (os.path.basename(stack[position].file), stack[position].line) + (" (%s)" % text if text else "")
 
 
 DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"

@@ -1,6 +1,5 @@
 """Tell the supervisor the steps of this node's ranks, and when they made one, wrote or worked last; collect stacks."""
 
-import linecache
 import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
@@ -152,7 +151,6 @@ def _steps(counts: Dict[int, Tuple[int, int]]) -> int:
 
 
 MOST_CHILDREN = 8
-MOST_CHARACTERS = 100
 FROZEN = ("T", "t", "D", "Z")  # such a process answers no signal
 
 
@@ -190,14 +188,7 @@ def _ask(rank: Rank, pid: int, state: str) -> Tuple[List[frames.Thread], str]:
 
 def _text(threads: List[frames.Thread]) -> str:
     """Return the script's line of code."""
-    if not threads:
-        return ""
-    position = frames.own(threads[0].frames)
-    if position is None:
-        return ""
-    frame = threads[0].frames[position]
-    linecache.checkcache(frame.file)
-    return linecache.getline(frame.file, frame.line).strip()[:MOST_CHARACTERS]
+    return frames.source(threads[0].frames) if threads else ""
 
 
 LEAST_CORE_SHARE = 0.02  # threads that only look whether there is something to do use less than 1 % of a core

@@ -45,6 +45,9 @@ NOTES = 6144
 """The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""
 MOST_NOTES_BYTES = (16 << 10) - 8
 DESCRIPTOR_OF_RANK = 200
+CRASH = "Fatal Python error: "
+"""The begin of what `faulthandler` writes behind the page when a fatal signal ends the rank, before its stack."""
+_OPEN_MPI = "OMPI_COMM_WORLD_SIZE"  # Open MPI warns of each handler of a fatal signal that is not its own
 _TORCH = "torch"
 Measuring = Callable[
     [Sequence[str], Callable[[Sequence["float | None"]], None], Callable[..., None], Callable[[str], None], int], bool
@@ -91,6 +94,9 @@ def arm(descriptor: int, measuring: "Callable[[], Measuring]") -> None:
         os.lseek(descriptor, PAGE_BYTES, os.SEEK_SET)
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
         _write(descriptor, DESCRIPTOR, descriptor + 1)
+    if not faulthandler.is_enabled() and _OPEN_MPI not in os.environ:
+        faulthandler.enable(file=descriptor, all_threads=False)
+        os.register_at_fork(after_in_child=faulthandler.disable)
     sampler = LineSampler(descriptor)
     sampler.begin()
 

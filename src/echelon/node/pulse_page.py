@@ -57,6 +57,15 @@ class PulsePage:
         """Return the last collectives of the rank, also after its end; empty without any."""
         return call_page.read(os.pread(self.descriptor, call_page.END, 0), most_calls)
 
+    def crash(self) -> List[frames.Frame]:
+        """Return the stack in which a fatal signal has ended the rank; empty if it wrote none."""
+        size = os.fstat(self.descriptor).st_size
+        begin = max(pulse.PAGE_BYTES, size - DUMP_BYTES)
+        dump = os.pread(self.descriptor, max(0, size - begin), begin).decode("utf-8", "replace")
+        _, is_there, text = dump.rpartition(pulse.CRASH)
+        threads = frames.parse(text) if is_there else []
+        return threads[0].frames if threads else []
+
     def notes(self) -> List[Dict[str, Any]]:
         """Return what the rank says of bad steps."""
         size, begin = min(int(self._words[pulse.NOTES]), pulse.MOST_NOTES_BYTES), (pulse.NOTES + 1) * 8

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Dict
 
-from . import processes
+from . import frames, processes
 from .ranks import Attempt, Rank
 
 MOST_CALLS = 8  # all ranks of a run report them at the same moment
@@ -14,6 +14,10 @@ ERROR_TO_EXIT_SECONDS = 10.0  # torch takes a second or more to shut down; an ol
 def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
     """Report the end of a rank, whatever its exit code."""
     failed = rank.status != 0
+    called = rank.pulse.called(MOST_CALLS if failed else 1) if rank.pulse is not None else {}
+    if rank.pulse is not None and (rank.status or 0) < 0:
+        crash = frames.place(rank.pulse.crash())
+        called = {**called, "crash": crash} if crash else called
     now, error_time = time.time(), rank.output.error_time
     return {
         "attempt": attempt.number,
@@ -25,7 +29,7 @@ def of_exit(attempt: Attempt, rank: Rank) -> Dict[str, Any]:
         "oom_kills": processes.oom_kills() - attempt.oom_kills_before if failed else 0,
         "tail": rank.output.tail.decode("utf-8", "replace") if failed else "",
         "log_problem": rank.output.log_problem,
-        "called": rank.pulse.called(MOST_CALLS if failed else 1) if rank.pulse is not None else {},
+        "called": called,
         **_of_steps(rank),
     }
 

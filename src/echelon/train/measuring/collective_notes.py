@@ -24,6 +24,12 @@ from ..wire import lines
 Func = TypeVar("Func", bound=Function)
 BETWEEN_TWO = ("send", "recv")
 """Calls that not all ranks of a group make: they have no number."""
+_FROM, _TO = "from", "to"
+_PEERS = {
+    b"broadcast": (1, "src", _FROM), b"recv": (1, "src", _FROM), b"send": (1, "dst", _TO), b"reduce": (1, "dst", _TO),
+    b"scatter": (2, "src", _FROM), b"gather": (2, "dst", _TO), b"broadcast_object_list": (1, "src", _FROM),
+}  # fmt: skip
+"""Where a call has the rank from or to which it is, among its arguments and by name."""
 MOST_TEXTS = 1024
 MOST_NAMES = 8
 _UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
@@ -97,7 +103,7 @@ class CollectiveNotes:
             return 0
         if has_number:
             own.number += 1
-        tensor = self._text(args or kwargs.values())
+        tensor = self._text(args or kwargs.values()) + _peer(kind, args, kwargs)
         return self._note(kind, own, own.number if has_number else 0, tensor, self._place(sys._getframe(2)))
 
     def _note(self, kind: bytes, group: _Group, number: int, tensor: bytes, place: tuple[int, bytes]) -> int:
@@ -151,24 +157,26 @@ class CollectiveNotes:
             self._ordinal -= 1  # the next call takes its slot: no other rank was asked for anything
 
     def _text(self, values: Any) -> bytes:
-        """Return dtype and shape of the first tensor of a call."""
+        """Return dtype and shape of a call's own tensor, else of the first one in a list."""
+        tensor = None
         for value in values:
             if isinstance(value, torch.Tensor):
-                key = value.dtype, value.shape
-            elif type(value) is list and value and isinstance(value[0], torch.Tensor):
-                key = value[0].dtype, value[0].shape
-            else:
-                continue
-            try:
-                text = self._texts.get(key)
-            except TypeError:
-                return b""  # a size that is no number: it is traced
-            if text is None:
-                if len(self._texts) >= MOST_TEXTS:
-                    self._texts.clear()
-                text = self._texts[key] = f"{key[0]} {list(key[1])}".removeprefix("torch.").encode()
-            return text
-        return b""
+                tensor = value
+                break
+            if tensor is None and type(value) is list and value and isinstance(value[0], torch.Tensor):
+                tensor = value[0]
+        if tensor is None:
+            return b""
+        key = tensor.dtype, tensor.shape
+        try:
+            text = self._texts.get(key)
+        except TypeError:
+            return b""  # a size that is no number: it is traced
+        if text is None:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
+            text = self._texts[key] = f"{key[0]} {list(key[1])}".removeprefix("torch.").encode()
+        return text
 
     def _place(self, frame: FrameType | None) -> tuple[int, bytes]:
         """Return the script's innermost line, else that of a library; in a thread without either, that of backward."""
@@ -218,6 +226,16 @@ class CollectiveNotes:
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         text = (", ".join(names[:MOST_NAMES]) + more).encode()[: call_page.NOTE_BYTES - 1]
         self._page[call_page.NOTE_AT : call_page.NOTE_AT + len(text)] = text
+
+
+def _peer(kind: bytes, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
+    """Return from or to which rank a call is, if the script says it."""
+    known = _PEERS.get(kind)
+    if known is None:
+        return b""
+    place, name, word = known
+    peer = args[place] if place < len(args) else kwargs.get(name)
+    return f" {word} rank {peer}".encode() if type(peer) is int else b""
 
 
 def _slot_of(ordinal: int) -> int:
