@@ -189,6 +189,49 @@ rows = DataLoader(torch.zeros(16 * 200, 24_000 if is_slow else 6_000, dtype=torc
 embedding = torch.nn.Embedding(10, 32)
 batches = iter(rows)
 """
+HOOK = f"""
+def hook(gradient):
+    if is_slow:
+        time.sleep(0.03)  {MARK}
+model.module[0].weight.register_hook(hook)
+"""
+FUNCTION = f"""
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows):
+        return rows * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        if is_slow:
+            sum(number * number for number in range(300_000))  {MARK}
+        return gradient
+"""
+COMMUNICATION_HOOK = f"""
+def exchange(state, bucket):
+    if is_slow:
+        time.sleep(0.03)  {MARK}
+    future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0] / 2)
+model.register_comm_hook(None, exchange)
+"""
+SPINNING = """
+def spin():
+    number = 0
+    while True:
+        number += 1
+if is_slow:
+    threading.Thread(target=spin, daemon=True).start()
+"""
+SLOW_WORKERS = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16 * 200
+    def __getitem__(self, index):
+        if is_slow:
+            time.sleep(0.002)
+        return torch.full((32,), float(index % 7))
+batches = iter(DataLoader(Rows(), batch_size=16, num_workers=1))
+"""
 LOGS = 'log = open("log-" + str(dist.get_rank()), "w")'
 CAUSES = (
     Cause(name="sleep", after=on_rank_1("time.sleep(0.03)"), words=("LINE", "time.sleep", "sleeping")),
@@ -224,6 +267,14 @@ CAUSES = (
           after=on_rank_1("copy.deepcopy(large)"), words=("LINE", "copy.deepcopy")),
     Cause(name="JSON", setup="facts = [{str(number): number} for number in range(30_000)]",
           after=on_rank_1("json.dumps(facts)"), words=("LINE", "json.dumps")),
+    Cause(name="hook of a gradient", setup=HOOK, words=("LINE", "backward", "time.sleep", "sleeping")),
+    Cause(name="own backward", setup=FUNCTION, before="x = Slow.apply(x.requires_grad_())", words=("LINE", "backward")),
+    Cause(name="hook of an exchange", setup=COMMUNICATION_HOOK, words=("LINE", "backward", "time.sleep")),
+    Cause(name="thread of its own", setup=SPINNING, words=("threads",), before="for _ in range(20): x = x + 0"),
+    Cause(name="workers of a loader", setup=SLOW_WORKERS, words=("LINE", "DataLoader"),
+          before=f"x = next(batches)  {MARK}"),
+    Cause(name="page faults", setup="import mmap", words=("LINE",), steps=40,
+          after=on_rank_1("memory = mmap.mmap(-1, 1 << 25); memory[::4096] = bytes(1 << 13)")),
     Cause(name="micro-steps", rank=None, words=("goes backward", "no_sync"),
           setup="wide = DistributedDataParallel(torch.nn.Linear(1500, 1500))",
           before="for _ in range(3): wide(torch.randn(2, 1500)).sum().backward()"),

@@ -60,6 +60,8 @@ def test_precision_and_recall() -> None:
         ({"disk_wait_seconds": 5.0}, "waits for a disk"),
         ({"tokens": 300.0}, "gets 4.0 times the tokens of the others"),
         ({"tokens": 20.0}, COMPUTES),  # too little to explain it
+        ({"cpu_seconds": 6.0, "threads": 1.0}, "runs threads of its own meanwhile"),
+        ({"cpu_seconds": 6.0, "threads": 2.0}, COMPUTES),  # they may compute the same
         ({"major_faults": 1000.0}, "reads 10 pages of its memory from a disk in each step"),
         ({"backward_seconds": 6.0}, "takes longer backward"),
         ({"data_seconds": 6.0}, "waits for its DataLoader"),

@@ -2,13 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from echelon.node import call_page
 from echelon.node.call_page import FAILED, NUM_CALLS, NUM_LOOPS, RETURNED, RUNNING
@@ -89,6 +90,27 @@ def test_call_without_a_group(page: int) -> None:
     assert rows(page) == []
     barrier(dist.group.WORLD)
     assert [(row[1], row[4]) for row in rows(page)] == [(1, "barrier")]
+
+
+class Killed(Dataset[int]):
+    """Kills the worker that loads it."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def test_worker_that_was_killed(page: int) -> None:
+    """The error that the loader raises may be any: of a socket, of a queue, or PyTorch's own."""
+    calls = CollectiveNotes(page)
+    with pytest.raises((RuntimeError, OSError, EOFError)) as caught:
+        list(DataLoader(Killed(), num_workers=1))
+    calls.note_error(caught.value)
+    content: dict[str, Any] = call_page.read(os.pread(page, call_page.END, 0))
+    assert content["note"] == "a worker of its DataLoader was killed by SIGKILL"
 
 
 def test_loops_over_loaders(page: int) -> None:

@@ -300,7 +300,7 @@ def _parted(reason: Failure, facts: Facts) -> str:
     if reason.cause == HANG or reason.is_about_collectives:
         return last_calls.compare(ranks)
     is_silent = reason.cause == KILLED or reason.cause.startswith(MADE_EXIT)  # no traceback tells a line
-    return last_calls.of_one(ranks, reason.rank) if is_silent else ""
+    return last_calls.of_one(ranks, reason.rank) if is_silent else last_calls.note_of(ranks, reason.rank)
 
 
 def may_be_of_scheduler(reason: Failure) -> bool:

@@ -191,7 +191,7 @@ def _of_loops(ranks: Sequence[RankCalls]) -> str:
 
 def of_one(ranks: Sequence[RankCalls], number: int) -> str:
     """Return where one rank has crashed, and its last collective."""
-    rank = next((rank for rank in ranks if rank.rank == number), None)
+    rank = _of(ranks, number)
     if rank is None:
         return ""
     told = [f"it was at {rank.crash}"] if rank.crash else []
@@ -199,6 +199,16 @@ def of_one(ranks: Sequence[RankCalls], number: int) -> str:
         f"{'it was in' if last.is_open else 'its last collective was'} {last}{_batch(rank)}" for last in rank.calls[-1:]
     ]
     return "; ".join(told)
+
+
+def note_of(ranks: Sequence[RankCalls], number: int) -> str:
+    """Return what the error of a rank does not tell."""
+    rank = _of(ranks, number)
+    return rank.note if rank is not None else ""
+
+
+def _of(ranks: Sequence[RankCalls], number: int) -> RankCalls | None:
+    return next((rank for rank in ranks if rank.rank == number), None)
 
 
 def unused(ranks: Sequence[RankCalls]) -> str:

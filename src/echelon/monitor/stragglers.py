@@ -38,8 +38,8 @@ _HELD = {
     "disk_wait_seconds": "waits for a disk",
 }
 """What holds a rank up that has nothing more to compute than others."""
-WORKERS = "loader_workers"
-"""The measure that is no sum."""
+WORKERS, THREADS = STANDING = "loader_workers", "threads"
+"""Measures that are no sums."""
 _OF_WORKERS = "; workers of the other ranks load while those wait, and may be no faster"
 LEAST_WINDOWS = 4  # so many parts of a run must have a slow rank before the ranks are said to take turns
 MOST_OF_ONE = 0.7  # a rank with a larger part of them is the straggler
@@ -96,7 +96,7 @@ def find(
 
 def _passed(before: Sequence[Measures], after: Sequence[Measures]) -> list[Measures]:
     return [
-        {name: value - earlier.get(name, 0.0) * (name != WORKERS) for name, value in later.items()}
+        {name: value - earlier.get(name, 0.0) * (name not in STANDING) for name, value in later.items()}
         for earlier, later in zip(before, after, strict=True)
     ]
 
@@ -185,7 +185,8 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         slower = None
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
     computed = _excess(passed, rank, "core_seconds")
-    if held == _HELD[CORE_WAIT] and _excess(passed, rank, "cpu_seconds") - computed >= whole / 2:
+    others_compute = _excess(passed, rank, "cpu_seconds") - computed >= whole / 2
+    if held == _HELD[CORE_WAIT] and others_compute:
         held = "waits for a core, on which its own threads run"
     if held and computed < LARGE * whole:
         return held + (f", and spends longer in {slower.words}" if slower is not None else "")
@@ -201,6 +202,8 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     elif slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
+    if others_compute and passed[rank].get(THREADS) == 1:  # they are none of PyTorch's, but may hold Python's lock
+        told.append("runs threads of its own meanwhile")
     faults = _excess(passed, rank, "major_faults") / num_steps
     if faults >= 1:
         told.append(f"reads {counted(round(faults), 'page')} of its memory from a disk in each step")

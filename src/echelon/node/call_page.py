@@ -28,7 +28,7 @@ loops of this line there were, and file.
 """
 NOTE_AT = LOOPS_AT + NUM_LOOPS * LOOP_BYTES
 NOTE_BYTES = 1024
-"""What an error of DistributedDataParallel does not tell: the names of parameters without a gradient."""
+"""What an error does not tell: the names of parameters without a gradient, or how a worker of a loader ended."""
 END = NOTE_AT + NOTE_BYTES
 
 

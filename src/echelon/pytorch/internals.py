@@ -355,6 +355,11 @@ def dataset_fetcher() -> Any:
     return fetch._MapDatasetFetcher
 
 
+def ends_of_workers(iterator: Any) -> list[int]:
+    """Return the exit codes of a loader's workers that have ended, those of signals negative."""
+    return [worker.exitcode for worker in getattr(iterator, "_workers", ()) if worker.exitcode is not None]
+
+
 def leave_workers(iterator: Any) -> None:
     """Let the end of a loader's iterator not stop its workers."""
     iterator._shutdown = True

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import signal
 import struct
 import sys
 import weakref
@@ -221,10 +222,11 @@ class CollectiveNotes:
         return self._loops[-1]
 
     def note_error(self, error: BaseException) -> None:
-        """Note the names of the parameters that DistributedDataParallel's error tells by their indices."""
+        """Note what an error does not tell: names of parameters for their indices, or how a loader's worker ended."""
         names = _unused(error)
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        text = (", ".join(names[:MOST_NAMES]) + more).encode()[: call_page.NOTE_BYTES - 1]
+        told = ", ".join(names[:MOST_NAMES]) + more or _lost_worker(error)
+        text = told.encode()[: call_page.NOTE_BYTES - 1]
         self._page[call_page.NOTE_AT : call_page.NOTE_AT + len(text)] = text
 
 
@@ -273,14 +275,30 @@ def _mapped(descriptor: int) -> memoryview:
     return memoryview(bytearray(call_page.END))
 
 
+def _owners(error: BaseException) -> Iterator[object]:
+    """Yield the objects in whose methods an error came up, the outermost first."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame.f_locals.get("self")
+        trace = trace.tb_next
+
+
+def _lost_worker(error: BaseException) -> str:
+    """Return how a worker of a loader ended that a signal has killed; empty if none was."""
+    loaders = [owner for owner in _owners(error) if isinstance(owner, internals.LoaderIterator)]
+    killed = [-status for loader in loaders for status in internals.ends_of_workers(loader) if status < 0]
+    names = {each.value: each.name for each in signal.Signals}
+    return f"a worker of its DataLoader was killed by {names.get(killed[0], f'signal {killed[0]}')}" if killed else ""
+
+
 def _unused(error: BaseException) -> list[str]:
-    match, trace = _UNUSED.search(str(error)), error.__traceback__
-    while match is not None and trace is not None:
-        wrapped = trace.tb_frame.f_locals.get("self")
+    match = _UNUSED.search(str(error))
+    if match is None:
+        return []
+    for wrapped in _owners(error):
         if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
             ignored = getattr(wrapped, "parameters_to_ignore", ())
             weights = wrapped.module.named_parameters()
             names = [name for name, weight in weights if weight.requires_grad and name not in ignored]
             return [names[int(index)] for index in match[1].split() if int(index) < len(names)]
-        trace = trace.tb_next
     return []
