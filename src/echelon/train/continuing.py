@@ -52,8 +52,6 @@ _DRAWN = "rng/drawn-by-rank-%d"
 
 
 class Continuing:
-    """The checkpoints of one training."""
-
     _run: Run
     _passes: Passes
 
@@ -122,7 +120,6 @@ class Continuing:
         self._left_draws.switch(is_left=is_left)
 
     def _begin(self, _: torch.optim.Optimizer) -> None:
-        """Begin the journal with the first optimizer."""
         if self._tape.phase == OFF and self._tape.is_here:
             self._script = same_script.digests()
             self._pending.looks = same_script.looks_at_gradients(self._script)
@@ -184,7 +181,6 @@ class Continuing:
         self._the_schedule().note_saved(self._num_steps)
 
     def _keep(self, kind: str) -> None:
-        """Keep the state in memory, if it is time."""
         with self._tape.paused():
             self._the_memory().keep(self._num_steps, lambda: self._state(kind))
 
@@ -204,7 +200,7 @@ class Continuing:
         tensors.update(carried)
         gradients, kinds = self._pending.gradients(self._objects, self._run.parallelism.reduce)
         tensors.update(gradients)
-        tensors.update(self._objects.attributes())
+        tensors.update(same_script.tensors(self._objects.models()))
         tensors.update(cycles.tensors())
         rank, generators_of_script = self._run.world.processes.rank, random_states()
         tensors[_OWN % rank] = generators.as_tensor(self._run.generators)
@@ -324,7 +320,7 @@ class Continuing:
         gradients = pending.empty(trained, kinds)
         self._load({**tensors, **carried, **own, **drawn, **kept, **cycled, **gradients}, resumed.found.path)
         pending.put(trained, kinds, gradients)
-        self._objects.put_attributes(kept)
+        same_script.put(self._objects.models(), kept)
         cycles.put(cycled, self._run.world)
         missing = self._carried.put({path[len(CARRIED) :]: one for path, one in carried.items()}, self._jumps.unread())
         if missing:

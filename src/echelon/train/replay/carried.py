@@ -113,7 +113,6 @@ def _cut(tensor: Any) -> tuple[Any, ...]:
 
 
 def counts() -> dict[str, int]:
-    """Return the whole numbers in the script's variables, by their paths."""
     value_of: dict[str, int] = {}
     for frame, name in _script_frames():
         for key, value in frame.f_locals.items():
@@ -129,13 +128,12 @@ def changed_counts(before: Mapping[str, int], unread: Container[str]) -> dict[st
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of the generators of random numbers that the script has made, by their paths."""
-    return {found.path: state_of(found.tensor) for found in _found() if is_generator(found.tensor)}
+    return {found.path: state_of(found.tensor) for found in _first_of_each(_holders()) if is_generator(found.tensor)}
 
 
 def put_random_states(saved: dict[str, Any]) -> None:
     """Let the script's generators continue from the states of a checkpoint."""
-    for found in _found():
+    for found in _first_of_each(_holders()):
         if is_generator(found.tensor) and found.path in saved:
             put_state(found.tensor, saved[found.path])
 
@@ -163,7 +161,6 @@ class Found(NamedTuple):
 
 
 def ids_of_tensors(unread: Container[str]) -> set[int]:
-    """Return the ids of the tensors in the variables that the script reads again."""
     return {id(tensor) for _, tensor in _tensors(unread)}
 
 
@@ -172,12 +169,8 @@ def _tensors(unread: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((one.path, one.tensor) for one in found if isinstance(one.tensor, torch.Tensor))
 
 
-def _found() -> Iterator[Found]:
-    """Yield each tensor and generator once, with the first that holds it."""
-    return _first_of_each(_holders())
-
-
 def _first_of_each(holders: Iterable[Found]) -> Iterator[Found]:
+    """Yield each tensor and generator once, with the first that holds it."""
     seen: set[int] = set()
     for found in holders:
         if id(found.tensor) not in seen:
@@ -271,14 +264,14 @@ def _script_frames() -> Iterator[tuple[FrameType, str]]:
 
 def frames_with_names() -> Iterator[tuple[FrameType, str]]:
     """Yield all frames, from the outermost, with names for those of the script and of the modules beside it."""
-    frames, folder, main = [], folder_of_script(), vars(sys.modules["__main__"])
+    frames, folder, main = [], _folder_of_script(), vars(sys.modules["__main__"])
     frame: Any = sys._getframe(1)
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
     place = 0
     for one in reversed(frames):
-        if one.f_globals is main or (is_beside(one.f_code.co_filename, folder) and not is_ours_frame(one)):
+        if one.f_globals is main or (_is_beside(one.f_code.co_filename, folder) and not is_ours_frame(one)):
             yield one, f"{place}:{one.f_code.co_name}"
             place += 1
         else:
@@ -287,7 +280,7 @@ def frames_with_names() -> Iterator[tuple[FrameType, str]]:
 
 def modules_of_script() -> Mapping[str, ModuleType]:
     """Return the script's modules by name: the script itself, and those in its folder."""
-    return _modules_beside(folder_of_script(), len(sys.modules))
+    return _modules_beside(_folder_of_script(), len(sys.modules))
 
 
 @lru_cache(maxsize=1)
@@ -297,16 +290,15 @@ def _modules_beside(folder: str, _num_modules: int) -> Mapping[str, ModuleType]:
         for name, module in list(sys.modules.items())
         if isinstance(module, ModuleType)
         and not is_ours_name(name)
-        and (name == "__main__" or is_beside(str(getattr(module, "__file__", None) or ""), folder))
+        and (name == "__main__" or _is_beside(str(getattr(module, "__file__", None) or ""), folder))
     }
 
 
-def folder_of_script() -> str:
-    """Return the folder of the script."""
+def _folder_of_script() -> str:
     main = sys.modules.get("__main__")
     return os.path.dirname(os.path.abspath(str(getattr(main, "__file__", "") or "")))
 
 
-def is_beside(path: str, folder: str) -> bool:
+def _is_beside(path: str, folder: str) -> bool:
     """Say whether a file is in the folder of the script, and in no environment of Python there."""
     return path.startswith(folder + os.sep) and "-packages" not in path

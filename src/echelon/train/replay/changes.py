@@ -1,6 +1,6 @@
 """What has changed in the objects that a script's variables reach, between two pictures of them."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..wire import plain_data
 from .iterator_positions import KEPT, IteratorPosition, advance
@@ -15,18 +15,10 @@ _CREATED = (
 )  # fmt: skip
 
 
-class Changes(NamedTuple):
-    """What is saved of a picture."""
+def changes_of(picture: Picture, begun: FirstPicture) -> tuple[list[Any], list[str]]:
+    """Return each node with what has changed in it since the beginning; its last entry says whether anything has.
 
-    nodes: list[Any]
-    """Each node with what has changed in it; the last entry says whether anything has."""
-    places: list[str]
-    """For each object the path of the object that takes its place in another process; NEW: it is made."""
-
-
-def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
-    """Return what has changed since the beginning.
-
+    Returns also for each object the path of that which takes its place in another process; NEW: it is made.
     Adds to the refusals of the picture what can neither be made nor has an object that takes its place.
     """
     known = [begun.path_of(value, node) for value, node in zip(picture.objects, picture.nodes, strict=True)]
@@ -49,7 +41,7 @@ def changes_of(picture: Picture, begun: FirstPicture) -> Changes:
         places.append(NEW if is_by_name else path)
         nodes.append(changed)
     _refuse_moved(picture, begun, places)
-    return Changes(nodes, places)
+    return nodes, places
 
 
 def _refuse_moved(picture: Picture, begun: FirstPicture, places: list[str]) -> None:

@@ -28,8 +28,6 @@ _cycles: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 class Cycle(itertools.cycle):  # type: ignore[type-arg]
-    """A cycle that is known here."""
-
     def __init__(self, *_: Any) -> None:
         _cycles.add(self)
 

@@ -98,7 +98,6 @@ def _words() -> torch.Tensor:
 
 
 def put(entry: list[Any]) -> None:
-    """Set the generator of the CPU to the state of an entry."""
     places, words = entry
     if places:
         whole = _words()
@@ -173,7 +172,6 @@ class LeftDraws:
             self._tape.keep(SIDE, [LIBRARIES, *self._entry()])
 
     def _entry(self) -> list[Any]:
-        """Return the words that differ from those kept last, or all of them."""
         words, rest = _apart(random_states.portable())
         known, self._known = self._known, words
         if known is None or len(known) != len(words):

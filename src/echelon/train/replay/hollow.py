@@ -60,7 +60,6 @@ def hollow(tensor: torch.Tensor) -> ShapeOnlyTensor:
 
 
 def is_hollow(tensor: object) -> bool:
-    """Say whether a value is a tensor without values."""
     return isinstance(tensor, ShapeOnlyTensor) and tensor.value is None
 
 
@@ -71,9 +70,8 @@ def of_shape(shape: tuple[int, ...], dtype: torch.dtype, device: object) -> Shap
 def missing(tensor: torch.Tensor) -> ScalingError:
     """Return the error for a value that neither the journal nor the checkpoint has."""
     return ScalingError(
-        f"the script reads a tensor of shape {tuple(tensor.shape)} that was computed before the checkpoint, "
-        "and the checkpoint does not "
-        "have its value",
+        f"the script reads a tensor of shape {tuple(tensor.shape)} that was computed before the checkpoint, and the "
+        "checkpoint does not have its value",
         "start the script without --resume; or read the value (item(), tolist()) in the step that computes it",
     )
 

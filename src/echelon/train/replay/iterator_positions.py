@@ -26,8 +26,6 @@ _NO_COUNT = f"Python {sys.version.split()[0]} does not let the count of an enume
 
 
 class IteratorPosition(NamedTuple):
-    """The position of an iterator."""
-
     kind: str
     at: Any
     inner: tuple[Any, ...] = ()
@@ -35,7 +33,6 @@ class IteratorPosition(NamedTuple):
 
 
 def is_iterator(value: object) -> bool:
-    """Say whether a value is an iterator of Python whose position `position_of` knows."""
     return isinstance(value, (_RANGE, _LIST, _TUPLE, *_KEPT, enumerate, zip))
 
 

@@ -250,7 +250,6 @@ class Jumps:
 
 
 def _order(objects: list[Any], paths: Mapping[int, str]) -> list[Any]:
-    """Return the path of each model and optimizer."""
     return [paths.get(id(one), id(one)) for one in objects]
 
 

@@ -30,15 +30,12 @@ _MOST_BYTES = 1 << 26
 
 
 class LeftOut:
-    """The objects of a script that a repeated loop leaves out."""
-
     def __init__(self, objects: ScriptObjects, passes: Passes, say: Callable[[str], None]) -> None:
         self._objects, self._passes, self._say = objects, passes, say
         self._begun: FirstPicture | None = None
         passes.held_by, passes.put_held = self.held_by, self.put_held
 
     def begin(self) -> None:
-        """Note what they hold before the loop."""
         with suppress(Exception), without_collector():  # the script's own classes may fail in their own way
             picture = self._picture(None)
             if len(picture.nodes) <= MOST_OBJECTS:
@@ -70,7 +67,6 @@ class LeftOut:
         return {"nodes": nodes, "places": places, "paths": picture.paths, "globals": variables}
 
     def put(self, content: Mapping[str, Any]) -> None:
-        """Give them what they held when `content` was made."""
         if content:
             gc.collect()  # a model that is garbage in one process may not be in another
             self._put(content, self._picture(None))
@@ -162,7 +158,7 @@ class Restored:
                 self.nodes[number] = node._replace(parts=[part for part in node.parts if self.is_known(part[1])])
 
     def _add(self, node: ObjectNode, path: str, before: str) -> None:
-        place = next((one for one in (path, before) if self._can_be(self._there.get(one), node)), None)
+        place = next((one for one in (path, before) if _can_be(self._there.get(one), node)), None)
         is_changed = self._flags[len(self.nodes)]
         if node.kind == "optimizer" and place is not None:
             node = node._replace(head=self._there[place].head)  # its settings are saved as such
@@ -173,11 +169,6 @@ class Restored:
         self.nodes.append(node)
         self.places.append(None if node.kind in _NOT_HERE else place)
 
-    def _can_be(self, there: ObjectNode | None, node: ObjectNode) -> bool:
-        if there is None or not is_alike(there, node):
-            return False
-        return node.kind != "module" or (there.fixed[0], there.fixed[3]) == (node.fixed[0], node.fixed[3])
-
     def is_known(self, part: Any) -> bool:
         """Say whether there is, or can be, an object for a reference."""
         return isinstance(part, list) or self.places[part] is not None
@@ -185,12 +176,7 @@ class Restored:
     def others(self) -> list[bool]:
         """Return for each node whether its object holds something else in this process."""
         return [
-            place == NEW
-            or (
-                place is not None
-                and is_changed
-                and (self._has_other_head(place, node) or self._has_other_parts(place, node))
-            )
+            place == NEW or (place is not None and is_changed and self._is_other(place, node))
             for node, place, is_changed in zip(self.nodes, self.places, self._flags, strict=True)
         ]
 
@@ -217,6 +203,12 @@ class Restored:
             return are_others(there, parts)
         named = dict(there)
         return any(label not in named or are_others(named[label], part) for label, part in parts)
+
+
+def _can_be(there: ObjectNode | None, node: ObjectNode) -> bool:
+    if there is None or not is_alike(there, node):
+        return False
+    return node.kind != "module" or (there.fixed[0], there.fixed[3]) == (node.fixed[0], node.fixed[3])
 
 
 def _stored_by(values: Iterable[Any]) -> Iterator[str]:

@@ -37,9 +37,10 @@ class Passes:
         """The pass that a loop asked last for a batch to train on."""
         self.held_by: Callable[[Any], Any] = lambda _loader: {}
         """Returns what the sampler of a loader holds."""
-        self.put_held: Callable[[Any, Any], None] = _nothing
+        self.put_held: Callable[[Any, Any], None] = lambda _loader, _held: None
         """Lets it hold something else."""
-        self._num_begun = 0
+        self.num_begun = 0
+        """The number of passes that have begun."""
         self._open: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
         self.begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """Each loader whose pass has begun, with the number of its latest pass."""
@@ -49,16 +50,15 @@ class Passes:
         run.workers_draws = self.workers_draws
 
     def install(self) -> None:
-        """Hook the loop over a DataLoader."""
         original = self.begin = DataLoader.__iter__
 
         @wraps(original)
         def begin(loader: Any) -> Any:
             if not (self.tape.is_recording or self.tape.is_playing):
                 return original(loader)
-            self._num_begun += 1
-            made = Pass(self, loader, self._num_begun, lambda: original(loader))
-            self._open[self._num_begun] = made
+            self.num_begun += 1
+            made = Pass(self, loader, self.num_begun, lambda: original(loader))
+            self._open[self.num_begun] = made
             return made
 
         patches.replace(DataLoader, "__iter__", begin, why=_WHY)
@@ -70,17 +70,11 @@ class Passes:
 
     @property
     def open(self) -> list["Pass"]:
-        """The passes that have not ended."""
         return [one for _, one in sorted(self._open.items())]
-
-    @property
-    def num_begun(self) -> int:
-        """The number of passes that have begun."""
-        return self._num_begun
 
     def put_place(self, num_begun: int, open_now: "list[Pass]", begun: list[tuple[Any, int]]) -> None:
         """Be where a loop was that is not repeated; all passes are at their places."""
-        self._num_begun = num_begun
+        self.num_begun = num_begun
         self._open.clear()
         self._open.update({one.number: one for one in open_now})
         self.begun.clear()
@@ -92,12 +86,11 @@ class Passes:
         made.put_place(place, loader)
         return made
 
-    def close(self, number: int) -> None:
-        """Forget a pass that has ended."""
-        self._open.pop(number, None)
+    def end(self, ended: "Pass") -> None:
+        ended.trains = False
+        self._open.pop(ended.number, None)
 
     def positions(self) -> dict[str, Any]:
-        """Return the position of each open pass, and what it began with."""
         return {str(number): one.position_now() for number, one in sorted(self._open.items())}
 
     def draws_of_workers(self) -> dict[str, Any]:
@@ -133,7 +126,6 @@ class Passes:
         return bool(num_workers == draws.num_workers)
 
     def form_of(self, batch: object) -> list[Any]:
-        """Return an entry for a batch."""
         try:
             return self.tape.forms.note(batch)
         except ScalingError as error:
@@ -143,23 +135,15 @@ class Passes:
             ) from None
 
 
-def _bytes_of(held: Any) -> bytes:
-    return plain_data.encode(held)
-
-
-def _nothing(_loader: object, _held: object) -> None:
-    """Put nothing."""
-
-
 class Pass:
-    """One pass over a loader."""
-
     def __init__(self, passes: Passes, loader: Any, number: int, begin: Callable[[], Any]) -> None:
         self._passes = passes
         self.loader = loader
-        self._number = number
+        self.number = number
+        """The number of passes that had begun with this one."""
         self._begin = begin
-        self._taken = 0
+        self.num_taken = 0
+        """The number of batches that the loop has got."""
         self.trains = False
         """Whether its latest batch was for training."""
         self._note_earlier(is_later=loader in passes.begun)
@@ -182,7 +166,6 @@ class Pass:
                 self._inner = begin()
 
     def _note_earlier(self, *, is_later: bool) -> None:
-        """Note whether its loader had a pass before."""
         self._is_later = is_later
         is_of_earlier = is_later and self.loader not in self._passes.started
         self._has_workers = is_of_earlier and bool(getattr(self.loader, "persistent_workers", False))
@@ -193,23 +176,12 @@ class Pass:
         """Whether workers have the states of those of an earlier process; a stream's workers begin anew."""
         return not self._has_workers or getattr(self._inner, "sampler", None) is not None
 
-    @property
-    def num_taken(self) -> int:
-        """The number of batches that the loop has got."""
-        return self._taken
-
-    @property
-    def number(self) -> int:
-        """The number of passes that had begun with this one."""
-        return self._number
-
     def place(self) -> list[Any]:
-        """Return where this pass is."""
-        return [self._number, self._taken, self.trains, self._is_later]
+        return [self.number, self.num_taken, self.trains, self._is_later]
 
     def put_place(self, place: list[Any], loader: Any) -> None:
         """Be at the place of another pass, while the loop is repeated."""
-        self._number, self._taken, self.trains, is_later = place
+        self.number, self.num_taken, self.trains, is_later = place
         self.loader, self._begin = loader, lambda: self._passes.begin(loader)
         self._note_earlier(is_later=is_later)
 
@@ -237,10 +209,9 @@ class Pass:
         except StopIteration:
             if tape.is_recording:
                 tape.keep(END, None)
-            self.close()
+            passes.end(self)
             raise
-        self._taken += 1
-        cycles.mark(batch, self._number, self._taken)
+        self._count(batch)
         if tape.is_recording:
             tape.keep(BATCH, passes.form_of(batch))
         return batch
@@ -254,36 +225,34 @@ class Pass:
         tape = self._passes.tape
         if tape.next_kind() == END:
             tape.play(END)
-            self.close()
+            self._passes.end(self)
             raise StopIteration
-        batch = tape.forms.hollow(tape.play(BATCH))
-        self._taken += 1
-        cycles.mark(batch, self._number, self._taken)
-        return batch
+        return self._count(tape.forms.hollow(tape.play(BATCH)))
 
-    def close(self) -> None:
-        """End the pass."""
-        self.trains = False
-        self._passes.close(self._number)
+    def _count(self, batch: Any) -> Any:
+        self.num_taken += 1
+        cycles.mark(batch, self.number, self.num_taken)
+        return batch
 
     def position_now(self) -> dict[str, Any]:
         """Return what a continued run needs to come to this place."""
         sampler = getattr(self._inner, "sampler", None)
         return {
-            "taken": self._taken,
+            "taken": self.num_taken,
             "at_begin": self._at_begin,
             "own_at_begin": self._own_at_begin,
             "at_first": self._at_first,
             "key": getattr(sampler, "key", 0),
             "data": self._data(),
-            "held": self._held_at_begin if self._has_moved() else {},
+            "held": self._held_at_begin if self._held_at_begin and self._is_other(self._held()) else {},
             "samples": getattr(sampler, "mark", 0),
         }
 
-    def _has_moved(self) -> bool:
-        return bool(self._held_at_begin) and _bytes_of(self._held_at_begin) != _bytes_of(
-            self._passes.held_by(self.loader)
-        )
+    def _held(self) -> Any:
+        return self._passes.held_by(self.loader)
+
+    def _is_other(self, held: Any) -> bool:
+        return plain_data.encode(held) != plain_data.encode(self._held_at_begin)
 
     def _data(self) -> dict[str, Any]:
         """Return what gives the position its meaning, where the loader says it."""
@@ -295,12 +264,12 @@ class Pass:
 
     def go_on(self, saved: Any) -> None:
         """Begin the loader's own pass with the random numbers that it began with, behind the batches already taken."""
-        if saved is None or saved["taken"] != self._taken:
+        if saved is None or saved["taken"] != self.num_taken:
             raise ScalingError(
-                f"the checkpoint has no pass {self._number} over a loader with {self._taken} batches",
+                f"the checkpoint has no pass {self.number} over a loader with {self.num_taken} batches",
                 "start the script without --resume",
             )
-        same_script.refuse_other_data(self._taken, saved.get("data", {}), self._data())
+        same_script.refuse_other_data(self.num_taken, saved.get("data", {}), self._data())
         self._at_begin, self._at_first = saved["at_begin"], saved["at_first"]
         self._own_at_begin = saved["own_at_begin"]
         run = self._passes.run
@@ -309,7 +278,7 @@ class Pass:
             generators.put_portable_state(self._at_begin)
             for one, state in zip(own_generators.of_loader(self.loader), self._own_at_begin, strict=False):
                 own_generators.put_state(one, state)
-            run.resumed_pass = (self._taken, saved["key"])
+            run.resumed_pass = (self.num_taken, saved["key"])
             held = self._begin_with(saved.get("held", {}))
             with self._seed_of_workers_apart():
                 self._inner = self._begin()
@@ -331,10 +300,10 @@ class Pass:
 
     def _begin_with(self, held: Any) -> Any:
         """Let the sampler hold what it held when the pass began; return what it holds now."""
-        self._held_at_begin = held or self._passes.held_by(self.loader)
+        self._held_at_begin = held or self._held()
         if not held:
             return {}
-        now = self._passes.held_by(self.loader)
+        now = self._held()
         self._passes.put_held(self.loader, held)
         return now
 
@@ -342,12 +311,11 @@ class Pass:
         """Note what the sampler has to hold; with workers it may have been asked further ahead before."""
         self._held_at_end = held
         if held and self.loader.num_workers:
-            now = self._passes.held_by(self.loader)
-            if _bytes_of(now) != _bytes_of(self._held_at_begin):
+            now = self._held()
+            if self._is_other(now):
                 self._held_at_end = now
 
     def settle(self) -> None:
-        """Let the sampler hold what follows from the position."""
         if self._held_at_end:
             self._passes.put_held(self.loader, self._held_at_end)
 

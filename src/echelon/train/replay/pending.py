@@ -39,7 +39,6 @@ class Pending:
         self._must_clear: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self) -> None:
-        """Note what clears gradients."""
         events.cleared.listen("journal", self._note_clearing, why=_WHY)
 
     def _note_clearing(self, owner: object) -> None:
@@ -51,11 +50,9 @@ class Pending:
         self._must_clear.discard(owner)
 
     def note_backward(self) -> None:
-        """Notice that gradients were added."""
         self._num_backwards += 1
 
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Notice that an optimizer has used its gradients."""
         if optimizer in self._must_clear:
             raise ScalingError(
                 f"{type(optimizer).__name__} steps with gradients of before the checkpoint, which does not have them: "
@@ -124,7 +121,6 @@ def empty(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str]) -> dict
 
 
 def put(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give weights the gradients of a checkpoint."""
     for name, kind in kinds.items():
         gradient = tensors[GRADIENT + name]
         weights[name].grad = gradient.to_sparse(1) if kind == _SPARSE else gradient

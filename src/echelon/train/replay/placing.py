@@ -43,7 +43,6 @@ class Placing:
         self._made: dict[int, Any] = {}
 
     def put(self) -> None:
-        """Give all objects what they held."""
         for number in self._changed:
             node = self._nodes[number]
             fill = getattr(self, "fill_" + node.kind.replace(" ", "_"), None)
@@ -51,7 +50,6 @@ class Placing:
                 fill(self._object(number), node)
 
     def value(self, reference: Any) -> Any:
-        """Return the value of a reference."""
         return reference[0] if isinstance(reference, list) else self._object(reference)
 
     def _object(self, number: int) -> Any:

@@ -36,9 +36,9 @@ def install(tape: Journal) -> None:
     for kind in (torch.Tensor, *_sharded_kinds()):
         for name in _METHODS:
             if name in vars(kind) or kind is torch.Tensor:
-                patches.replace(kind, name, _reading(tape, name, getattr(kind, name)), why=_WHY)
+                patches.replace(kind, name, reading(tape, name, getattr(kind, name)), why=_WHY)
     for name in _FUNCTIONS:
-        patches.replace(torch, name, _reading(tape, name, getattr(torch, name)), why=_WHY)
+        patches.replace(torch, name, reading(tape, name, getattr(torch, name)), why=_WHY)
     for name in _SHAPED:
         patches.replace(torch, name, _shaping(tape, name, getattr(torch, name)), why=_WHY)
         if hasattr(torch.Tensor, name):
@@ -51,7 +51,9 @@ def _sharded_kinds() -> list[Any]:
     return [module.DTensor] if module is not None else []
 
 
-def _reading(tape: Journal, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def reading(tape: Journal, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that asks the tape for what it reads."""
+
     @wraps(original)
     def read(*args: object, **kwargs: object) -> Any:
         value = tape.read(name, lambda: original(*args, **kwargs))
@@ -63,20 +65,11 @@ def _reading(tape: Journal, name: str, original: Callable[..., Any]) -> Callable
 
 
 def _shaping(tape: Journal, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the shapes of the results, and give hollow tensors of these shapes."""
-
     @wraps(original)
     def shape(*args: object, **kwargs: object) -> Any:
         if name == "where" and len(args) + len(kwargs) != 1:
             return original(*args, **kwargs)
-        if tape.is_playing:
-            return tape.forms.hollow(tape.play(name))
-        if not tape.is_recording:
-            return original(*args, **kwargs)
-        with tape.paused():
-            result = original(*args, **kwargs)
-        tape.keep(name, tape.forms.note(result))
-        return result
+        return tape.formed(name, lambda: original(*args, **kwargs), name)
 
     return shape
 

@@ -30,8 +30,8 @@ class Resumed(NamedTuple):
         return bool(self.facts["kind"] == kind and self.facts["step"] == step)
 
     def document(self, name: str) -> bytes:
-        """Return the content of one of its small files."""
-        return content_of(self.found, name)
+        with open(os.path.join(self.found.path, name), "rb") as file:
+            return file.read()
 
     def empty(self, start: str, *, is_whole_name: bool = False) -> dict[str, torch.Tensor]:
         """Return tensors to read into, for all names that begin with `start`, or for this name alone."""
@@ -56,13 +56,8 @@ def find(order: checkpoint.CheckpointOrder, world: worlds.World) -> Resumed | No
         return None
     if newest.manifest.about.get("kind") not in (AT_REQUEST, AT_STEP):
         raise ScalingError(f"{newest.path} is of a script that saved by itself", "start the script without --resume")
-    return Resumed(newest, plain_data.decode(content_of(newest, FACTS)), newest is on_disk.newest)
-
-
-def content_of(found: store.Checkpoint, name: str) -> bytes:
-    """Return the content of a small file of a checkpoint."""
-    with open(os.path.join(found.path, name), "rb") as file:
-        return file.read()
+    resumed = Resumed(newest, {}, newest is on_disk.newest)
+    return resumed._replace(facts=plain_data.decode(resumed.document(FACTS)))
 
 
 _PATIENCE = 32

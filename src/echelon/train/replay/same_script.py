@@ -32,25 +32,22 @@ def plain(models: list[nn.Module]) -> dict[str, Any]:
     >>> plain([nn.Sequential(layer)])["attribute/0/0.in_features"]
     2
     """
-    return {name: value for name, _, _, value in _all(models) if type(value) in _PLAIN}
+    return {name: value for name, value in _all(models) if type(value) in _PLAIN}
 
 
 def tensors(models: list[nn.Module]) -> dict[str, torch.Tensor]:
-    """Return the tensors of all modules that are neither weights nor buffers."""
     return {
         name: value.detach()
-        for name, _, _, value in _all(models)
+        for name, value in _all(models)
         if type(value) is torch.Tensor and value.numel() * value.element_size() <= _MOST_BYTES
     }
 
 
 def ids(models: list[nn.Module]) -> set[int]:
-    """Return the ids of the tensors that are attributes."""
-    return {id(value) for _, _, _, value in _all(models) if isinstance(value, torch.Tensor)}
+    return {id(value) for _, value in _all(models) if isinstance(value, torch.Tensor)}
 
 
 def put(models: list[nn.Module], saved: dict[str, Any]) -> None:
-    """Give the modules the values of a checkpoint."""
     modules = dict(_modules(models))
     for name, value in saved.items():
         owner, _, attribute = name.rpartition(".")
@@ -63,11 +60,11 @@ def put(models: list[nn.Module], saved: dict[str, Any]) -> None:
         module.__dict__[attribute] = value
 
 
-def _all(models: list[nn.Module]) -> Iterator[tuple[str, nn.Module, str, Any]]:
+def _all(models: list[nn.Module]) -> Iterator[tuple[str, Any]]:
     for owner, module in _modules(models):
         for attribute, value in module.__dict__.items():
             if attribute not in _OWN and not attribute.startswith("_"):
-                yield f"{owner}.{attribute}", module, attribute, value
+                yield f"{owner}.{attribute}", value
 
 
 def _modules(models: list[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -163,9 +160,8 @@ def refuse_other_data(taken: int, before: Mapping[str, Any], now: Mapping[str, A
     for name, text in (("batch", "batches of %s samples"), ("samples", "%s samples in its data set")):
         if name in before and before[name] != now.get(name):
             raise ScalingError(
-                f"the checkpoint is behind {taken} batches of a DataLoader with "
-                f"{text % before[name]}, and this DataLoader has {text % now.get(name)}: the position "
-                "in the data has lost its meaning",
+                f"the checkpoint is behind {taken} batches of a DataLoader with {text % before[name]}, and this "
+                f"DataLoader has {text % now.get(name)}: the position in the data has lost its meaning",
                 "start the script with the arguments and the data of the checkpoint; or start it without --resume",
             )
 

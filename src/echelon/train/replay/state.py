@@ -38,7 +38,6 @@ class ScriptObjects:
         self._scalers: list[weakref.ref[Any]] = []
 
     def install(self) -> None:
-        """Note each new object."""
         for kind, name, known in (
             (nn.Module, "__init__", self._modules),
             (nn.Module, "__setstate__", self._modules),  # a copy of a module
@@ -48,7 +47,6 @@ class ScriptObjects:
         events.made.listen("names", lambda optimizer: self._optimizers.append(weakref.ref(optimizer)), why=_WHY)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the living optimizers."""
         return _living(self._optimizers)
 
     def models(self) -> list[nn.Module]:
@@ -71,14 +69,6 @@ class ScriptObjects:
         named.update(of_optimizers(self.optimizers(), seen))
         return named
 
-    def attributes(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that modules keep as plain attributes."""
-        return same_script.tensors(self.models())
-
-    def put_attributes(self, saved: dict[str, Any]) -> None:
-        """Give the modules the attributes of a checkpoint."""
-        same_script.put(self.models(), saved)
-
     def ids(self) -> set[int]:
         """Return the ids of the tensors that have names of their own."""
         models = self.models()
@@ -98,7 +88,11 @@ class ScriptObjects:
         for optimizer in self.optimizers():
             groups = [{key: one for key, one in group.items() if key != "params"} for group in optimizer.param_groups]
             slots = [
-                {key: _on_host(one) for key, one in optimizer.state.get(parameter, {}).items() if not _is_tensor(one)}
+                {
+                    key: map_tensors(value, lambda one: one.detach().cpu())  # LBFGS has lists of tensors
+                    for key, value in optimizer.state.get(parameter, {}).items()
+                    if not isinstance(value, torch.Tensor)
+                }
                 for parameter in _parameters(optimizer)
             ]
             if any(map(_is_absent, _parameters(optimizer))):
@@ -138,7 +132,6 @@ class ScriptObjects:
         return names
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights of models by their names."""
         return {
             f"model-{number}/{plain_name(name)}": weight
             for number, model in enumerate(self.models())
@@ -194,9 +187,9 @@ class ScriptObjects:
                 group.update(options)
             for parameter, slot in zip(_parameters(optimizer), told["slots"], strict=False):
                 if slot:
-                    optimizer.state[parameter] = {key: _on_device(value, parameter) for key, value in slot.items()}
+                    optimizer.state[parameter] = map_tensors(dict(slot), lambda one: one.to(parameter.device))  # noqa: B023
         _make_states(optimizers, saved)
-        self.put_attributes(rest["attributes"])
+        same_script.put(self.models(), rest["attributes"])
         for name, module in self._modules_by_name():
             outputs.put_ragged(module, rest.get("ragged", {}).get(name, []))
         for scaler, state in zip(_living(self._scalers), rest["scalers"], strict=False):
@@ -284,19 +277,6 @@ def _refuse_values(optimizer: torch.optim.Optimizer, slots: Sequence[Mapping[str
             )
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _on_host(value: object) -> Any:
-    """Return a state that is no tensor; it may be a list of tensors, as LBFGS has."""
-    return map_tensors(value, lambda one: one.detach().cpu())
-
-
-def _on_device(value: object, parameter: torch.Tensor) -> Any:
-    return map_tensors(value, lambda one: one.to(parameter.device))
-
-
 def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, SavedTensor]) -> None:
     """Give optimizers empty states like the saved ones, in the order of their weights."""
     kept: dict[str, dict[str, SavedTensor]] = {}
@@ -311,13 +291,3 @@ def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str
                 if key != "parameter":
                     dtype = safetensors.dtype_of(one.dtype)
                     optimizer.state[parameter][key] = empty_state(key, tuple(one.shape), dtype, parameter, optimizer)
-
-
-def split(name: str) -> tuple[str, str]:
-    """Return the object and the name within it.
-
-    >>> split("model-0/fc.weight")
-    ('model-0', 'fc.weight')
-    """
-    owner, _, rest = name.partition("/")
-    return owner, rest

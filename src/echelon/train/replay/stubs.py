@@ -1,7 +1,10 @@
-"""What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped."""
+"""What a repeated loop leaves out: inputs and outputs of models have no values, and nothing is trained or clipped.
+
+Of gradient scalers the journal keeps which steps overflowed, and the scale.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, NamedTuple
@@ -14,9 +17,9 @@ from .. import events, patches
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..patches import Hooks
 from ..scaling_error import ScalingError
-from . import scalers
 from .hollow import hollow, is_hollow, of_shape
-from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, Journal, failed_again, is_ours
+from .reads import reading
+from .tape import CALL, CLOSURE, HOOK, OFF, RECORD, STEPPED, Journal, is_ours
 
 _WHY_OUTPUT = "A repeated loop prints and logs nothing a second time."
 
@@ -29,7 +32,6 @@ class _Muted:
         self._tape = tape
 
     def write(self, text: Any) -> int:
-        """Write, or drop the text."""
         return len(text) if self._tape.is_playing else int(self._stream.write(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -44,7 +46,12 @@ def mute_streams(tape: Journal) -> None:
 
     def tell(kind: Any, error: Any, trace: Any) -> None:
         if tape.is_playing and issubclass(kind, Exception) and not issubclass(kind, ScalingError):
-            kind, error = ScalingError, failed_again(error)
+            error = ScalingError(
+                f"{kind.__name__}: {error}: it came while the loop was repeated without computing, where models, data "
+                "sets and optimizers do not change what they keep",
+                "let the loop keep in a variable of its own what it reads from them; or start it without --resume",
+            )
+            kind = ScalingError
         tape.phase = OFF
         original(kind, error, trace)
 
@@ -55,35 +62,22 @@ def mute_loggers(tape: Journal) -> None:
     """Let TensorBoard, wandb and MLflow log nothing while a loop is repeated, nor add to the journal before."""
     hooks = Hooks()
 
-    def mute(owner: object, names: object) -> None:
-        _mute(owner, names, tape)
+    def mute(owner: object, names: Iterable[str]) -> None:
+        for name in names:
+            original = getattr(owner, name, None)
+            if callable(original):
+                patches.replace(owner, name, tape.left_out(original), why=_WHY_OUTPUT)
+
+    def starting(owner: object, start: str) -> list[str]:
+        return [name for name in dir(owner) if name.startswith(start)]
 
     for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-        hooks.when_imported(module, lambda one: mute(one.SummaryWriter, _adds(one.SummaryWriter)), why=_WHY_OUTPUT)
+        hooks.when_imported(
+            module, lambda one: mute(one.SummaryWriter, starting(one.SummaryWriter, "add_")), why=_WHY_OUTPUT
+        )
     hooks.when_imported("wandb.sdk.wandb_run", lambda one: mute(one.Run, ("log",)), why=_WHY_OUTPUT)
-    hooks.when_imported(
-        "mlflow", lambda one: mute(one, [name for name in dir(one) if name.startswith("log_")]), why=_WHY_OUTPUT
-    )
+    hooks.when_imported("mlflow", lambda one: mute(one, starting(one, "log_")), why=_WHY_OUTPUT)
     hooks.apply()
-
-
-def _adds(writer: object) -> list[str]:
-    return [name for name in vars(writer) if name.startswith("add_")]
-
-
-def _mute(owner: Any, names: Any, tape: Journal) -> None:
-    for name in names:
-        original = getattr(owner, name, None)
-        if callable(original):
-
-            @wraps(original)
-            def log(*args: Any, _original: Any = original, **kwargs: object) -> Any:
-                if tape.is_playing:
-                    return None
-                with tape.paused():
-                    return _original(*args, **kwargs)
-
-            patches.replace(owner, name, log, why=_WHY_OUTPUT)
 
 
 _WHY_BACKWARD_HOOKS = "What a script's hooks of backward() do is repeated with the loop."
@@ -104,17 +98,14 @@ class BackwardHooks:
         self._calls: list[tuple[Any, Callable[..., Any]]] = []
 
     def install(self) -> None:
-        """Note each hook that the script registers."""
         for owner, name in _NAMES:
             patches.replace(owner, name, self._registering(getattr(owner, name)), why=_WHY_BACKWARD_HOOKS)
 
     @property
     def number(self) -> int:
-        """The number of hooks that the script has registered."""
         return len(self._calls)
 
     def play(self) -> None:
-        """Call the hooks that backward() called at this place."""
         while self._tape.next_kind() == HOOK:
             number, entry = self._tape.play(HOOK)
             owner, hook = self._calls[number]
@@ -154,8 +145,6 @@ OnStep = Callable[[torch.optim.Optimizer], None]
 
 
 class StepListener(NamedTuple):
-    """Who is told about steps."""
-
     stepped: OnStep
     """Is called after each step of an optimizer."""
     updated: Callable[[], None]
@@ -167,11 +156,10 @@ class StepListener(NamedTuple):
 def install(
     tape: Journal, optimizers: Callable[[], list[torch.optim.Optimizer]], hooks: BackwardHooks, steps: StepListener
 ) -> None:
-    """Replace what trains."""
     _hook_models(tape)
     _hook_backward(tape, optimizers, hooks, steps.went_back)
     _hook_clipping(tape)
-    scalers.install(tape, steps.updated)
+    _hook_scaler(tape, steps.updated)
     _hook_compile(tape)
     events.made.listen("journal", lambda optimizer: _hook_step(type(optimizer), tape, steps.stepped), why=_WHY)
 
@@ -189,26 +177,9 @@ def _hook_models(tape: Journal) -> None:
                 "jacrev or hessian",
                 "save with torch.save(), and start without --checkpoint-every",
             )
-        if tape.is_playing:
-            return tape.forms.hollow(tape.play(CALL))
-        with tape.paused():
-            result = original(self, *args, **kwargs)
-        tape.keep(CALL, form_of(tape, result, f"what {type(self).__name__} returns"))
-        return result
+        return tape.formed(CALL, lambda: original(self, *args, **kwargs), f"what {type(self).__name__} returns")
 
     patches.replace(nn.Module, "__call__", call, why=_WHY)
-
-
-def form_of(tape: Journal, value: object, what: str) -> Any:
-    """Return an entry for a value; refuse one whose form cannot be kept."""
-    try:
-        return tape.forms.note(value)
-    except ScalingError as error:
-        error.withdraw()
-        raise ScalingError(
-            "--checkpoint-every cannot repeat {}: {}".format(what, str(error).partition("\n")[0]),
-            "return tensors, numbers, text, lists, dicts, or objects of a class of the script",
-        ) from None
 
 
 def _hook_step(kind: Any, tape: Journal, stepped: OnStep) -> None:
@@ -274,19 +245,13 @@ def _hook_backward(
 
         return backward
 
-    differentiate = torch.autograd.grad
-
-    @wraps(differentiate)
-    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if tape.is_playing:
-            hooks.play()
-            return tuple(hollow(one) for one in tensors_of(inputs))
-        with tape.paused():
-            return differentiate(outputs, inputs, *args, **kwargs)
+    def differentiate(_outputs: object, inputs: Any, *_: object, **__: object) -> Any:
+        hooks.play()
+        return tuple(hollow(one) for one in tensors_of(inputs))
 
     patches.replace(torch.Tensor, "backward", wrapped(torch.Tensor.backward), why=_WHY)
     patches.replace(torch.autograd, "backward", wrapped(torch.autograd.backward), why=_WHY)
-    patches.replace(torch.autograd, "grad", grad, why=_WHY)
+    patches.replace(torch.autograd, "grad", tape.left_out(torch.autograd.grad, differentiate), why=_WHY)
 
 
 def _give_gradients(optimizers: list[torch.optim.Optimizer]) -> None:
@@ -319,17 +284,55 @@ def leave() -> None:
 
 
 def _hook_clipping(tape: Journal) -> None:
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        original = getattr(nn.utils, name)
-
-        def clip(*args: Any, _original: Any = original, _name: str = name, **kwargs: object) -> Any:
-            if tape.is_playing:
-                return of_shape((), torch.float32, "cpu") if _name == "clip_grad_norm_" else None
-            with tape.paused():
-                return _original(*args, **kwargs)
-
+    norm = tape.left_out(nn.utils.clip_grad_norm_, lambda *_, **__: of_shape((), torch.float32, "cpu"))
+    for clip in (norm, tape.left_out(nn.utils.clip_grad_value_)):
         for owner in (nn.utils, nn.utils.clip_grad):
-            patches.replace(owner, name, wraps(original)(clip), why=_WHY)
+            patches.replace(owner, clip.__name__, clip, why=_WHY)
+
+
+_WHY_SCALER = "A gradient scaler leaves out steps whose gradients overflow; a repeated loop leaves out the same steps."
+
+
+def _hook_scaler(tape: Journal, updated: Callable[[], None]) -> None:
+    kind: Any = torch.amp.GradScaler
+    scale, step, update = kind.scale, kind.step, tape.left_out(kind.update)
+
+    @wraps(scale)
+    def scale_or_not(self: object, outputs: object) -> Any:
+        return outputs if tape.is_playing else scale(self, outputs)
+
+    @wraps(step)
+    def step_or_not(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_enabled():
+            return step(self, optimizer, *args, **kwargs)
+        tape.is_scaling = True
+        try:
+            if tape.is_playing:
+                return optimizer.step(*args, **kwargs) if tape.play(STEPPED) else None
+            taken: list[bool] = []
+            with tape.paused(), optimizer.register_step_pre_hook(lambda *_: taken.append(True)):
+                result = step(self, optimizer, *args, **kwargs)
+            if tape.is_recording:
+                tape.keep(STEPPED, bool(taken))
+            return result
+        finally:
+            tape.is_scaling = False
+
+    @wraps(update)
+    def end_step(self: object, *args: object, **kwargs: object) -> Any:
+        result = update(self, *args, **kwargs)
+        updated()
+        return result
+
+    replacements = {
+        "scale": scale_or_not,
+        "step": step_or_not,
+        "update": end_step,
+        "get_scale": reading(tape, "get_scale", kind.get_scale),
+        "unscale_": tape.left_out(kind.unscale_),
+    }
+    for name, new in replacements.items():
+        patches.replace(kind, name, new, why=_WHY_SCALER)
 
 
 def hook_factories(tape: Journal) -> None:
@@ -351,11 +354,19 @@ def hook_factories(tape: Journal) -> None:
 
 def _hook_compile(tape: Journal) -> None:
     """Let compiled functions be left out as models are; a compiled module is a module."""
+
+    def left_out(compiled: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(compiled)
+        def call(*args: object, **kwargs: object) -> Any:
+            return tape.formed(CALL, lambda: compiled(*args, **kwargs), "what a compiled function returns")
+
+        return call
+
     original = torch.compile
 
     def compile_(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         compiled = original(model, *args, **kwargs)
-        return compiled if model is None or isinstance(model, nn.Module) else _left_out(compiled, tape)
+        return compiled if model is None or isinstance(model, nn.Module) else left_out(compiled)
 
     patches.replace(torch, "compile", wraps(original)(compile_), why=_WHY)
     script = torch.jit.script
@@ -366,19 +377,4 @@ def _hook_compile(tape: Journal) -> None:
 
     patches.replace(torch.jit, "script", compile_script, why="TorchScript compiles calls of PyTorch's own functions.")
     kind = torch.jit.ScriptFunction
-    patches.replace(kind, "__call__", _left_out(kind.__call__, tape), why=_WHY)
-
-
-def _left_out(compiled: Callable[..., Any], tape: Journal) -> Callable[..., Any]:
-    @wraps(compiled)
-    def call(*args: object, **kwargs: object) -> Any:
-        if tape.phase == OFF or not tape.is_here:
-            return compiled(*args, **kwargs)
-        if tape.is_playing:
-            return tape.forms.hollow(tape.play(CALL))
-        with tape.paused():
-            result = compiled(*args, **kwargs)
-        tape.keep(CALL, form_of(tape, result, "what a compiled function returns"))
-        return result
-
-    return call
+    patches.replace(kind, "__call__", left_out(kind.__call__), why=_WHY)

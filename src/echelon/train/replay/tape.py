@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -30,12 +31,7 @@ _OURS = __name__.partition(".")[0]  # "echelon", or the name under which a rank 
 _CHUNK = 4096
 
 
-class JournalEntry(NamedTuple):
-    """What the script got, and the line that asked."""
-
-    kind: str
-    value: Any
-    line: str
+def _nothing(*_: object, **__: object) -> None: ...
 
 
 class JournalMark(NamedTuple):
@@ -63,6 +59,7 @@ class Journal:
         self._thread = threading.get_ident()
         self._depth = 0
         self._fresh: list[tuple[str, Any, str]] = []
+        """Entries: the kind, what the script got, and the line that asked."""
         self._chunks: list[bytes] = []
         self._entries: list[tuple[str, Any, str]] = []
         self._chunk_of: list[int] = []
@@ -76,7 +73,6 @@ class Journal:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what the script reads now is kept."""
         return self.phase == RECORD and self.is_here
 
     @property
@@ -96,7 +92,6 @@ class Journal:
 
     @property
     def is_over(self) -> bool:
-        """Whether the journal has no more entries."""
         self.restore_generators()
         return self._place >= len(self._entries)
 
@@ -146,8 +141,37 @@ class Journal:
         self.keep(kind, value)
         return value
 
+    def left_out(self, act: Callable[..., Any], instead: Callable[..., Any] = _nothing) -> Callable[..., Any]:
+        """Return a function of which nothing is kept; while the loop is repeated, `instead` is called."""
+
+        @wraps(act)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.is_playing:
+                return instead(*args, **kwargs)
+            with self.paused():
+                return act(*args, **kwargs)
+
+        return call
+
+    def formed(self, kind: str, compute: Callable[[], Any], what: str) -> Any:
+        """Return a result, and keep its form; while the loop is repeated, return this form without computing."""
+        if self.is_playing:
+            return self.forms.hollow(self.play(kind))
+        if not self.is_recording:
+            return compute()
+        with self.paused():
+            result = compute()
+        try:
+            self.keep(kind, self.forms.note(result))
+        except ScalingError as error:
+            error.withdraw()
+            raise ScalingError(
+                "--checkpoint-every cannot repeat {}: {}".format(what, str(error).partition("\n")[0]),
+                "return tensors, numbers, text, lists, dicts, or objects of a class of the script",
+            ) from None
+        return result
+
     def keep(self, kind: str, value: object) -> None:
-        """Add an entry."""
         self._fresh.append((kind, value, "" if kind in _WITHOUT_LINE else _line()))
         if len(self._fresh) >= _CHUNK:
             self._pack()
@@ -157,37 +181,32 @@ class Journal:
         if self.is_over:
             self.at_end()
             raise left_the_way(f"asks for {kind} at {_line()}", "the journal ends")
-        entry = JournalEntry(*self._entries[self._place])
         line = "" if kind in _WITHOUT_LINE else _line()
-        if entry.kind == JUMP:
+        kind_before, value, line_before = self._entries[self._place]
+        if kind_before == JUMP:
             raise left_the_way(f"asks for {kind} at {line}", "it was saved, and it does not come to that place now")
-        if (entry.kind, entry.line) != (kind, line):
-            raise left_the_way(f"asks for {kind} at {line}", "it asked for {} at {}".format(*entry[::2]))
+        if (kind_before, line_before) != (kind, line):
+            raise left_the_way(f"asks for {kind} at {line}", f"it asked for {kind_before} at {line_before}")
         self._place += 1
-        return entry.value
+        return value
 
     def look(self) -> Any:
-        """Return the value of the next entry."""
         return self._entries[self._place][1]
 
     def skip(self) -> None:
-        """Go on behind the next entry."""
         self._place += 1
 
     def next_kind(self) -> str:
-        """Return the kind of the next entry; empty at the end."""
         return "" if self.is_over else self._entries[self._place][0]
 
     def content(self) -> bytes:
-        """Return the journal so far, as bytes."""
         return plain_data.encode([*self._chunks, *_packed(self._fresh)])  # a state may be kept after each step
 
     def mark(self) -> "JournalMark":
-        """Return this place in the journal."""
         if self.phase == PLAY:
-            return JournalMark(self._chunk_of[self._place], self.forms.number)
+            return JournalMark(self._chunk_of[self._place], len(self.forms))
         self._pack()
-        return JournalMark(len(self._chunks), self.forms.number)
+        return JournalMark(len(self._chunks), len(self.forms))
 
     def cut(self, mark: "JournalMark", value: object) -> None:
         """Put one entry in the place of all that came after a mark."""
@@ -196,7 +215,6 @@ class Journal:
         self.forms.forget(mark.num_forms)
 
     def load(self, content: bytes) -> None:
-        """Take the journal of a checkpoint."""
         self._chunks = list(plain_data.decode(content))
         for number, chunk in enumerate(self._chunks):
             entries = plain_data.decode(zlib.decompress(chunk))
@@ -217,10 +235,6 @@ def _packed(entries: list[tuple[str, Any, str]]) -> list[bytes]:
     return [zlib.compress(plain_data.encode(entries), 1)] if entries else []
 
 
-def _nothing(_told: object) -> None:
-    """Stand for no one who is told."""
-
-
 def is_ours(depth: int) -> bool:
     """Say whether a module of echelon calls: that of the frame `depth` above the caller."""
     return is_ours_frame(sys._getframe(depth + 1))
@@ -231,7 +245,6 @@ def is_ours_frame(frame: Any) -> bool:
 
 
 def is_ours_name(module: str) -> bool:
-    """Say whether a module of this name belongs to echelon."""
     return module.partition(".")[0] == _OURS
 
 
@@ -251,15 +264,6 @@ def left_the_way(now: str, before: str) -> ScalingError:
         f"the script goes another way than before the checkpoint: now it {now}, where before {before}",
         "let the script decide by values that are the same in each start, not by the time, the process or the "
         "environment; or start it without --resume",
-    )
-
-
-def failed_again(error: BaseException) -> ScalingError:
-    """Return the error for one of the script that came while its loop was repeated."""
-    return ScalingError(
-        f"{type(error).__name__}: {error}: it came while the loop was repeated without computing, where models, data "
-        "sets and optimizers do not change what they keep",
-        "let the loop keep in a variable of its own what it reads from them; or start it without --resume",
     )
 
 
@@ -290,22 +294,20 @@ class Forms:
         self._numbers: dict[Any, int] = {}
         self._forms: list[Any] = []
 
-    @property
-    def number(self) -> int:
-        """The number of forms."""
+    def __len__(self) -> int:
         return len(self._forms)
 
     def forget(self, number: int) -> None:
-        """Forget all but the first forms."""
         del self._forms[number:]
         self._numbers = {key: place for key, place in self._numbers.items() if place < number}
 
-    def note(self, value: object) -> list[Any]:
+    def note(self, value: Any) -> list[Any]:
         """Return an entry for a value: the number of its form, and the form itself the first time.
 
         Raises ScalingError for a value that is neither plain data nor an object of a class that can be found again.
         """
-        quick = _of_tensor(value) if isinstance(value, torch.Tensor) else None
+        is_tensor = isinstance(value, torch.Tensor)
+        quick = (tuple(value.shape), value.dtype, value.device.type) if is_tensor else None
         if quick in self._numbers:
             return [self._numbers[quick]]
         shapes: list[Any] = []
@@ -332,10 +334,6 @@ class Forms:
             return hollow.of_shape(tuple(shape), empty.dtype, device)
 
         return _restored(form, tensor)
-
-
-def _of_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tuple(tensor.shape), tensor.dtype, tensor.device.type)
 
 
 def _described(value: object, shapes: list[Any]) -> Any:
@@ -384,7 +382,6 @@ def _object(kind: Any, held: dict[str, Any]) -> Any:
 
 
 def class_of(module: str, name: str) -> Any:
-    """Return a class that has been imported; None if there is none."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

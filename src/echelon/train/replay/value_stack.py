@@ -33,8 +33,6 @@ class Unclear(Exception):
 
 
 class _Analysis(NamedTuple):
-    """What follows from the bytecode of a function."""
-
     offsets: tuple[int, ...]
     instructions: tuple[dis.Instruction, ...]
     stacks: dict[int, tuple[str, ...]]
@@ -109,7 +107,6 @@ def sees_all(code: CodeType) -> bool:
 
 
 def put_variables(frame: FrameType, values: Mapping[str, Any]) -> None:
-    """Give variables of a function that waits other values."""
     variables = frame.f_locals  # reading it once more would undo the change before Python 3.13
     variables.update(values)
     if sys.version_info < (3, 13) and variables is not frame.f_globals:
@@ -221,8 +218,6 @@ def _num_variables(code: CodeType) -> int:
 
 
 class _Layout(NamedTuple):
-    """Where the words of a frame are."""
-
     pointer_offset: int
     """The place of a pointer in the frame object to what has the words; -1: the object has them itself."""
     offset: int
