@@ -130,9 +130,18 @@ def test_every_option_with_each_odd_value(folder: Path, command: str) -> None:
 
 def test_every_command_is_tried() -> None:
     """What the fuzzing leaves out starts processes, and stands in the table of classic cases."""
-    assert set(QUIET) | {"exec", "prove", "bench", "rehearse", "check", "fit", "frameworks", "pool", "sweep"} == set(
-        COMMANDS
-    )
+    assert set(QUIET) | {
+        "exec",
+        "prove",
+        "bench",
+        "rehearse",
+        "check",
+        "fit",
+        "frameworks",
+        "pack",
+        "pool",
+        "sweep",
+    } == set(COMMANDS)
 
 
 SLURM = {

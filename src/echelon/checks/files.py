@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from echelon.checks.finding import Finding, Wanted, error, warning
+from echelon.node.survey.folders import SHARED
 from echelon.node.survey.nouns import Folder, Quota, Survey
 from echelon.units import GIB, size
 
-SHARED = ("lustre", "nfs", "nfs4", "gpfs", "beegfs", "cephfs", "ceph", "wekafs", "panfs", "pvfs2", "orangefs", "cifs",
-          "smb3", "fuse.sshfs", "afs", "9p", "fuse.ceph", "fuse.juicefs", "vastnfs")  # fmt: skip
-"""Names in /proc/mounts of file systems that several nodes share."""
 LOCKING = ("MIOpen's database", "MIOpen's kernels")
 """Caches that all ranks write at once: databases whose locks do not work on shared file systems."""
 COMPILED = ("Triton's kernels", "Inductor's code", "PyTorch's extensions", "CUDA's kernels", "aiter's kernels",

@@ -11,6 +11,7 @@ COMMANDS = {
     "run": "start a script on every device of this machine or of a Slurm allocation",
     "exec": "in a task that srun or mpirun started: set every framework's variables, then become the program",
     "pool": "keep what scripts import ready on the nodes of an allocation, so that the next run starts at once",
+    "pack": "make one image of a folder of many small files, for --stage-data",
     "prove": "show that a script trains on several ranks as on one",
     "bench": "measure how a script scales, how fast ranks exchange data, and how long a start takes",
     "sweep": "run a script with many values of its parameters, several runs side by side, and compare them",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from echelon.checks import collectives
 from echelon.checks.examine import bad_nodes, examine, in_order
 from echelon.checks.finding import Finding, Wanted
+from echelon.cli.shared_disk import of_imports
 from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.host import Host
@@ -106,6 +107,8 @@ def check(question: NodeQuestion, host: Host) -> Checked:
     else:
         surveys = _of_allocation(allocation, asked, question, host)
     findings = examine(surveys, wanted)
+    if question.level == "full":
+        findings = in_order([*findings, *of_imports(host)], surveys)
     result: Mapping[str, Any] = {}
     if question.measures:
         result, more = _measure(question, wanted, surveys, host)

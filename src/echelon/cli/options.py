@@ -115,6 +115,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--env",), value="K=V", fills="environ", reads=readers.pair, repeats=True, help="set a variable in every rank; may be repeated"),
     Option(names=("--run-dir",), value="DIR", takes="folder", fills="run_directory", reads=readers.run_directory, help="the directory of this run (default: a new one in echelon-runs/)"),
     Option(names=("--track",), value="NAME[:WHERE]", choices=tuple(LIBRARIES), fills="trackers", reads=readers.tracker, repeats=True, help="write losses, times, memory and arguments to tensorboard, mlflow or wandb; may be repeated"),
+    Option(names=("--stage-data",), value="SRC[=DST]", takes="folder", fills="stage_data", reads=readers.stage_request, repeats=True, help="copy a folder or file to each node's own disk before the start, and let the script use the copy; shard:SRC: each node its ranks' files; may be repeated"),
+    Option(names=("--stage-env",), fills="stages_software", help="copy the environment of this Python, or the image of --container, there too, and start the ranks from the copy"),
     Option(names=("--show",), value="RANKS", choices=("0", "all", "none"), fills="show", reads=readers.ranks, help="show the output of these ranks live: 0 (default), 0,3, 4-7, all or none"),
     Option(names=("--debug",), value="RANK", fills="debug", reads=_FROM_0, help="connect this rank to the keyboard, for breakpoint(), and show only its output"),
     Option(names=("--timeout",), value="TIME", fills="timeout_seconds", reads=readers.seconds, help="end the run after 90 (seconds), 10m or 2h, with exit code 124"),
@@ -169,7 +171,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("limits, checkpoints and restarts", (
         "timeout", "time", "hang_timeout", "checkpoint_every", "keep_checkpoints", "resume", "max_restarts", "no_pool", "check", "exclude_bad")),
     ("where ranks run", (
-        "hosts", "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind")),
+        "hosts", "cpus_per_task", "bind", "visible", "share_devices", "launch", "container", "container_bind", "stage_data", "stage_env")),
     ("the program to start", ("module", "no_python", "json")),
 )  # fmt: skip
 

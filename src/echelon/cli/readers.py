@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from echelon import units
 from echelon.errors import UsageError, seen
-from echelon.spec import LIBRARIES, ONE_PER_DEVICE, Tracker
+from echelon.spec import LIBRARIES, ONE_PER_DEVICE, StageRequest, Tracker
 
 MAX_RANKS = 1 << 20
 _OF_TIME = "give seconds, or a number with m, h or d"
@@ -77,6 +77,23 @@ def tracker(text: str, option: str) -> Tracker:
             hint=shlex.join([sys.executable, "-m", "pip", "install", LIBRARIES[word]]),
         )
     return Tracker(name=word, where=where if not where or is_address else os.path.abspath(where))
+
+
+def stage_request(text: str, option: str) -> StageRequest:
+    """Return what is to be staged: SRC, SRC=DST or shard:SRC."""
+    kind, colon, rest = text.partition(":")
+    is_shard = bool(colon) and kind == "shard"
+    spelled, equals, target = (rest if is_shard else text).partition("=")
+    if not spelled or not os.path.exists(spelled):
+        raise UsageError(f"{option} {seen(text)}: there is no {seen(spelled)}", hint=f"{option} FOLDER")
+    if equals and not os.path.isabs(target):
+        raise UsageError(f"{option} {seen(text)}: give an absolute path after =", hint=f"{option} {spelled}=/tmp/data")
+    if is_shard and not os.path.isdir(spelled):
+        raise UsageError(f"{option} {seen(text)}: shard: is for a folder of files", hint=f"{option} {spelled}")
+    source = os.path.realpath(spelled)
+    return StageRequest(
+        source=source, spelled=spelled, target=os.path.normpath(target) if target else "", is_shard=is_shard
+    )
 
 
 def ranks_per_node(text: str, _option: str = "") -> int:

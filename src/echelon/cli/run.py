@@ -15,6 +15,7 @@ from echelon.cli.launcher import name_accepted, with_launcher, with_line
 from echelon.cli.mistakes import refuse_unread, say_worst
 from echelon.cli.options import OPTIONS, Option, Scanned, fields, in_groups
 from echelon.cli.preflight import checked, look, observer
+from echelon.cli.shared_disk import of_arguments
 from echelon.cli.talk import print_json, say
 from echelon.errors import UsageError, seen
 from echelon.host import Host
@@ -79,7 +80,7 @@ def carry_out(scanned: Scanned, settle: Callable[[Plan], Plan] = lambda plan: pl
         return 0
     if plan.node_rank <= 0:  # with nodes that are started by hand, one node says it
         name_accepted(scanned, plan, line)
-        for note in plan.notes:
+        for note in (*plan.notes, *of_arguments(plan)):
             print(f"echelon: note: {note}", file=sys.stderr)
     if plan.has_allocation and plan.uses_pool and plan.launch == "warm" and sys.stdin.isatty():
         from echelon.launch import pool
@@ -93,6 +94,7 @@ def _start(
 ) -> int:
     from echelon.jobs import settings
     from echelon.launch.prepare import is_unshared
+    from echelon.launch.staging import staged
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
@@ -105,7 +107,9 @@ def _start(
     def begin() -> int:
         looks = look(scanned.values, plan, host)
         observed = observer(lambda: is_unshared(job, plan, reading), plan)
-        return start(checked(scanned.values, job, plan, host), host, looks, say_mistakes, observed)
+        fit = checked(scanned.values, job, plan, host)
+        with staged(fit, host, say):
+            return start(fit, host, looks, say_mistakes, observed)
 
     if chain is None:
         return begin()

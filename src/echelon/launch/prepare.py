@@ -17,6 +17,7 @@ from echelon.environment import devices
 from echelon.errors import UsageError
 from echelon.host import Host
 from echelon.launch.run_directory import new_path
+from echelon.launch.staged_paths import with_staged
 from echelon.orders.scale import AUTO_FIT, DEFAULT, ScaleOptions
 from echelon.plan import KnownMachine, Surroundings, resolve
 from echelon.scheduler import members
@@ -74,6 +75,8 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
     horovod = "horovod" in uses or bool(job.container) or installed.is_there("horovod")
     machine = around.site.machine.name if around.site.machine is not None else ""
     plan = replace(plan, may_use_horovod=horovod, uses_pool=job.uses_pool, machine=machine)
+    kind = around.site.kind
+    plan = with_staged(plan, job, kind.scratch if kind is not None else "", host.environ)
     if job.trackers:
         plan = _with_trackers(plan, job.trackers, found_imports)
     if found_imports is not None and not (found_imports.packages or found_imports.local):

@@ -34,6 +34,10 @@ def main(argv: List[str]) -> int:
         return lookout.main(argv[1], argv[2], os.environ)
     if argv[:1] == ["pool"] and len(argv) in (3, 4):
         return _pool(argv[1], argv[2])
+    if argv[:1] == ["stage"] and len(argv) in (2, 3):
+        from . import staging
+
+        return staging.main(argv[1], int(argv[2]) if len(argv) > 2 else -1, os.environ)
     if argv == ["topology"]:
         from ..topology import discover
 
@@ -46,6 +50,7 @@ def main(argv: List[str]) -> int:
         "       python3 node.pyz survey DIRECTORY\n"
         "       python3 node.pyz lookout RUN_DIRECTORY NODE\n"
         "       python3 node.pyz pool start|status|stop IDLE-SECONDS\n"
+        "       python3 node.pyz stage DIRECTORY [INDEX]\n"
         "       python3 node.pyz topology\n"
     )
     return 2

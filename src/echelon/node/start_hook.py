@@ -137,6 +137,10 @@ if "ECHELON_FETCH" in os.environ:
     from _echelon.train import fetched  # before files are shared: rank 0 writes for the notebook alone
 
     fetched.begin(os.environ)
+if "ECHELON_STAGED" in os.environ and sys.version_info >= OLDEST:
+    from _echelon.train import staged_files
+
+    staged_files.begin(os.environ)
 if _scale:
     try:
         from _echelon.train import automatic

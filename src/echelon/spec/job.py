@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from echelon.orders.checkpoint import CheckpointOrder
 from echelon.orders.scale import DEFAULT, ScaleOptions
+from echelon.spec.staged import StageRequest
 from echelon.spec.tracker import Tracker
 
 
@@ -107,6 +108,10 @@ class Job:
     launcher: Launcher | None = None
     """The launcher whose command line was given, if any."""
     trackers: tuple[Tracker, ...] = ()
+    stage_data: tuple[StageRequest, ...] = ()
+    """Data to bring to the nodes' own disks."""
+    stages_software: bool = False
+    """Whether the environment of this Python, or the container's image, is brought there too."""
 
     @property
     def mpi(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from echelon.orders.scale import ScaleOptions
 from echelon.spec.booking import Reason, Variable
 from echelon.spec.job import Launcher
+from echelon.spec.staged import Staged
 from echelon.spec.tracker import Tracker
 
 
@@ -119,3 +120,6 @@ class Plan:
     def scale(self) -> str:
         """The way to scale the script; "off": it runs unchanged."""
         return "off" if self.scale_options is None else self.scale_options.how
+
+    staged: tuple[Staged, ...] = ()
+    """What is brought to the nodes' own disks before the start."""

@@ -84,6 +84,16 @@ def _folder(purpose: str, variable: str, path: str, mounted: "Sequence[Tuple[str
     )
 
 
+SHARED = ("lustre", "nfs", "nfs4", "gpfs", "beegfs", "cephfs", "ceph", "wekafs", "panfs", "pvfs2", "orangefs", "cifs",
+          "smb3", "fuse.sshfs", "afs", "9p", "fuse.ceph", "fuse.juicefs", "vastnfs")  # fmt: skip
+"""Names in /proc/mounts of file systems that several nodes share."""
+
+
+def is_shared(path: str) -> bool:
+    """Say whether several nodes share the disk of a path."""
+    return where(path, mounts("/"))[2] in SHARED
+
+
 def mounts(root: str) -> List[Tuple[str, str]]:
     """Return each mount point with its file system, the last mounted first.
 

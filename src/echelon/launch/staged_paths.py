@@ -1,0 +1,170 @@
+"""Where data and software are staged on the nodes, and the plan of a run that uses them there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from echelon.environment.agent_place import job_id
+from echelon.errors import UsageError
+from echelon.node.survey import folders
+from echelon.spec import Plan, Staged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from echelon.spec import Job, StageRequest
+
+VARIABLE = "ECHELON_STAGE"
+"""The folder on the nodes' own disks; without it the machine's facts name one, else it is $TMPDIR or /tmp."""
+IMAGES = (".squashfs", ".sqsh", ".sqfs")
+
+
+def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) -> Plan:
+    """Return the plan whose ranks use staged data and software; raise UsageError for what cannot be staged."""
+    if not job.stage_data and not job.stages_software:
+        return plan
+    asked = "--stage-data" if job.stage_data else "--stage-env"
+    if plan.launch == "tasks" or plan.mpi or plan.where == "meet":
+        how = "--launch tasks" if plan.launch == "tasks" else plan.mpi or "nodes that you start by hand"
+        raise UsageError(f"{asked} needs a run whose agents echelon starts; {how} starts them", hint=f"remove {asked}")
+    base = environ.get(VARIABLE) or _own_disk(os.path.expandvars(scratch)) or environ.get("TMPDIR") or "/tmp"
+    folder = os.path.join(os.path.abspath(base), f"echelon-stage-{os.geteuid()}-{job_id(environ) or 'here'}")
+    if job.stages_software:
+        plan = _with_software(plan, folder, environ)
+    for request in job.stage_data:
+        plan = _with_data(plan, request, folder, environ)
+    if plan.container is not None:
+        place = plan.container.prefix.index(plan.container.image)
+        prefix = (*plan.container.prefix[:place], "--bind", folder, *plan.container.prefix[place:])
+        plan = replace(plan, container=replace(plan.container, prefix=prefix))
+    return plan
+
+
+def _own_disk(path: str) -> str:
+    return "" if "$" in path else path
+
+
+def _place(folder: str, source: str) -> str:
+    return os.path.join(folder, blake2b(os.fsencode(source), digest_size=6).hexdigest())
+
+
+def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[str, str]) -> Plan:
+    source = request.source
+    if any(path == source or path.startswith(source + os.sep) for path in (os.getcwd(), plan.run_directory)):
+        raise UsageError(
+            f"--stage-data {request.spelled} holds the folder in which the run writes, and staged files are read-only",
+            hint="stage the folder of the data alone",
+        )
+    place, is_image = _place(folder, source), source.endswith(IMAGES)
+    item = Staged(
+        source=source,
+        folder=place,
+        target=request.target or os.path.join(place, "image" if is_image else os.path.basename(source)),
+        is_shard=request.is_shard,
+        is_image=is_image,
+        ranks_per_node=max(plan.ranks_per_node or plan.devices_per_node, 1),
+    )
+    spellings = tuple(dict.fromkeys([request.spelled.rstrip(os.sep), os.path.abspath(request.spelled), source]))
+    own = dict(plan.environ)
+    moved = {
+        name: _moved(value, spellings, item.target)
+        for name, value in {**environ, **own}.items()
+        if name not in ("PWD", "OLDPWD", "HOME") and _moved(value, spellings, item.target) != value
+    }
+    of_hook = json.loads(own.get("ECHELON_STAGED", "{}")) | dict.fromkeys(spellings[1:], item.target)
+    variables = own | moved | {variable_of(source): item.target, "ECHELON_STAGED": json.dumps(of_hook)}
+    words = 1 if not plan.is_python else 3 if plan.argv[1] == "-m" else 2
+    argv = (*plan.argv[:words], *(_moved_word(word, spellings, item.target) for word in plan.argv[words:]))
+    return replace(plan, argv=argv, environ=tuple(variables.items()), staged=(*plan.staged, item))
+
+
+def variable_of(source: str) -> str:
+    """Return the variable in which a rank finds where its node has a source.
+
+    >>> variable_of("/scratch/project/imagenet-1k.squashfs")
+    'ECHELON_DATA_IMAGENET_1K'
+    """
+    stem = os.path.basename(source).split(".")[0] or os.path.basename(source)
+    return "ECHELON_DATA_" + re.sub(r"\W", "_", stem).upper()
+
+
+def _moved_word(word: str, spellings: tuple[str, ...], target: str) -> str:
+    """Return an argument, or an option with its value, that names the source or a path below it."""
+    name, equals, value = word.partition("=")
+    return name + equals + _moved(value, spellings, target) if equals else _moved(word, spellings, target)
+
+
+def _moved(path: str, spellings: tuple[str, ...], target: str) -> str:
+    spelled, *absolute = spellings
+    if path.rstrip(os.sep) == spelled:
+        return target
+    if os.sep not in path or ":" in path or "\n" in path:
+        return path
+    whole = os.path.abspath(path)
+    for old in absolute:
+        if whole == old or whole.startswith(old + os.sep):
+            return target + whole[len(old) :]
+    return path
+
+
+def _with_software(plan: Plan, folder: str, environ: Mapping[str, str]) -> Plan:
+    """Stage the environment of this Python, or the image of the container."""
+    if plan.container is not None:
+        return _with_image(plan, folder)
+    prefix = os.path.realpath(sys.prefix)
+    if prefix in ("/usr", "/usr/local"):
+        raise UsageError(
+            f"--stage-env: {sys.executable} lies on each node's own disk already", hint="remove --stage-env"
+        )
+    items = [_software(prefix, sys.prefix, folder)]
+    base = os.path.realpath(sys.base_prefix)
+    if base != prefix and folders.is_shared(base):
+        items.append(_software(base, sys.base_prefix, folder))
+    variables = dict(plan.environ)
+    for item in items:
+        variables |= _moved_variables({**environ, **variables}, item)
+    python, argv = plan.python, plan.argv
+    for item in items:
+        python, argv = _inside(python, item), (_inside(argv[0], item), *argv[1:])
+    return replace(plan, python=python, argv=argv, environ=tuple(variables.items()), staged=tuple(items))
+
+
+def _software(prefix: str, spelled: str, folder: str) -> Staged:
+    place = _place(folder, prefix)
+    return Staged(
+        source=prefix,
+        folder=place,
+        target=os.path.join(place, os.path.basename(prefix)),
+        moved_from=tuple(dict.fromkeys([prefix, os.path.abspath(spelled)])),
+    )
+
+
+def _with_image(plan: Plan, folder: str) -> Plan:
+    if plan.container is None or not os.path.exists(plan.container.image):
+        image = plan.container.image if plan.container is not None else ""
+        raise UsageError(f"--stage-env: {image} is no file or folder that could be copied", hint="remove --stage-env")
+    source = os.path.realpath(plan.container.image)
+    place = _place(folder, source)
+    item = Staged(source=source, folder=place, target=os.path.join(place, os.path.basename(source)))
+    prefix = tuple(item.target if word == plan.container.image else word for word in plan.container.prefix)
+    return replace(plan, container=replace(plan.container, image=item.target, prefix=prefix), staged=(item,))
+
+
+def _moved_variables(environ: Mapping[str, str], item: Staged) -> dict[str, str]:
+    """Return the variables that name the software, such as PATH and VIRTUAL_ENV, with its new place."""
+    pattern = re.compile("(?:" + "|".join(map(re.escape, item.moved_from)) + r")(?![\w.-])")
+    moved = {name: pattern.sub(lambda _match: item.target, value) for name, value in environ.items()}
+    return {name: value for name, value in moved.items() if value != environ[name]}
+
+
+def _inside(path: str, item: Staged) -> str:
+    for old in item.moved_from:
+        if path.startswith(old + os.sep):
+            return item.target + path[len(old) :]
+    return path

@@ -1,0 +1,140 @@
+"""Files come to many nodes as one stream down a tree: whole, or what changed; a full or lost node is named."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from benchmarks.staging import Nodes
+
+from echelon.errors import EchelonError
+from echelon.launch import staging
+from echelon.node import staging as on_node
+from echelon.spec import Staged
+
+NUM_NODES = 7
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with an inner one, files larger than a piece of the stream, links and names of many kinds."""
+    folder = tmp_path / "shared" / "data"
+    (folder / "inner" / "empty").mkdir(parents=True)
+    (folder / "inner" / "large").write_bytes(os.urandom(3 * on_node.PIECE_BYTES + 17))
+    (folder / "inner" / ("long-" * 40)).write_text("a name of 200 letters")
+    (folder / "inner" / "ünïcode \n name").write_text("text")
+    (folder / os.fsdecode(b"bytes-\xff")).write_text("")
+    (folder / "inside").symlink_to("inner/large")
+    (folder / "outside").symlink_to("../beside")
+    (folder / "program").write_text("#!/bin/sh\n")
+    (folder / "program").chmod(0o755)
+    (tmp_path / "shared" / "beside").write_text("beside")
+    return folder
+
+
+@contextmanager
+def nodes(
+    folder: Path, source: Path, num_nodes: int = NUM_NODES, places: dict[int, Path] | None = None, **fields: object
+) -> Iterator[Nodes]:
+    item = Staged(source=str(source), folder="/x/key", target=f"/x/key/{source.name}", **fields)  # type: ignore[arg-type]
+    staged = Nodes(folder, item, num_nodes, places)
+    try:
+        yield staged
+    finally:
+        staged.end()
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Return all below a folder: the bytes of files, the targets of links, None for folders."""
+    paths = {path: path.relative_to(folder) for path in folder.rglob("*")}
+    return {
+        str(name): os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        for path, name in paths.items()
+    }
+
+
+def test_all_nodes_get_all(tmp_path: Path, source: Path) -> None:
+    """The copies are equal and read-only; a link out of the folder still leads to its file; the end leaves nothing."""
+    with nodes(tmp_path, source) as staged:
+        assert f"data staged on {NUM_NODES} nodes: 5 files, 3 MiB in " in staged.stage()
+        wanted = {**content(source), "outside": str(tmp_path / "shared" / "beside")}
+        for copy in staged.copies:
+            assert content(copy / "data") == wanted
+            assert (copy / "data" / "program").stat().st_mode & 0o777 == 0o555
+            assert not (copy / "data" / "inner").stat().st_mode & 0o222
+            assert (copy / "data" / "inner" / "large").stat().st_mtime == int(
+                (source / "inner" / "large").stat().st_mtime
+            )
+    assert not any(copy.parent.exists() for copy in staged.copies)
+
+
+def test_what_changed_is_sent_again(tmp_path: Path, source: Path) -> None:
+    """A second run of the pool's nodes gets what changed since the first, loses what was removed, else gets nothing."""
+    with nodes(tmp_path, source, 3) as staged:
+        staged.stage()
+        (source / "program").unlink()
+        (source / "inner" / "empty").rmdir()
+        (source / "inner" / "empty").write_text("a file now")
+        (source / "inner" / "new").write_text("new")
+        staged.kill()
+        with nodes(tmp_path, source, 3) as again:
+            assert "data staged on 3 nodes: what changed, " in again.stage()
+            wanted = {**content(source), "outside": str(tmp_path / "shared" / "beside")}
+            assert [content(copy / "data") for copy in again.copies] == [wanted] * 3
+            again.kill()
+            with nodes(tmp_path, source, 3) as third:
+                assert third.stage() == "data is staged already: /x/key/data"
+
+
+def test_full_disk_is_named(tmp_path: Path, source: Path) -> None:
+    """A node's disk that is too small is named before the stream; one that fills up meanwhile, after it."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], check=True)
+    try:
+        refusal = r"data takes 3 MiB, but \S+ has (1\.\d|2) MiB free in /x"
+        with nodes(tmp_path, source, 3, {1: small / "stage"}) as staged, pytest.raises(EchelonError, match=refusal):
+            staged.stage()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(staging, "SPARE_BYTES", -1 << 30)
+            with nodes(tmp_path, source, 3, {1: small / "stage"}) as staged:
+                with pytest.raises(EchelonError, match=r"data could not be staged on \S+: No space left on device"):
+                    staged.stage()
+                assert content(staged.copies[2] / "data").keys() == content(source).keys()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_lost_node_is_named(tmp_path: Path, source: Path) -> None:
+    """A node that is lost ends the staging with its name."""
+    with nodes(tmp_path, source) as staged:
+        staged.root.gather()
+        staged.processes[1].kill()
+        with pytest.raises(EchelonError, match=r"the nodes' disks could not be filled: .*connection"):
+            staged.stage()
+
+
+def test_shards(tmp_path: Path) -> None:
+    """Each node has the files that its ranks read by their numbers, and links to the others."""
+    source = tmp_path / "shards"
+    source.mkdir()
+    for number in range(8):
+        (source / f"{number}.tar").write_text(str(number))
+    with nodes(tmp_path, source, 2, is_shard=True, ranks_per_node=2) as staged:
+        assert "8 shards of shards shared by 2 nodes" in staged.stage()
+        links = [
+            [name.name for name in sorted((copy / "shards").iterdir()) if name.is_symlink()] for copy in staged.copies
+        ]
+        assert links == [["2.tar", "3.tar", "6.tar", "7.tar"], ["0.tar", "1.tar", "4.tar", "5.tar"]]
+        assert all((copy / "shards" / f"{n}.tar").read_text() == str(n) for copy in staged.copies for n in range(8))
+
+
+def test_strangers_get_nothing(tmp_path: Path, source: Path) -> None:
+    """A node hears of no stream from one without the secret, and goes on to wait for the right one."""
+    with nodes(tmp_path, source, 1) as staged:
+        staged.root.gather()
+        (node,) = staged.root.nodes.values()
+        with pytest.raises(OSError, match=r"another program answers there|closed|timed out|reset"):
+            on_node.call(["127.0.0.1"], node.port, bytes(31) + b"x")
