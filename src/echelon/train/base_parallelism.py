@@ -23,8 +23,6 @@ from .wire.world import World
 
 
 class Setup(NamedTuple):
-    """The arguments of a parallelism."""
-
     world: World
     options: ScaleOptions
     say: Callable[[str], None]
@@ -133,17 +131,14 @@ class Parallelism:
     # The trained parameters
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Register an optimizer."""
         if all(known() is not optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
     @property
     def has_optimizers(self) -> bool:
-        """Whether there is an optimizer."""
         return any(known() is not None for known in self._optimizers)
 
     def known_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizers that still exist, in the order that all ranks share."""
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -156,7 +151,7 @@ class Parallelism:
         optimizer = self._optimizers[place]()
         if optimizer is None:
             return self._agreed.get(place, [])
-        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return modules.weights_of(optimizer)
 
     def parameters_of(self, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
         return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
@@ -172,7 +167,6 @@ class Parallelism:
         return [self.parameters_of(optimizer) for optimizer in optimizers if optimizer is not None]
 
     def known_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that all ranks have agreed on, in the order that all ranks share."""
         return self._parameters
 
     def prepare(self) -> None:
@@ -206,7 +200,6 @@ class Parallelism:
         return list(own.values())
 
     def _remember(self) -> None:
-        """Remember the weights on which the ranks agree."""
         self._parameters = self.parameters()
         self._agreed = {place: self._parameters_at(place) for place in range(len(self._optimizers))}
         held = {id(parameter) for of_place in self._agreed.values() for parameter in of_place}
@@ -245,7 +238,6 @@ def _digest(value: object) -> str:
 
 
 def refuse_several_devices(parameters: list[nn.Parameter]) -> None:
-    """Refuse a model that a script has placed on several devices."""
     devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) > 1:
         raise ScalingError(

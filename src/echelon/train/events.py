@@ -1,8 +1,8 @@
 """What happens in a rank: each event is hooked once, and its listeners are called in the order that is stated here.
 
 Who watches a training, and computes nothing in its place, listens. Who computes something else replaces names itself
-(`patches`): `replay.stubs` repeats steps without computing, `replay.scalers` asks one optimizer whether a scaler let it
-step, `local_sgd.hooks` counts a step that a scaler leaves out, and `tracing.course` gives steps other closures.
+(`patches`): `replay.stubs` repeats steps without computing, and asks one optimizer whether a scaler let it step;
+`local_sgd.hooks` counts a step that a scaler leaves out, and `tracing.course` gives steps other closures.
 
 The loader's batches, backward passes, collectives and saves have no event of PyTorch's here. Who measures or records
 them needs what it began with, also when the call fails, and most others compute something else: wrappers say this more
@@ -26,8 +26,6 @@ class _Entry(NamedTuple):
 
 
 class Event:
-    """Something that happens again and again."""
-
     def __init__(self, *places: str) -> None:
         self._places = places
         self._entries: list[_Entry] = []
@@ -40,7 +38,6 @@ class Event:
         self.listeners = tuple(entry.listener for entry in self._entries)
 
     def __call__(self, *arguments: Any) -> None:
-        """Tell the listeners."""
         for listener in self.listeners:
             if listener(*arguments):
                 return

@@ -1,10 +1,10 @@
 """Iterate over a DataLoader with this rank's share of every batch, in the global order of one device."""
 
-import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -111,7 +111,6 @@ class ShardedSampler:
             self.note_taken(self._draw())
 
     def note_taken(self, batch: object) -> None:
-        """Notice that the loop gets a batch of indices."""
         if may_have_state(self.base):
             self.mark = zlib.crc32(repr(batch).encode(), self.mark)
 
@@ -153,7 +152,6 @@ class ShardedSampler:
 
 
 def small_batch(size: int, world: World) -> ScalingError:
-    """Return the error for a batch with fewer samples than ranks."""
     num_ranks = world.size
     if world.is_exact:
         return ScalingError(
@@ -167,18 +165,12 @@ def small_batch(size: int, world: World) -> ScalingError:
     )
 
 
-class _SeededWorker:
-    """Seeds a loader's worker with random numbers that no other rank's worker draws."""
-
-    def __init__(self, rank: int, init: Any) -> None:
-        self._rank = rank
-        self._init = init
-
-    def __call__(self, worker: int) -> None:
-        if self._rank:
-            seed_all((torch.initial_seed() + self._rank * _RANK_STEP) % (1 << 63))
-        if self._init is not None:
-            self._init(worker)
+def _begin_worker(rank: int, init: Any, worker: int) -> None:
+    """Seed a loader's worker with random numbers that no other rank's worker draws."""
+    if rank:
+        seed_all((torch.initial_seed() + rank * _RANK_STEP) % (1 << 63))
+    if init is not None:
+        init(worker)
 
 
 def _length_of(loader: DataLoader[object]) -> int | None:
@@ -189,8 +181,6 @@ def _length_of(loader: DataLoader[object]) -> int | None:
 
 
 class Loop:
-    """One pass over a sharded loader."""
-
     def __init__(self, loader: DataLoader[object], run: Training) -> None:
         self.run = run
         self.num_rows = 0
@@ -198,7 +188,8 @@ class Loop:
         self._num_batches = 0
         self._length = _length_of(loader)
         self._refuse_small_batches(loader)
-        self._sampler: ShardedSampler | None = None
+        self.sampler: ShardedSampler | None = None
+        """What deals the samples out; None for a stream."""
         self._has_own_collate = getattr(loader, "collate_fn", default_collate) is not default_collate
         self._loader = loader
         run.first_step.note_workers(getattr(loader, "num_workers", 0))
@@ -232,18 +223,18 @@ class Loop:
                 self.run.say("each rank loads whole batches, for the collate function makes lists of samples")
             changes = {
                 "batch_sampler": sampler,
-                "worker_init_fn": _SeededWorker(0 if is_whole else self.run.world.rank, loader.worker_init_fn),
+                "worker_init_fn": partial(_begin_worker, 0 if is_whole else self.run.world.rank, loader.worker_init_fn),
             }
             if self.run.world.is_exact:
                 changes["dataset"] = keys.Dataset(loader.dataset)
-                changes["collate_fn"] = keys.ShardedCollate(loader.collate_fn)
+                changes["collate_fn"] = partial(keys.batches_of_shards, loader.collate_fn)
             if self._draws is not None:
                 changes = self._draws.around({"collate_fn": loader.collate_fn, **changes})
             twin = self.run.sharded_loaders[loader] = batches.twin_of(loader, **changes)
-        self._sampler = twin.batch_sampler
+        self.sampler = twin.batch_sampler
         if self._draws is not None and not batches.has_workers(twin):
             self._draws.begin()
-            self._sampler.first_worker = self._draws.first_worker
+            self.sampler.first_worker = self._draws.first_worker
         return iterate(twin)
 
     def _refuse_small_batches(self, loader: object) -> None:
@@ -260,11 +251,11 @@ class Loop:
         return self._length
 
     def __next__(self) -> object:
-        is_whole = self._sampler is None or self._sampler.is_whole
+        is_whole = self.sampler is None or self.sampler.is_whole
         self.run.raised.refuse_if_caught()
         self.run.enter(self)
-        if self._sampler is not None:
-            self._sampler.draw_ahead()
+        if self.sampler is not None:
+            self.sampler.draw_ahead()
         try:
             with events.loading, self._generators(is_whole):
                 batch = next(self._inner) if self._draws is None else self._draws.next(self._inner)
@@ -276,13 +267,13 @@ class Loop:
     def _generators(self, is_whole: bool) -> AbstractContextManager[Any]:
         """Return the context in which a batch is loaded: the common generators, or this rank's own."""
         generators = self.run.generators
-        if self._sampler is not None and self.run.world.is_exact:
+        if self.sampler is not None and self.run.world.is_exact:
             return generators.kept()  # each shard begins with a seed
         return generators.in_common() if is_whole else generators.in_own()
 
     def _shared(self, batch: Any) -> object:
         run = self.run
-        if self._sampler is None:
+        if self.sampler is None:
             if run.is_reordered:
                 batch = in_other_order(batch)
             if run.world.size == 1:
@@ -295,41 +286,35 @@ class Loop:
             rows = batches.rows_of(size, run.world.size)
             events.stream(batch)
         else:
-            rows = self._sampler.rows.popleft()
-            size = self._size_of_whole(batch) if self._sampler.is_whole and run.world.size > 1 else 0
+            rows = self.sampler.rows.popleft()
+            size = self._size_of_whole(batch) if self.sampler.is_whole and run.world.size > 1 else 0
             if size and size < sum(rows) and not run.world.is_exact:
                 rows = batches.rows_of(size, run.world.size)  # a collate function may drop samples
-            _refuse_dropped(batch, rows, self._sampler)
-            indices = self._sampler.indices.popleft()
-            self._sampler.note_taken(indices)
+            _refuse_dropped(batch, rows, self.sampler)
+            indices = self.sampler.indices.popleft()
+            self.sampler.note_taken(indices)
             events.batch(batch, indices)
         self._num_batches += 1
         self.num_rows = sum(rows)
         if run.world.size == 1:
             return batch
         is_ragged = self._has_own_collate
-        if self._sampler is None or self._sampler.is_whole:
-            is_listed = self._sampler is not None and run.world.is_exact
-            of_lists = frozenset() if self._sampler is None else self._sampler.of_lists
+        if self.sampler is None or self.sampler.is_whole:
+            is_listed = self.sampler is not None and run.world.is_exact
+            of_lists = frozenset() if self.sampler is None else self.sampler.of_lists
             batch = batches.of_whole(batch[0] if is_listed else batch, run.world, rows, of_lists)
         elif run.world.is_exact:
-            batch = batches.of_shards(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self._sampler.numbers)
+            batch = batches.of_shards(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self.sampler.numbers)
         else:
-            batch = batches.of_parts(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self._sampler.numbers)
+            batch = batches.of_parts(batch, run.world, rows, may_be_ragged=is_ragged, numbers=self.sampler.numbers)
         run.ignore_index.ask(shards_of(batch))
         return batch
 
     def _size_of_whole(self, batch: object) -> int:
-        of_lists = frozenset() if self._sampler is None else self._sampler.of_lists
+        of_lists = frozenset() if self.sampler is None else self.sampler.of_lists
         return lists.length(batch, of_lists) if of_lists else batches.length_of(batch)
 
-    @property
-    def sampler(self) -> ShardedSampler | None:
-        """The sampler that deals the samples out; None for a stream."""
-        return self._sampler
-
     def close(self) -> None:
-        """Leave the loop."""
         self.run.leave(self)
 
     def __del__(self) -> None:
@@ -368,14 +353,7 @@ class WholeLoop:
             return next(self._inner)
 
 
-def new_sharded_loaders() -> "weakref.WeakKeyDictionary[Any, Any]":
-    """Return a map for the sharded copies of loaders, which keep their workers from epoch to epoch."""
-    return weakref.WeakKeyDictionary()
-
-
 class ShardedLoader:
-    """The explicit form of a sharded loader."""
-
     def __init__(self, loader: "DataLoader[object]", run: Training) -> None:
         self._loader = loader
         self._run = run
@@ -389,7 +367,6 @@ class ShardedLoader:
 
     @property
     def inner(self) -> "DataLoader[object]":
-        """The script's own loader."""
         return self._loader
 
     def behind(self, change: Callable[[Any], object], more: dict[str, Any]) -> "ShardedLoader":

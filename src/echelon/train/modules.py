@@ -22,6 +22,13 @@ def living() -> list[nn.Module]:
     return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
 
 
+def weights_of(owner: Any) -> list[nn.Parameter]:
+    """Return the weights of a module or of an optimizer."""
+    if isinstance(owner, nn.Module):
+        return list(owner.parameters())
+    return [weight for group in owner.param_groups for weight in group["params"]]
+
+
 def places() -> dict[int, Place]:
     """Return the place of each weight, by its id: a description of its outermost module, and its number in there.
 
@@ -43,7 +50,6 @@ def places() -> dict[int, Place]:
 
 
 def marks(weights: Iterable[nn.Parameter]) -> list[str]:
-    """Return a mark of each weight's place, which another process understands."""
     known = places()
     return [hashlib.sha256(repr(known.get(id(one), ())).encode()).hexdigest() for one in weights]
 
@@ -67,11 +73,9 @@ class ReplacedParameters:
         self._known: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
 
     def note(self, pairs: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
-        """Take note of old weights, each with its new one."""
         self._known.update({id(old): (weakref.ref(old), new) for old, new in pairs})
 
     def forward(self) -> None:
-        """Let the old weights represent the new ones."""
         for old, new in self._known.values():
             parameter = old()
             if parameter is not None and type(parameter) is nn.Parameter:
@@ -79,6 +83,5 @@ class ReplacedParameters:
                 parameter.__class__ = FormerWeight
 
     def current_parameter(self, parameter: object) -> Any:
-        """Return the present weight."""
         old, new = self._known.get(id(parameter), (None, parameter))
         return new if old is not None and old() is parameter else parameter

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from .files.sharing import Files
 from .global_tensors import aliases
 from .global_tensors.ignore_index import IgnoreIndex
 from .gradient_hooks import LateHooks
-from .loops import Loop, WholeLoop, iterate, new_sharded_loaders
+from .loops import Loop, WholeLoop, iterate
 from .recording import record, steps
 from .rng.draws import Draws
 from .rng.generators import Generators
@@ -50,7 +51,7 @@ class Run(Explicit):
         rank = world.rank if world.is_exact else world.processes.rank
         self.generators = Generators(rank, seed, are_keyed=world.is_exact)
         self.generators.is_single = world.is_alone
-        self.sharded_loaders = new_sharded_loaders()
+        self.sharded_loaders = WeakKeyDictionary()
         self.is_main = world.processes.rank == 0
         self.files = Files(is_closed=not self.is_main, before_meeting=self.before_joining)
         self.record = record.asked(os.environ, is_main=self.is_main)
@@ -73,7 +74,6 @@ class Run(Explicit):
         self._last_fraction = world.hosted / world.size
 
     def listen(self) -> None:
-        """Let the parts of this training follow its steps."""
         before, after = events.before_step.listen, events.after_step.listen
         before("row trials", self.trials.at_step)
         before("children", self.is_in_child)
@@ -136,7 +136,6 @@ class Run(Explicit):
             self.say(self.parallelism.headline())
 
     def watch_devices(self) -> None:
-        """Let the oracle go first, wherever this process is about to use a device."""
         if self.is_main and not self.world.is_alone and self.record is None:
             devices.before_first_use(lambda: self._send_oracle(before_device=True))
 
@@ -150,7 +149,7 @@ class Run(Explicit):
         """Go on as one device that has whole batches, up to the first steps."""
         self._pid = os.getpid()
         leave_workers()
-        self.sharded_loaders = new_sharded_loaders()
+        self.sharded_loaders = WeakKeyDictionary()
         self.world = worlds.World(0, 1, self.world.device)
         if not self.parallelism.draws_as_one:
             self.generators.continue_as_one_device()
@@ -187,7 +186,6 @@ class Run(Explicit):
             self._send_oracle(before_device=True)
 
     def backward(self, loss: torch.Tensor, run_backward: Callable[[torch.Tensor], None]) -> None:
-        """Run a loss's backward for the global batch."""
         if self.is_in_child():
             run_backward(loss)
             return

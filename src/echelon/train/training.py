@@ -81,16 +81,13 @@ class Training:
         raise NotImplementedError
 
     def join(self) -> None:
-        """Meet the other ranks."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Meet the other ranks and agree on the weights."""
         self.join()
         self.parallelism.prepare()
 
     def setup(self) -> Setup:
-        """Return what a parallelism needs."""
         is_saved = checkpoint.VARIABLE in os.environ and self.world.size > 2  # two numbers have one sum
         megabytes = 0.0 if self.is_hooked and self.record is None and not is_saved else DEFAULT_MEGABYTES
         return Setup(self.world, self.options, self.say, self.generators, is_saved, megabytes)
@@ -112,7 +109,6 @@ class Training:
 
     @property
     def is_at_home(self) -> bool:
-        """Whether this is the process that trains, and not a worker of a loader."""
         return os.getpid() == self._pid
 
     def is_in_child(self, *_: object) -> bool:
@@ -134,18 +130,15 @@ class Training:
         return self._loops[-1] if self._loops else None
 
     def enter(self, loop: OpenLoop) -> None:
-        """Begin a step of a loop."""
         if loop not in self._loops:
             self._loops.append(loop)
 
     def leave(self, loop: OpenLoop) -> None:
-        """End a loop."""
         if loop in self._loops:
             self._last_fraction = self.weight / self.world.size  # a loss of the last step may be read after the loop
             self._loops.remove(loop)
 
     def batch_sizes(self) -> set[int]:
-        """Return how many samples the batches have that are at hand."""
         return {loop.num_rows for loop in self._loops if loop.num_rows}
 
     @property

@@ -2,6 +2,7 @@
 
 import random
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,7 +125,7 @@ class Rank:
         self.world = World(rank, size, torch.device("cpu"))
         self.options = types.SimpleNamespace(keeps_batch=False)
         self.generators = generators.Generators(rank, None)
-        self.sharded_loaders = loops.new_sharded_loaders()
+        self.sharded_loaders = weakref.WeakKeyDictionary()
         self.first_step = types.SimpleNamespace(note_workers=lambda _: None)
         self.raised = types.SimpleNamespace(refuse_if_caught=lambda: None)
         self.ignore_index = types.SimpleNamespace(ask=lambda _: None)

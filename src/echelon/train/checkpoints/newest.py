@@ -23,8 +23,6 @@ _NOT_USED, _ELSEWHERE = "%s is not used: %s", "another rank found a file whose c
 
 
 class OnDisk(NamedTuple):
-    """What a folder of checkpoints has."""
-
     newest: Checkpoint | None
     """The newest whole checkpoint."""
     findings: list[str]
@@ -123,7 +121,6 @@ def newest_in_memory(on_disk: Checkpoint | None, *, have_met: bool, num_ranks: i
 
 
 def place_in_words(*, on_disk: bool) -> str:
-    """Return in words where a state was."""
     return "a checkpoint" if on_disk else "the memory of the nodes"
 
 

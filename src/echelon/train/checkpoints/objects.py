@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...checkpoint import exchange
+from ..modules import weights_of
 from ..rng.generators import Generators
 from ..scaling_error import ScalingError
 from ..strategies import blocks
@@ -77,7 +78,7 @@ class NamedObjects:
                 yield id(parameter), f"{_plain(name)}/{blocks.plain_name(path)}"
 
     def _refuse_foreign(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        for parameter in _parameters(optimizer):
+        for parameter in weights_of(optimizer):
             if id(parameter) not in self._names:
                 raise ScalingError(
                     f"{name} trains a weight of shape {tuple(parameter.shape)} that no model of the checkpoint has",
@@ -106,7 +107,7 @@ class NamedObjects:
         return {
             f"{name}/{self._names[id(parameter)]}/{key}": value
             for name, optimizer in self.optimizers.items()
-            for parameter in _parameters(optimizer)
+            for parameter in weights_of(optimizer)
             for key, value in optimizer.state.get(parameter, {}).items()
             if isinstance(value, torch.Tensor)
         }
@@ -115,7 +116,7 @@ class NamedObjects:
         """Give optimizers empty states like the saved ones, whose shapes and dtypes these are; return the tensors."""
         made: dict[str, torch.Tensor] = {}
         for name, optimizer in self.optimizers.items():
-            for parameter in _parameters(optimizer):
+            for parameter in weights_of(optimizer):
                 prefix = f"{name}/{self._names[id(parameter)]}/"
                 kept = {key[len(prefix) :]: one for key, one in saved.items() if key.startswith(prefix)}
                 for key, (shape, dtype) in kept.items():
@@ -136,7 +137,7 @@ class NamedObjects:
                 ],
                 _SAVED_STATES: {
                     f"{self._names[id(parameter)]}/{key}": _plain_state(name, key, value)
-                    for parameter in _parameters(optimizer)
+                    for parameter in weights_of(optimizer)
                     for key, value in optimizer.state.get(parameter, {}).items()
                     if not isinstance(value, torch.Tensor)
                 },
@@ -145,7 +146,6 @@ class NamedObjects:
         }
 
     def put_settings(self, saved: Mapping[str, Any]) -> None:
-        """Set what `settings` returned."""
         for name, optimizer in self.optimizers.items():
             groups = saved[name]["groups"]
             if len(groups) != len(optimizer.param_groups):
@@ -155,7 +155,7 @@ class NamedObjects:
                 )
             for group, kept in zip(optimizer.param_groups, groups, strict=False):
                 _update(group, kept)
-            for parameter in _parameters(optimizer):
+            for parameter in weights_of(optimizer):
                 prefix = self._names[id(parameter)] + "/"
                 for key, value in saved[name][_SAVED_STATES].items():
                     if key.startswith(prefix):
@@ -221,7 +221,7 @@ class NamedObjects:
             parameter.grad is not None
             for optimizer in self.optimizers.values()
             if id(optimizer) not in stepped
-            for parameter in _parameters(optimizer)
+            for parameter in weights_of(optimizer)
         )
 
 
@@ -252,10 +252,6 @@ def _update(group: dict[str, Any], kept: dict[str, Any]) -> None:
 
 def _plain(name: str) -> str:
     return name.partition("\n")[0]
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _digest(tensor: torch.Tensor) -> int:

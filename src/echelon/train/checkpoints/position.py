@@ -25,13 +25,9 @@ class Position:
         """Of all ranks among which a sampler divides them; 0: the loader does not say."""
 
     def facts(self) -> dict[str, int]:
-        """Return the position as JSON."""
-        return {
-            "epoch": self.epoch, "batches": self.batches, "samples_per_batch": self.samples_per_batch,
-        }  # fmt: skip
+        return {"epoch": self.epoch, "batches": self.batches, "samples_per_batch": self.samples_per_batch}
 
     def go_on(self, facts: dict[str, int]) -> None:
-        """Take the position of a checkpoint."""
         self.epoch, self.batches = facts["epoch"], facts["batches"]
         self.samples_per_batch = facts["samples_per_batch"]
 
@@ -39,18 +35,17 @@ class Position:
         """Count the batches that are done as this loader counts them; refuse a place between two of its batches."""
         before, now = self.samples_per_batch, samples_per_batch(loader)
         self.samples_per_batch = now
-        is_known = was_ranks == num_ranks or _is_divided(loader)
+        is_sampler = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+        is_known = was_ranks == num_ranks or is_sampler or isinstance(loader, (ShardedLoader, OwnRows))
         if not self.batches or (is_known and before == now):
             return
         done = self.batches * before
         if not (is_known and before and now) or done % now:
             raise ScalingError(
-                f"the checkpoint is after {self.batches} batches of {_samples(before)} on "
-                f"{was_ranks} ranks, and the loader's batches of {_samples(now)} on {num_ranks} ranks have "
-                "no such place",
-                f"start {was_ranks} ranks with the batch size of before; or use a DistributedSampler, "
-                f"and batches of which {done} "
-                "samples are a multiple",
+                f"the checkpoint is after {self.batches} batches of {_samples(before)} on {was_ranks} ranks, and the "
+                f"loader's batches of {_samples(now)} on {num_ranks} ranks have no such place",
+                f"start {was_ranks} ranks with the batch size of before; or use a DistributedSampler, and batches of "
+                f"which {done} samples are a multiple",
             )
         self.batches = done // now
 
@@ -60,7 +55,6 @@ def _samples(number: int) -> str:
 
 
 def loader_of(loader: object) -> Any:
-    """Return the loader of torch.utils.data in a loader of echelon, or the loader itself."""
     return loader.inner if isinstance(loader, (ShardedLoader, OwnRows)) else loader
 
 
@@ -81,12 +75,6 @@ def _without_seed(loader: object, *, is_on: bool) -> Iterator[None]:
         yield
     finally:
         target.__dict__["generator"] = before
-
-
-def _is_divided(loader: object) -> bool:
-    """Say whether a batch belongs to all ranks, on any number of them."""
-    is_sampler = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-    return is_sampler or isinstance(loader, (ShardedLoader, OwnRows))
 
 
 def samples_per_batch(loader: object) -> int:

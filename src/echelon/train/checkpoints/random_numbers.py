@@ -136,7 +136,6 @@ class RandomNumbers:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the states of a checkpoint are still to be set."""
         return self._resumed is not None
 
     @property
@@ -146,7 +145,6 @@ class RandomNumbers:
         return num_workers, states
 
     def tensors(self, rank: int, workers: Saved) -> dict[str, torch.Tensor]:
-        """Return the states as bytes."""
         now = {
             "global": generators.portable_state(),
             "streams": [stream.own_state() for stream in self._streams],
@@ -209,10 +207,6 @@ def _common(every: list[list[Any]]) -> list[Any]:
     """Return each state in which all ranks were equal, and in place of others this rank's own."""
     own = generators.portable_state()
     return [
-        states[0] if all(_is_same(states[0], state) for state in states) else mine
+        states[0] if all(torch.equal(as_bytes(states[0]), as_bytes(state)) for state in states) else mine
         for mine, *states in zip(own, *every, strict=False)
     ]
-
-
-def _is_same(one: object, other: object) -> bool:
-    return torch.equal(as_bytes(one), as_bytes(other))

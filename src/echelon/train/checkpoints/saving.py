@@ -64,7 +64,7 @@ class Checkpoints:
         pid = os.getpid()
         atexit.register(lambda: self.wait() if os.getpid() == pid else None)
         for optimizer in self._objects.optimizers.values():
-            optimizer.register_step_post_hook(self._note_step)
+            optimizer.register_step_post_hook(lambda one, *_: self._stepped.add(id(one)))
         newest = self._find()
         if newest is not None:
             self._go_on(newest)
@@ -143,9 +143,6 @@ class Checkpoints:
 
     # Saving
 
-    def _note_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._stepped.add(id(optimizer))
-
     def _state(self) -> saver.SavedState:
         if self._left_out is None:
             self._left_out = self._objects.compare_ranks() if self._num_ranks > 1 else set()
@@ -210,7 +207,7 @@ class Checkpoints:
                 ),
                 _AGAIN,
             )
-        own = {name: torch.empty(one.shape, dtype=torch.uint8) for name, one in saved.items() if _is_own(name)}
+        own = {name: torch.empty(one.shape, dtype=torch.uint8) for name, one in saved.items() if name.startswith(OWN)}
         like = {name: (tuple(one.shape), safetensors.dtype_of(one.dtype)) for name, one in saved.items()}
         weights, states = self._objects.weights(), self._objects.make_states(like)
         try:
@@ -225,9 +222,8 @@ class Checkpoints:
         self._random.take(own, self._rank, self._was_ranks)
         if self._num_ranks > self._was_ranks:
             self._say(
-                f"note: the checkpoint has the random numbers of {self._was_ranks} ranks; further "
-                "ranks begin anew with those that "
-                "differ between ranks, such as dropout"
+                f"note: the checkpoint has the random numbers of {self._was_ranks} ranks; further ranks begin anew "
+                "with those that differ between ranks, such as dropout"
             )
         self._workers.go_on(self._random.of_workers, are_ranks_as_before=self._num_ranks == self._was_ranks)
         self._random.put()
@@ -254,7 +250,6 @@ class Checkpoints:
 
 
 def _ordered(every: str) -> orders_checkpoint.CheckpointOrder:
-    """Return the order of the command line, else that of the script."""
     order = orders_checkpoint.read(os.environ)
     if order is not None:
         return order
@@ -274,11 +269,7 @@ def _refuse_second_training(folder: str) -> None:
     _taken.add(folder)
 
 
-def _is_own(name: str) -> bool:
-    return name.startswith(OWN)
-
-
 def _refuse_left(left: list[str]) -> None:
-    names = [name for name in left if not _is_own(name)]
+    names = [name for name in left if not name.startswith(OWN)]
     if names:
         raise ScalingError("the checkpoint has {}, and the script has not".format(", ".join(sorted(names)[:5])), _AGAIN)

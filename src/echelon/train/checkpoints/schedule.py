@@ -24,15 +24,12 @@ _MOST_STEPS = 50
 
 
 def leave_process(exit_code: int) -> NoReturn:
-    """End this process now, after its output is written."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 class Due(NamedTuple):
-    """What is due at a step."""
-
     saves: bool = False
     ends: bool = False
     """Whether the run ends after this checkpoint."""
@@ -65,9 +62,13 @@ class Schedule:
         """Say what is due; all ranks call it after the same steps."""
         if step <= self._saved_at:
             return Due()
-        saves, ends = self._is_owed or self._is_due_by_steps(step), False
+        every, ends = self._order.steps, False
+        saves = self._is_owed or bool(every and step // every > self._saved_at // every)
         if (self._order.seconds or self._order_file) and step >= self._next_meeting:
-            is_late, ends = self._meet(step)
+            told = self._decide(step)
+            if self._num_ranks > 1:
+                told = messages.broadcast(told, 0)
+            is_late, ends, self._next_meeting = told
             saves = saves or is_late or ends
         return Due(saves, ends)
 
@@ -78,18 +79,6 @@ class Schedule:
         self._saved_at, self._saved_when = step, now
         self._met_at, self._met_when = step, now  # the steps before a resumed one took no time
         self._next_meeting = max(self._next_meeting, step + 1)
-
-    def _is_due_by_steps(self, step: int) -> bool:
-        every = self._order.steps
-        return bool(every) and step // every > self._saved_at // every
-
-    def _meet(self, step: int) -> "tuple[bool, bool]":
-        """Return whether the time has come, and whether the run is to end, as rank 0 says."""
-        told = self._decide(step)
-        if self._num_ranks > 1:
-            told = messages.broadcast(told, 0)
-        is_late, ends, self._next_meeting = told
-        return is_late, ends
 
     def _decide(self, step: int) -> "tuple[bool, bool, int]":
         now = time.monotonic()

@@ -64,7 +64,6 @@ class GraphCuts:
         return leaf.clone()  # a copy, which the script may change in place
 
     def at_step(self) -> None:
-        """Forget cuts and joins that no backward pass has reached for more than a step."""
         self._cuts = {number: one for number, one in self._cuts.items() if one.step == self._step}
         self._joins = [one for one in self._joins if one.step == self._step]
         self._step += 1

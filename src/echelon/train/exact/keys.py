@@ -19,8 +19,6 @@ _MOST_ELEMENTS = 1024
 
 
 class Trained(Protocol):
-    """What has the weights."""
-
     num_steps: int
 
     def parameters(self) -> Sequence[torch.Tensor]:
@@ -28,8 +26,6 @@ class Trained(Protocol):
 
 
 class Keys:
-    """The sequence of keys of one training."""
-
     def __init__(self, parallelism: Trained) -> None:
         self._parallelism = parallelism
         self._step = -1
@@ -44,12 +40,10 @@ class Keys:
         return zlib.crc32(b"%d %d" % (self._fingerprint, self._number))
 
     def place(self) -> tuple[int, int]:
-        """Return the fingerprint and the number of keys taken since the weights last changed."""
         is_now = self._step == self._parallelism.num_steps
         return (self._fingerprint, self._number) if is_now else (0, 0)
 
     def go_on(self, place: tuple[int, int]) -> None:
-        """Continue from a place of an earlier process."""
         if place[1]:
             self._step = self._parallelism.num_steps
             self._fingerprint, self._number = place
@@ -65,16 +59,14 @@ class Keys:
 
 
 def check(num_shards: int, num_ranks: int) -> None:
-    """Refuse a number that is no power of two, or that is no multiple of the number of ranks."""
     if not num_shards:
         return
     is_number = isinstance(num_shards, int) and not isinstance(num_shards, bool)
     if not is_number or num_shards < 2 or num_shards & (num_shards - 1):
         nearest = 1 << max(1, num_shards.bit_length() - 1) if is_number and num_shards > 0 else 8
         raise ScalingError(
-            f"exact is {num_shards!r}: a binary tree adds up the virtual shards, so their number must be a "
-            "power of two, at "
-            "least 2",
+            f"exact is {num_shards!r}: a binary tree adds up the virtual shards, so their number must be a power of "
+            "two, at least 2",
             f"echelon.start(exact={nearest}), or exact={2 * nearest}",
         )
     if num_shards % num_ranks:
@@ -86,7 +78,6 @@ def check(num_shards: int, num_ranks: int) -> None:
 
 
 def refuse_other(asked: int, begun: int) -> None:
-    """Refuse a number that differs from the number at the start of the run."""
     if asked and asked != begun:
         raise ScalingError(
             f"echelon run started with exact={begun}, but the script called echelon.start(exact={asked}) later",
@@ -125,11 +116,5 @@ class Batches(list[Any]):
     """The batches of several virtual shards, not the parts of one batch."""
 
 
-class ShardedCollate:
-    """Make a batch of each virtual shard."""
-
-    def __init__(self, inner: Callable[[list[object]], object]) -> None:
-        self._inner = inner
-
-    def __call__(self, shards: list[list[object]]) -> "Batches":
-        return Batches(self._inner(samples) for samples in shards)
+def batches_of_shards(collate: Callable[[list[object]], object], shards: list[list[object]]) -> Batches:
+    return Batches(collate(samples) for samples in shards)

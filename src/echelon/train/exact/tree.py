@@ -183,7 +183,6 @@ class WeightGradients:
         self.take()
 
     def take(self) -> list[torch.Tensor | None]:
-        """Return the gradients of a pass, and clear the parameters' gradients."""
         gradients = []
         for parameter in self.parameters:
             group = self._spread.get(id(parameter))
@@ -196,7 +195,6 @@ class WeightGradients:
         return gradients
 
     def pass_whole(self, run: Callable[[], None]) -> None:
-        """Run a pass that is the same on all ranks, and add its gradients to those of earlier passes."""
         self.set_aside()
         run()
         for parameter, old in zip(self.parameters, self._before, strict=False):
@@ -237,7 +235,6 @@ def _unsharded(roots: Sequence[nn.Module]) -> dict[int, object]:
 
 
 def own_rows(parameter: Any) -> slice:
-    """Return the rows of a parameter that this rank keeps."""
     size = parameter.size(0)
     rows = slice(0, size)
     for axis, placement in enumerate(parameter.placements):

@@ -15,27 +15,10 @@ from ..wire import oracle
 SCRIPT, ITSELF, ANYBODY = "the script", "itself", "anybody"
 
 # These libraries bring their own locks, or are active on one rank alone, or make names that no other process shares
-_ALONE = frozenset(
-    [
-        "aim",
-        "clearml",
-        "comet_ml",
-        "datasets",
-        "filelock",
-        "git",
-        "huggingface_hub",
-        "kagglehub",
-        "mlflow",
-        "neptune",
-        "numba",
-        "swanlab",
-        "tensorboard",
-        "tensorboardX",
-        "trackio",
-        "triton",
-        "wandb",
-    ]
-)
+_ALONE = frozenset((
+    "aim", "clearml", "comet_ml", "datasets", "filelock", "git", "huggingface_hub", "kagglehub", "mlflow", "neptune",
+    "numba", "swanlab", "tensorboard", "tensorboardX", "trackio", "triton", "wandb",
+))  # fmt: skip
 _ALONE_PARTS = (
     *torch_modules.COMPILER_PARTS, "torch.utils.tensorboard", "torch.utils.cpp_extension", "tempfile"
 )  # fmt: skip

@@ -3,22 +3,16 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ..function_types import Function, Wrap
+from ..function_types import Function
 from ..patches import Hooks
 from ..wire.lines import is_called_by_script
 from .sharing import Files
 
-_COMMANDS = (
-    ("os", "system"),
-    ("subprocess", "run"),
-    ("subprocess", "call"),
-    ("subprocess", "check_call"),
-    ("subprocess", "check_output"),
-    ("subprocess", "getoutput"),
-    ("subprocess", "getstatusoutput"),
-)
+_SUBPROCESS = ("run", "call", "check_call", "check_output", "getoutput", "getstatusoutput")
+_COMMANDS = (("os", "system"), *(("subprocess", name) for name in _SUBPROCESS))
 _ENDS = (
     ("multiprocessing.pool", "Pool.map"),
     ("multiprocessing.pool", "Pool.starmap"),
@@ -30,38 +24,28 @@ _ENDS = (
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook commands and pools, now or when their modules are imported."""
     for module, function in _COMMANDS:
-        hooks.replace(module, function, _once(files, function), why="A command that all ranks start runs once.")
+        once = partial(_once, files, function)
+        hooks.replace(module, function, once, why="A command that all ranks start runs once.")
+    why = "All ranks wait for the files that a pool of workers writes."
     for module, function in _ENDS:
-        hooks.replace(
-            module,
-            function,
-            _waiting(files, function),
-            why="All ranks wait for the files that a pool of workers writes.",
-        )
+        hooks.replace(module, function, partial(_waiting, files, function), why=why)
 
 
-def _once(files: Files, name: str) -> Wrap:
-    def wrap(original: Callable[..., object]) -> Function:
-        def run(*args: object, **kwargs: object) -> Any:
-            if not is_called_by_script(sys._getframe(1)):
-                return original(*args, **kwargs)
-            return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
+def _once(files: Files, name: str, original: Callable[..., object]) -> Function:
+    def run(*args: object, **kwargs: object) -> Any:
+        if not is_called_by_script(sys._getframe(1)):
+            return original(*args, **kwargs)
+        return files.act(name, os.getcwd(), lambda: original(*args, **kwargs))
 
-        return run
-
-    return wrap
+    return run
 
 
-def _waiting(files: Files, name: str) -> Wrap:
-    def wrap(original: Callable[..., object]) -> Function:
-        def end(*args: object, **kwargs: object) -> Any:
-            result = original(*args, **kwargs)
-            if is_called_by_script(sys._getframe(1)):
-                files.meet(name, os.getcwd())
-            return result
+def _waiting(files: Files, name: str, original: Callable[..., object]) -> Function:
+    def end(*args: object, **kwargs: object) -> Any:
+        result = original(*args, **kwargs)
+        if is_called_by_script(sys._getframe(1)):
+            files.meet(name, os.getcwd())
+        return result
 
-        return end
-
-    return wrap
+    return end

@@ -1,17 +1,17 @@
 """Change names on the disk once for all ranks; questions about a file wait until the file is written."""
 
 import atexit
-import functools
 import inspect
 import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from .. import patches
-from ..function_types import Function, Wrap
+from ..function_types import Function
 from ..patches import Hooks
 from .sharing import EACH, Files, path_of
 
@@ -51,43 +51,40 @@ _WHAT_OS_CAN = ("supports_dir_fd", "supports_effective_ids", "supports_fd", "sup
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook os, shutil, pathlib and tempfile."""
     for module, changes in ((os, _CHANGES_OF_OS), (shutil, _CHANGES_OF_SHUTIL)):
         for name, (place, key) in changes.items():
-            hooks.replace(module.__name__, name, changing(files, name, place, key), why=_WHY)
-    hooks.replace("pathlib", "Path.touch", changing(files, "touch", 0, "self"), why=_WHY)
+            hooks.replace(module.__name__, name, partial(changing, files, name, place, key), why=_WHY)
+    hooks.replace("pathlib", "Path.touch", partial(changing, files, "touch", 0, "self"), why=_WHY)
+    why = "A file that rank 0 writes is asked for when it is whole."
     for name in _QUESTIONS:
-        hooks.replace("os", name, _asking(files), why="A file that rank 0 writes is asked for when it is whole.")
+        hooks.replace("os", name, partial(_asking, files), why=why)
     _hook_tempfile(files, hooks)
     _hook_old_pathlib()
 
 
-def changing(files: Files, name: str, place: int, key: str) -> Wrap:
-    """Return a wrapper for a function that changes the path in its argument."""
+def changing(files: Files, name: str, place: int, key: str, original: Function) -> Function:
+    """Return a function in place of one that changes the path in its argument."""
 
-    def wrap(original: Function) -> Function:
-        def change(*args: object, **kwargs: object) -> Any:
-            target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
-            if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
-                return original(*args, **kwargs)
-            source = path_of(args[0] if args else kwargs.get("src")) if name in _MOVES else None
-            if files.was_done_later(name, path_of(target), source):
-                files.note_written(str(path_of(target)))
-                return target if place else None
-            if source is not None:
-                files.note_written(source)
-            way = files.way(path_of(target))
-            if way == EACH and name in ("mkdir", "makedirs") and files.is_fetching:
-                return _make(original, *args, **kwargs)
-            result = files.act(name, target, lambda: original(*args, **kwargs), instead=target if place else None)
-            if files.is_closed and way != EACH and name in _MOVES:
-                _drop_own(files, args[0] if args else kwargs.get("src"))
-            return result
+    def change(*args: object, **kwargs: object) -> Any:
+        target = args[place] if len(args) > place else kwargs.get(key, "" if name == "unpack_archive" else None)
+        if any(kwargs.get(each) is not None for each in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
+            return original(*args, **kwargs)
+        source = path_of(args[0] if args else kwargs.get("src")) if name in _MOVES else None
+        if files.was_done_later(name, path_of(target), source):
+            files.note_written(str(path_of(target)))
+            return target if place else None
+        if source is not None:
+            files.note_written(source)
+        way = files.way(path_of(target))
+        if way == EACH and name in ("mkdir", "makedirs") and files.is_fetching:
+            return _make(original, *args, **kwargs)
+        result = files.act(name, target, lambda: original(*args, **kwargs), instead=target if place else None)
+        if files.is_closed and way != EACH and name in _MOVES:
+            _drop_own(files, args[0] if args else kwargs.get("src"))
+        return result
 
-        _stand_for(original, change)
-        return change
-
-    return wrap
+    _stand_for(original, change)
+    return change
 
 
 def _make(original: Callable[..., object], path: Any, *args: object, **kwargs: object) -> None:
@@ -100,7 +97,6 @@ def _make(original: Callable[..., object], path: Any, *args: object, **kwargs: o
 
 
 def _drop_own(files: Files, source: object) -> None:
-    """Remove this rank's own file after rank 0 has moved its own to the shared name."""
     path = path_of(source)
     if path is None or not files.is_own(path):
         return
@@ -110,15 +106,12 @@ def _drop_own(files: Files, source: object) -> None:
         os.remove(path)
 
 
-def _asking(files: Files) -> Wrap:
-    def wrap(original: Callable[..., object]) -> Function:
-        def ask(*args: object, **kwargs: object) -> object:
-            return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
+def _asking(files: Files, original: Callable[..., object]) -> Function:
+    def ask(*args: object, **kwargs: object) -> object:
+        return original(files.seen(args[0]), *args[1:], **kwargs) if args else original(**kwargs)
 
-        _stand_for(original, ask)
-        return ask
-
-    return wrap
+    _stand_for(original, ask)
+    return ask
 
 
 def _stand_for(original: object, new: object) -> None:
@@ -134,7 +127,7 @@ def _hook_tempfile(files: Files, hooks: Hooks) -> None:
     def wrap(original: Function) -> Function:
         signature = inspect.signature(original)
 
-        @functools.wraps(original)
+        @wraps(original)
         def make(*args: object, **kwargs: object) -> object:
             bound = signature.bind(*args, **kwargs)
             is_aside = files.is_closed and files.way(path_of(bound.arguments.get("dir"))) != EACH
@@ -200,21 +193,18 @@ _UNPACK = (
 def install_downloads(files: Files, hooks: Hooks) -> None:
     """Hook downloads and archives, now or when their modules are imported."""
     for module, function, place, key in _FUNCTIONS:
-        hooks.replace(module, function, changing(files, function, place, key), why=_WHY_DOWNLOADS)
+        hooks.replace(module, function, partial(changing, files, function, place, key), why=_WHY_DOWNLOADS)
     for module, function, place in _UNPACK:
-        hooks.replace(module, function, _unpacking(files, function, place), why=_WHY_DOWNLOADS)
+        hooks.replace(module, function, partial(_unpacking, files, function, place), why=_WHY_DOWNLOADS)
     hooks.when_imported("urllib.error", _let_errors_travel, why="An error of a download reaches all ranks.")
 
 
-def _unpacking(files: Files, name: str, place: int) -> Wrap:
-    def wrap(original: Callable[..., object]) -> Function:
-        def unpack(*args: object, **kwargs: object) -> object:
-            folder = args[place] if len(args) > place else kwargs.get("path")
-            return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))
+def _unpacking(files: Files, name: str, place: int, original: Callable[..., object]) -> Function:
+    def unpack(*args: object, **kwargs: object) -> object:
+        folder = args[place] if len(args) > place else kwargs.get("path")
+        return files.act(name, folder or os.getcwd(), lambda: original(*args, **kwargs))
 
-        return unpack
-
-    return wrap
+    return unpack
 
 
 def _let_errors_travel(errors: Any) -> None:

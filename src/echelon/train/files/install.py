@@ -60,7 +60,6 @@ def _watch_end(files: Files) -> None:
 
 
 def _watch_fetches(files: Files) -> None:
-    """Notice when samples are fetched in this process."""
     fetcher = internals.dataset_fetcher()
     original = fetcher.fetch
 

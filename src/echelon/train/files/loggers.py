@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any
 
 from .. import patches
-from ..function_types import Function, Wrap
+from ..function_types import Function
 from ..patches import Hooks
 from ..wire.world import alone
 from .sharing import Files
@@ -22,11 +22,10 @@ _WRITERS = (("torch.utils.tensorboard", "torch.utils.tensorboard.writer"), ("ten
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook loggers and progress bars, now or when they are imported."""
     for names in _WRITERS:
         for name in names:
             hooks.when_imported(name, _hook_writer(files, hooks), why=_WHY, attribute=_WRITER)
-    hooks.replace("wandb", "init", _speaking_once(files), why=_WHY)
+    hooks.replace("wandb", "init", partial(_speaking_once, files), why=_WHY)
     if not files.is_closed:
         speak = partial(_hook_methods, files, hooks)
         hooks.when_imported("wandb.sdk.wandb_run", lambda module: speak(module.Run, ("log",)), why=_WHY)
@@ -49,7 +48,7 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
 
 
 # All ranks have to join the parts of a shared tensor that is logged
-_take_call: Callable[..., None] = with_plain(lambda _: _nothing)(_nothing)
+_take_call: Callable[..., None] = with_plain(_nothing)
 
 
 class Silent:
@@ -89,18 +88,19 @@ class Silent:
 def _hook_methods(files: Files, hooks: Hooks, owner: object, names: Iterable[str]) -> None:
     """Let methods log numbers that are equal on all ranks, and do nothing in a fork of the rank that logs."""
 
-    def wrap(original: Callable[..., object]) -> Function:
+    def wrap(original: Function) -> Function:
+        @with_plain
         def speak(*args: object, **kwargs: object) -> object:
             if files.is_closed:
                 return None
             with alone("{}.{}()".format(getattr(owner, "__name__", ""), getattr(original, "__name__", ""))):
                 return original(*args, **kwargs)
 
-        return speak
+        return wraps(original)(speak)
 
     for name in names:
         original = getattr(owner, name)
-        hooks.put(owner, name, original, wraps(original)(with_plain(wrap)(original)), why=_WHY)
+        hooks.put(owner, name, original, wrap(original), why=_WHY)
 
 
 def _spoken(mlflow: object) -> list[str]:
@@ -134,28 +134,23 @@ def _hook_writer(files: Files, hooks: Hooks) -> Callable[[object], None]:
     return act
 
 
-def _speaking_once(files: Files) -> Wrap:
+def _speaking_once(files: Files, original: Function) -> Function:
     """Begin a run of Weights & Biases on rank 0, and a disabled run on other ranks."""
 
-    def wrap(original: Function) -> Function:
-        def init(*args: object, **kwargs: object) -> object:
-            if not files.is_closed:
-                return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)
-            files.act("wandb.init", "wandb", lambda: None)
-            kwargs["mode"] = "disabled"
-            run = original(*args, **kwargs)
-            patches.replace(sys.modules["wandb"], "log", _take_call, why=_WHY)
-            run.log = _take_call
-            return run
+    def init(*args: object, **kwargs: object) -> object:
+        if not files.is_closed:
+            return files.act("wandb.init", "wandb", lambda: original(*args, **kwargs), tells=lambda _: None)
+        files.act("wandb.init", "wandb", lambda: None)
+        kwargs["mode"] = "disabled"
+        run = original(*args, **kwargs)
+        patches.replace(sys.modules["wandb"], "log", _take_call, why=_WHY)
+        run.log = _take_call
+        return run
 
-        return init
-
-    return wrap
+    return init
 
 
 def _shown_nowhere(original: Callable[..., object]) -> object:
-    """Let a progress bar count, for scripts that read it, but draw nothing."""
-
     def init(self: object, *args: object, **kwargs: object) -> None:
         if kwargs.get("file") is None:
             kwargs["file"] = _Nowhere()
@@ -168,7 +163,6 @@ class _Nowhere:
     """A stream that discards its text."""
 
     def write(self, text: str) -> int:
-        """Discard the text."""
         return len(text)
 
     def flush(self) -> None:

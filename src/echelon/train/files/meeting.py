@@ -29,7 +29,6 @@ class ProcessName(NamedTuple):
 
 
 def here() -> ProcessName:
-    """Return this process's place."""
     return ProcessName(str(os.getpid()), socket.gethostname())
 
 
@@ -63,7 +62,6 @@ def note(aliases: Aliases, own: str, theirs: str) -> None:
 
 
 def translate(aliases: Aliases, path: str) -> str:
-    """Return rank 0's name of a path."""
     part = path
     while part not in aliases:
         folder = os.path.dirname(part)
@@ -80,8 +78,6 @@ _PATIENCE_SECONDS = 5.0  # a network file system may show an old state for this 
 
 
 class SeparateFolders:
-    """The folders that this node does not share with the node of rank 0."""
-
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.are_several = int(environ.get("WORLD_SIZE", "1")) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
         self._is_first = environ.get("LOCAL_RANK", "0") == "0" and environ.get("RANK", "0") != "0"
@@ -130,8 +126,6 @@ _PATIENCE = datetime.timedelta(days=7)  # a download may take hours, and a rank 
 
 
 class ActResult(NamedTuple):
-    """The result of one act of rank 0."""
-
     act: str
     path: str
     place: ProcessName
@@ -139,10 +133,6 @@ class ActResult(NamedTuple):
     error: BaseException | None
     look: Look
     """The state of the path on rank 0's node after the act."""
-
-
-def _same(value: object) -> object:
-    return value
 
 
 class Meeting:
@@ -153,7 +143,9 @@ class Meeting:
         self._group: Any = None
         self._nodes = SeparateFolders(os.environ)
 
-    def lead(self, act: str, path: str, do: Callable[[], object], tells: Callable[[object], object] = _same) -> object:
+    def lead(
+        self, act: str, path: str, do: Callable[[], object], tells: Callable[[object], object] = lambda value: value
+    ) -> object:
         """On rank 0, act when all ranks have come, and tell them the result."""
         self._wait()
         place = here()
@@ -203,8 +195,7 @@ class Meeting:
 
 def _parted(told: ActResult, act: str, path: str, rank: int) -> ScalingError:
     return ScalingError(
-        f"the ranks went different ways: rank 0 reaches {told.act} {told.path}, but rank {rank} reaches "
-        f"{act} {path}; the script decides on "
-        "a number that differs between the ranks",
+        f"the ranks went different ways: rank 0 reaches {told.act} {told.path}, but rank {rank} reaches {act} {path}; "
+        "the script decides on a number that differs between the ranks",
         "let the script decide on the loss, which is the same on every rank, or start one rank: echelon run -n 1 …",
     )

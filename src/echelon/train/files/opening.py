@@ -22,8 +22,6 @@ _WHY = "A file that all ranks write is written by rank 0."
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook open() under all of its names."""
-
     def opened(
         file: Any,
         mode: str = "r",
@@ -83,7 +81,6 @@ def _buffer(files: Files, file: object, mode: str, more: Any) -> Any:
 
 
 def _copy(files: Files, made: object, path: str) -> None:
-    """Let the other ranks copy the content of rank 0's file before rank 0 changes it."""
     files.meet("read back", path)
     if isinstance(made, Sink):
         made.copy()
@@ -167,32 +164,26 @@ class Reread(Random):
             on_look()
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read, as a file does."""
         self._look()
         return super().read(size)
 
     def read1(self, size: int = -1) -> bytes:
-        """Read with one call at most, as a file does."""
         self._look()
         return super().read1(size)
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, as a file does."""
         self._look()
         return super().readinto(buffer)
 
     def readline(self, size: int | None = -1) -> bytes:
-        """Read a line, as a file does."""
         self._look()
         return super().readline(size)
 
     def peek(self, size: int = 0) -> bytes:
-        """Return bytes ahead, as a file does."""
         self._look()
         return super().peek(size)
 
     def fileno(self) -> int:
-        """Return the descriptor, as a file does."""
         if not self.closed:
             self._look()
         return super().fileno()
@@ -238,15 +229,12 @@ class Sink(Announced, io.BufferedIOBase):
         return self._copy
 
     def writable(self) -> bool:
-        """Say that the file is writable."""
         return True
 
     def readable(self) -> bool:
-        """Say whether the file is readable."""
         return "+" in self.mode
 
     def seekable(self) -> bool:
-        """Say that the file is seekable."""
         return True
 
     def write(self, data: Any) -> int:
@@ -265,11 +253,9 @@ class Sink(Announced, io.BufferedIOBase):
         return size
 
     def tell(self) -> int:
-        """Return the position."""
         return self._copy.tell() if self._copy is not None else self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Change the position."""
         if self._copy is not None:
             return int(self._copy.seek(offset, whence))
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
@@ -279,7 +265,6 @@ class Sink(Announced, io.BufferedIOBase):
         return self._position
 
     def truncate(self, size: int | None = None) -> int:
-        """Change the size."""
         size = self.tell() if size is None else size
         if self._copy is not None:
             return int(self._copy.truncate(size))
@@ -287,16 +272,13 @@ class Sink(Announced, io.BufferedIOBase):
         return size
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read from the copy."""
         self._must_be_readable()
         return bytes(self._own().read(size))
 
     def read1(self, size: int = -1) -> bytes:
-        """Read from the copy."""
         return self.read(size)
 
     def peek(self, size: int = 0) -> bytes:
-        """Return bytes ahead from the copy."""
         self._must_be_readable()
         return bytes(self._own().peek(size))
 
@@ -305,7 +287,6 @@ class Sink(Announced, io.BufferedIOBase):
             raise io.UnsupportedOperation("read")
 
     def flush(self) -> None:
-        """Flush the copy, if there is one."""
         if self.closed:
             raise as_of_library(ValueError("flush of closed file"))
         if self._copy is not None:
@@ -324,7 +305,6 @@ class Sink(Announced, io.BufferedIOBase):
         return self._nothing
 
     def close(self) -> None:
-        """Close the file and its copy."""
         if self.closed:
             return
         super().close()
@@ -335,7 +315,6 @@ class Sink(Announced, io.BufferedIOBase):
 
 
 def real(file: Any, mode: str, buffering: int, closefd: bool, opener: Any) -> Any:
-    """Open a binary file for writing, as open() does."""
     plain = mode.replace("b", "").replace("t", "")
     if buffering == 0:
         return Raw(file, plain, closefd, opener)

@@ -230,7 +230,6 @@ class Files:
         return file if theirs == path else theirs
 
     def note_mode(self, path: str | None, mode: str) -> None:
-        """Note whether the script writes to the end of a file."""
         if self.written is not None and path is not None:
             (self.written.appended.add if "a" in mode else self.written.appended.discard)(path)
 
@@ -255,7 +254,6 @@ class Files:
         self.written.tell_of_later(str(path))
 
     def theirs(self, path: str) -> str:
-        """Return rank 0's name of a path."""
         return translate(self._aliases, path)
 
     def _is_hidden_in(self, folder: str) -> bool:
@@ -274,7 +272,6 @@ class Files:
             self._writers.add(file)
 
     def note_sink(self, sink: object) -> None:
-        """Note a sink, which becomes a file if this rank begins to write."""
         self._sinks.add(sink)
 
     def end_writing(self, path: str) -> None:
@@ -290,7 +287,6 @@ class Files:
         self._mapped.add(path)
 
     def is_own(self, path: str) -> bool:
-        """Say whether this process made a path for itself."""
         return bool(self._own) and any(path == own or path.startswith(own + os.sep) for own in self._own)
 
     def keep_own(self, file: object) -> None:

@@ -17,7 +17,7 @@ from os import chmod, listdir, mkdir, replace, rmdir, scandir, unlink
 from os import stat as look  # these names stay Python's own functions, also when scripts get ours
 from typing import Any
 
-from ..function_types import Function, Wrap
+from ..function_types import Function
 
 TEXT_PAUSE_SECONDS = 1.0  # text that is written with such pauses is a log, which people read while it grows
 BYTES_PAUSE_SECONDS = 10.0  # between two parts of a snapshot, a device may compute
@@ -88,7 +88,6 @@ class Whole(io.FileIO):
             pass  # somebody removed the folder
 
     def close(self) -> None:
-        """Close the file, which is whole now."""
         if self.closed:
             return
         super().close()
@@ -102,7 +101,6 @@ class Buffer(io.BufferedWriter):
     """The buffer in front of a file that appears when it is whole."""
 
     def flush(self) -> None:
-        """Flush, and show the file."""
         super().flush()
         self.raw.flushed()  # type: ignore[attr-defined]
 
@@ -175,33 +173,32 @@ def are_hidden() -> bool:
     return bool(_hidden)
 
 
-def writing(place: int, key: str, on_error: Callable[[str, RuntimeError], None]) -> Wrap:
-    """Return a wrapper for a function of a library that writes a file, by its path or into an open file."""
+def writing(
+    place: int, key: str, on_error: Callable[[str, RuntimeError], None], original: Callable[..., object]
+) -> Function:
+    """Return a function in place of one of a library that writes a file, by its path or into an open file."""
 
-    def wrap(original: Callable[..., object]) -> Function:
-        @functools.wraps(original)
-        def write(*args: object, **kwargs: object) -> Any:
-            file: Any = args[place] if len(args) > place else kwargs.get(key)
-            folder = _folder_beside(file) if isinstance(file, (str, bytes, os.PathLike)) else ""
-            if not folder:
-                return _holding_back(original, *args, **kwargs)
-            path = os.path.realpath(os.fsdecode(file))
-            temporary = os.path.join(folder, os.path.basename(path))  # the same name: torch.save stores it too
-            try:
-                keywords = {key: temporary} if key in kwargs else {}
-                arguments = args if keywords else (*args[:place], temporary, *args[place + 1 :])
-                result = original(*arguments, **{**kwargs, **keywords})
-                _put_all(temporary, path)
-            except RuntimeError as error:
-                on_error(path, error)
-                raise
-            finally:
-                _remove(folder)
-            return result
+    @functools.wraps(original)
+    def write(*args: object, **kwargs: object) -> Any:
+        file: Any = args[place] if len(args) > place else kwargs.get(key)
+        folder = _folder_beside(file) if isinstance(file, (str, bytes, os.PathLike)) else ""
+        if not folder:
+            return _holding_back(original, *args, **kwargs)
+        path = os.path.realpath(os.fsdecode(file))
+        temporary = os.path.join(folder, os.path.basename(path))  # the same name: torch.save stores it too
+        try:
+            keywords = {key: temporary} if key in kwargs else {}
+            arguments = args if keywords else (*args[:place], temporary, *args[place + 1 :])
+            result = original(*arguments, **{**kwargs, **keywords})
+            _put_all(temporary, path)
+        except RuntimeError as error:
+            on_error(path, error)
+            raise
+        finally:
+            _remove(folder)
+        return result
 
-        return write
-
-    return wrap
+    return write
 
 
 def _holding_back(original: Callable[..., object], *args: object, **kwargs: object) -> Any:
@@ -235,7 +232,6 @@ def _put_all(temporary: str, path: str) -> None:
 
 
 def put(temporary: str, path: str) -> None:
-    """Move a whole file to its place, with the permissions of the file that it replaces."""
     try:
         chmod(temporary, stat.S_IMODE(look(path).st_mode))
     except OSError:
@@ -255,7 +251,6 @@ def _here() -> str:
 
 
 def is_there(path: str) -> bool:
-    """Say whether there is a file or a folder, also one that the script does not see yet."""
     try:
         look(path, follow_symlinks=False)
     except OSError:

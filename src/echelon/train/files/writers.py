@@ -4,11 +4,12 @@ import builtins
 import io
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from ...pytorch import modules as torch_modules
 from .. import patches, scaling_error
-from ..function_types import Function, Wrap
+from ..function_types import Function
 from ..global_tensors.tensors import GlobalTensor, plain, tensors_of
 from ..patches import Hooks
 from ..scaling_error import as_of_library
@@ -18,33 +19,24 @@ from .sharing import Files
 
 
 def install(files: Files, hooks: Hooks) -> None:
-    """Hook these functions, now or when their modules are imported."""
+    def wrap(name: str, place: int, key: str, original: Function) -> Function:
+        appear = whole.writing(place, key, refuse_full_disk, original)
+        return with_plain(changing(files, name, place, key, appear))
+
     for module, function, place, key in FUNCTIONS:
-        change = changing(files, f"{module}.{function}", place, key)
-        appear = whole.writing(place, key, refuse_full_disk)
-        hooks.replace(
-            module, function, with_plain(_both(change, appear)), why="A library writes a file on rank 0 alone."
-        )
+        write = partial(wrap, f"{module}.{function}", place, key)
+        hooks.replace(module, function, write, why="A library writes a file on rank 0 alone.")
 
 
-def _both(outer: Wrap, inner: Wrap) -> Wrap:
-    return lambda original: outer(inner(original))
+def with_plain(wrapped: Function) -> Function:
+    """Let all ranks join the parts of shared tensors before one rank calls the function."""
 
+    def call(*args: object, **kwargs: object) -> Any:
+        if any(isinstance(one, GlobalTensor) for one in tensors_of(args, kwargs)):
+            args, kwargs = plain(args), plain(kwargs)
+        return wrapped(*args, **kwargs)
 
-def with_plain(wrap: Wrap) -> Wrap:
-    """Let all ranks join the parts of shared tensors before one rank calls the wrapped function."""
-
-    def wrap_plain(original: Function) -> Function:
-        wrapped = wrap(original)
-
-        def call(*args: object, **kwargs: object) -> Any:
-            if any(isinstance(one, GlobalTensor) for one in tensors_of(args, kwargs)):
-                args, kwargs = plain(args), plain(kwargs)
-            return wrapped(*args, **kwargs)
-
-        return call
-
-    return wrap_plain
+    return call
 
 
 FUNCTIONS = (
@@ -90,7 +82,7 @@ def install_on_one_rank() -> None:
     hooks.put(builtins, "open", _open, _opened, why=_WHY_ON_ONE_RANK)
     patches.replace(io, "open", _opened, why=_WHY_ON_ONE_RANK)  # pathlib uses it
     for module, function, place, key in FUNCTIONS:
-        hooks.replace(module, function, whole.writing(place, key, refuse_full_disk), why=_WHY_ON_ONE_RANK)
+        hooks.replace(module, function, partial(whole.writing, place, key, refuse_full_disk), why=_WHY_ON_ONE_RANK)
     hooks.apply()
     original = sys.excepthook
 

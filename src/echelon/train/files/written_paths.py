@@ -56,12 +56,10 @@ class WrittenPaths:
         self._num_logged = len(read(path))
 
     def place(self) -> LogPlace:
-        """Return the place in the log, for a state of the training that is saved or kept now."""
         self._since.clear()
         return self._num_logged, sorted(self.others)
 
     def note(self, path: str) -> None:
-        """Note that the script writes to a path."""
         was_there = path not in self._absent and _lexists(path)
         self._absent.discard(path)
         if self._is_repeating:
@@ -103,7 +101,6 @@ class WrittenPaths:
         self._absent.difference_update(paths)
 
     def go_on(self) -> None:
-        """End the repetition."""
         self._is_repeating = False
         self._absent &= self._later
 

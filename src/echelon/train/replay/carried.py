@@ -132,7 +132,6 @@ def random_states() -> dict[str, Any]:
 
 
 def put_random_states(saved: dict[str, Any]) -> None:
-    """Let the script's generators continue from the states of a checkpoint."""
     for found in _first_of_each(_holders()):
         if is_generator(found.tensor) and found.path in saved:
             put_state(found.tensor, saved[found.path])
@@ -179,7 +178,6 @@ def _first_of_each(holders: Iterable[Found]) -> Iterator[Found]:
 
 
 def _replace_everywhere(found: Found, value: torch.Tensor, holders: Iterable[Found]) -> None:
-    """Let all that hold a tensor hold another one."""
     for other in holders:
         if other.tensor is found.tensor:
             if isinstance(other.holder, tuple):

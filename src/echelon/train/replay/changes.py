@@ -144,7 +144,6 @@ def _why_not(before: ObjectNode, node: ObjectNode) -> str:
 
 
 def _advance(before: ObjectNode, node: ObjectNode) -> Any:
-    """Return how the iterator of a node is brought to its position."""
     return advance(IteratorPosition(node.fixed, before.head), IteratorPosition(node.fixed, node.head))
 
 

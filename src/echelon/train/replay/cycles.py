@@ -33,7 +33,6 @@ class Cycle(itertools.cycle):  # type: ignore[type-arg]
 
 
 def install() -> None:
-    """Note each itertools.cycle that the script makes."""
     patches.replace(itertools, "cycle", Cycle, why=_WHY)
 
 
@@ -94,5 +93,4 @@ def _kept() -> Iterator[tuple[tuple[int, int], Any, list[Any], int]]:
 
 
 def _holders() -> list[list[Any]]:
-    """Return the list of each living itertools.cycle, in which it keeps what it has read."""
     return [kept for one in list(_cycles) for kept in gc.get_referents(one) if type(kept) is list and kept]

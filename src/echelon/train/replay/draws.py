@@ -54,7 +54,6 @@ class ScriptDraws:
         """The state that a repeated loop has before the next draw; None: not known."""
 
     def begin(self) -> None:
-        """Take the state at the beginning of the journal, which is the same in each start of the script."""
         self._known = _words()
 
     @contextmanager
@@ -111,8 +110,6 @@ _GET = torch.Tensor.__getitem__
 
 
 class Masks(TorchFunctionMode):
-    """Ask the tape for selections by masks, and for the state of random numbers."""
-
     def __init__(self, tape: Journal) -> None:
         super().__init__()
         self._tape = tape

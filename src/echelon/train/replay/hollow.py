@@ -77,7 +77,6 @@ def missing(tensor: torch.Tensor) -> ScalingError:
 
 
 def _of_shapes(func: Any, args: object, kwargs: dict[str, Any], hollows: list[ShapeOnlyTensor]) -> Any:
-    """Run an operation on the meta device, and return hollow results."""
     owners: dict[int, Any] = {}
 
     def form(value: object) -> Any:

@@ -37,7 +37,6 @@ def is_iterator(value: object) -> bool:
 
 
 def position_of(iterator: Any) -> IteratorPosition:
-    """Return the position of an iterator that `is_iterator` knows."""
     if isinstance(iterator, _RANGE):
         left = _left(iterator)
         return IteratorPosition("range", [left.start, left.stop, left.step])
@@ -92,7 +91,6 @@ def put_position(iterator: Any, kind: str, at: Any) -> None:
 
 
 def reaches(iterator: Any, wanted: Pass) -> bool:
-    """Say whether a request to an iterator asks this pass for a batch."""
     if isinstance(iterator, GeneratorType):
         loops = loops_of(iterator.gi_frame) if iterator.gi_running and iterator.gi_frame is not None else []
         return any(reaches(one, wanted) for _, one in loops[-1:])
@@ -102,7 +100,6 @@ def reaches(iterator: Any, wanted: Pass) -> bool:
 
 
 def _left(iterator: Any) -> range:
-    """Return what a range's iterator has yet to give."""
     _, (whole,), *index = iterator.__reduce__()
     return whole[(index[0] if index else 0) or 0 :]  # type: ignore[no-any-return]
 

@@ -36,8 +36,6 @@ _CALLS_NEXT = frozenset(("next", "__next__", "send"))
 
 
 class FirstVisit(NamedTuple):
-    """The first time that the script was at a place."""
-
     mark: JournalMark
     begun: FirstPicture
     order: list[Any]
@@ -55,8 +53,6 @@ class Frames(NamedTuple):
 
 
 class Jumps:
-    """Puts jumps into the journal, and carries them out."""
-
     def __init__(
         self, run: Training, tape: Journal, objects: ScriptObjects, passes: Passes, num_hooks: Callable[[], int]
     ) -> None:
@@ -241,7 +237,6 @@ class Jumps:
             return int(num_steps_then)
 
     def way_in_words(self, num_steps: int) -> str:
-        """Say how the script has come to the place at which it goes on."""
         num_repeated = num_steps - self._num_left_out
         if not self._num_left_out:
             return "the steps before it were repeated without computing"

@@ -42,7 +42,6 @@ class LeftOut:
                 self._begun = picture.begun()
 
     def content(self) -> dict[str, Any]:
-        """Return what they hold that they did not hold before the loop."""
         if self._begun is None:
             return {}
         try:
@@ -170,7 +169,6 @@ class Restored:
         self.places.append(None if node.kind in _NOT_HERE else place)
 
     def is_known(self, part: Any) -> bool:
-        """Say whether there is, or can be, an object for a reference."""
         return isinstance(part, list) or self.places[part] is not None
 
     def others(self) -> list[bool]:
@@ -212,7 +210,6 @@ def _can_be(there: ObjectNode | None, node: ObjectNode) -> bool:
 
 
 def _stored_by(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the names of the variables of modules to which functions, also those of classes, give values."""
     for value in values:
         function = getattr(value, "__func__", getattr(value, "fget", getattr(value, "__wrapped__", value)))
         if isinstance(function, FunctionType):

@@ -52,7 +52,6 @@ def fixed_parts(value: Any) -> tuple[str, Any, Any, Any] | None:
 
 
 def frame_parts(frame: FrameType) -> tuple[str, Any, Any, Any]:
-    """Take apart the variables and the loops of a function that waits."""
     code = frame.f_code
     loops = [(f"loop-{number}", value) for number, (kind, value) in enumerate(loops_of(frame))]
     names: list[tuple[str, Any]] = []
@@ -121,7 +120,6 @@ def _is_filled(cell: Any) -> bool:
 
 
 def own_attributes(kind: type) -> list[tuple[str, Any]]:
-    """Return the attributes of a class that are data or functions."""
     return [
         (name, value)
         for name, value in vars(kind).items()

@@ -24,8 +24,6 @@ _NO_STATE: list[Any] = []
 
 
 class Passes:
-    """All passes over loaders, in the order in which they began."""
-
     def __init__(self, tape: Journal, run: Training, at_request: Callable[[], None]) -> None:
         self.tape = tape
         self.run = run
@@ -235,7 +233,6 @@ class Pass:
         return batch
 
     def position_now(self) -> dict[str, Any]:
-        """Return what a continued run needs to come to this place."""
         sampler = getattr(self._inner, "sampler", None)
         return {
             "taken": self.num_taken,
@@ -255,7 +252,6 @@ class Pass:
         return plain_data.encode(held) != plain_data.encode(self._held_at_begin)
 
     def _data(self) -> dict[str, Any]:
-        """Return what gives the position its meaning, where the loader says it."""
         batch = getattr(self.loader, "batch_size", None) or getattr(self.loader.batch_sampler, "batch_size", None)
         try:
             return {"batch": batch, "samples": len(self.loader.dataset)}

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .. import events
+from ..modules import weights_of
 from ..scaling_error import ScalingError
 
 GRADIENT = "gradient/"
@@ -81,7 +82,7 @@ class Pending:
         self.left = [
             number
             for number, optimizer in enumerate(objects.optimizers())
-            if any(weight.grad is not None and id(weight) not in needed for weight in _weights_of(optimizer))
+            if any(weight.grad is not None and id(weight) not in needed for weight in weights_of(optimizer))
         ]
         tensors, kinds = {}, {}
         if needed:
@@ -93,12 +94,11 @@ class Pending:
         return tensors, kinds
 
     def _needing(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
-        """Return the weights whose gradients, if there are any, are needed."""
-        cleared = {id(weight) for owner in self._cleared for weight in _weights_of(owner)}
+        cleared = {id(weight) for owner in self._cleared for weight in weights_of(owner)}
         return [
             weight
             for optimizer in optimizers
-            for weight in _weights_of(optimizer)
+            for weight in weights_of(optimizer)
             if self.looks
             or optimizer in self._adds
             or id(weight) not in cleared
@@ -110,7 +110,6 @@ _WHY = "A checkpoint leaves out the gradients that the script clears before it u
 
 
 def empty(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Return tensors to read the gradients of these kinds into."""
     missing = [name for name in kinds if name not in weights]
     if missing:
         raise ScalingError(
@@ -124,9 +123,3 @@ def put(weights: Mapping[str, torch.Tensor], kinds: Mapping[str, str], tensors: 
     for name, kind in kinds.items():
         gradient = tensors[GRADIENT + name]
         weights[name].grad = gradient.to_sparse(1) if kind == _SPARSE else gradient
-
-
-def _weights_of(owner: Any) -> Iterable[torch.Tensor]:
-    if isinstance(owner, nn.Module):
-        return owner.parameters()
-    return (weight for group in owner.param_groups for weight in group["params"])

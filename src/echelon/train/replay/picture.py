@@ -152,7 +152,6 @@ class Picture:
                     self.refusals.append((path, "it is a part of another one's memory"))
 
     def begun(self) -> FirstPicture:
-        """Return what a later picture of the same place is compared with."""
         paths = {id(value): path for value, path in zip(self.objects, self.paths, strict=True)}
         alive = {
             path: _reference(value)
@@ -339,7 +338,6 @@ def without_collector() -> Iterator[None]:
 
 
 def form_of(tensor: torch.Tensor) -> list[Any]:
-    """Return the shape, the type and the kind of device of a tensor."""
     return [tuple(tensor.shape), str(tensor.dtype), tensor.device.type]
 
 

@@ -30,8 +30,6 @@ def is_alike(before: ObjectNode, node: ObjectNode) -> bool:
 
 
 class Placing:
-    """Objects of this process for the nodes of a saved picture."""
-
     def __init__(
         self, nodes: list[Any], places: list[str], live: Picture, passes: Passes, weights: Mapping[str, torch.Tensor]
     ) -> None:

@@ -32,7 +32,6 @@ _MOST_BYTES = 1 << 20
 
 
 def install(tape: Journal) -> None:
-    """Let all functions that read a tensor's values ask the tape."""
     for kind in (torch.Tensor, *_sharded_kinds()):
         for name in _METHODS:
             if name in vars(kind) or kind is torch.Tensor:

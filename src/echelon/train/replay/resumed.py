@@ -87,7 +87,8 @@ class Rounds:
         if self._last is None:
             self._look(optimizer)
         if optimizer != self._last:
-            self._note(optimizer)
+            if len(self._seen) < 2 * _PATIENCE:
+                self._seen.append(optimizer)
             return False
         self._since = 0
         return True
@@ -96,7 +97,3 @@ class Rounds:
         lasting = [one for one in self._seen if not self._before or one in self._before]
         if optimizer in lasting:
             self._last = lasting[-1]
-
-    def _note(self, optimizer: int) -> None:
-        if len(self._seen) < 2 * _PATIENCE:
-            self._seen.append(optimizer)

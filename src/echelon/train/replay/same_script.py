@@ -133,7 +133,6 @@ def _digest(path: str) -> str:
 
 
 def say_settings(settings: Sequence[str], say: Callable[[str], None]) -> None:
-    """Say which settings of optimizers are not those that the script has set."""
     if settings:
         say(
             "note: {}; to change a setting, change it in the loop, behind the checkpoint".format(

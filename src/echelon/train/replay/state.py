@@ -19,6 +19,7 @@ from ..checkpoints.objects import empty_state
 from ..global_tensors import outputs
 from ..global_tensors.tensors import map_tensors
 from ..model_parallel.absent_weights import AbsentWeight
+from ..modules import weights_of
 from ..scaling_error import ScalingError
 from ..strategies.blocks import plain_name
 from ..wire import messages
@@ -76,7 +77,7 @@ class ScriptObjects:
         for model in models:
             known.update(id(tensor) for tensor in [*model.parameters(), *model.buffers()])
         for optimizer in self.optimizers():
-            for parameter in _parameters(optimizer):
+            for parameter in weights_of(optimizer):
                 known.add(id(parameter))
                 known.update(id(one) for one in optimizer.state.get(parameter, {}).values())
         return known
@@ -93,11 +94,11 @@ class ScriptObjects:
                     for key, value in optimizer.state.get(parameter, {}).items()
                     if not isinstance(value, torch.Tensor)
                 }
-                for parameter in _parameters(optimizer)
+                for parameter in weights_of(optimizer)
             ]
-            if any(map(_is_absent, _parameters(optimizer))):
+            if any(map(_is_absent, weights_of(optimizer))):
                 _refuse_values(optimizer, slots)
-            weights = [names.get(id(one), "") for one in _parameters(optimizer)]
+            weights = [names.get(id(one), "") for one in weights_of(optimizer)]
             told = {"kind": type(optimizer).__name__, "groups": groups, "slots": slots, "weights": weights}
             optimizers.append(told)
         scalers = [scaler.state_dict() for scaler in _living(self._scalers)]
@@ -139,12 +140,11 @@ class ScriptObjects:
         }
 
     def trained(self) -> dict[str, torch.Tensor]:
-        """Return the weights that optimizers train, which this rank has, by name."""
         names = self.names_of_weights()
         return {
             names.get(id(weight)) or _SLOT % (number, place, "parameter"): weight
             for number, optimizer in enumerate(self.optimizers())
-            for place, weight in enumerate(_parameters(optimizer))
+            for place, weight in enumerate(weights_of(optimizer))
             if not _is_absent(weight)
         }
 
@@ -156,7 +156,7 @@ class ScriptObjects:
     def drop_gradients(self) -> None:
         """Take away the gradients without values that a repeated loop has made."""
         for optimizer in self.optimizers():
-            for parameter in _parameters(optimizer):
+            for parameter in weights_of(optimizer):
                 parameter.grad = None
 
     def other_settings(self, rest: dict[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ class ScriptObjects:
             _order_as(optimizer, told.get("weights", []), names)
             for group, options in zip(optimizer.param_groups, told["groups"], strict=False):
                 group.update(options)
-            for parameter, slot in zip(_parameters(optimizer), told["slots"], strict=False):
+            for parameter, slot in zip(weights_of(optimizer), told["slots"], strict=False):
                 if slot:
                     optimizer.state[parameter] = map_tensors(dict(slot), lambda one: one.to(parameter.device))  # noqa: B023
         _make_states(optimizers, saved)
@@ -201,7 +201,7 @@ def of_optimizers(optimizers: Iterable[Any], seen: set[int]) -> dict[str, torch.
     """Return the states of optimizers, or of what has their groups and states, and parameters that are not seen yet."""
     named: dict[str, torch.Tensor] = {}
     for number, optimizer in enumerate(optimizers):
-        for place, parameter in enumerate(_parameters(optimizer)):
+        for place, parameter in enumerate(weights_of(optimizer)):
             if _is_absent(parameter):
                 continue  # its rank has it
             if id(parameter) not in seen:
@@ -257,12 +257,7 @@ def _order_as(optimizer: Any, saved: Sequence[str], names: Mapping[int, str]) ->
             group["params"][:] = [known[name] for name in wanted]
 
 
-def _parameters(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _is_absent(tensor: torch.Tensor) -> bool:
-    """Say whether another rank holds a weight, and does not show it now."""
     return isinstance(tensor, AbsentWeight) and tensor.shown is None
 
 
@@ -284,7 +279,7 @@ def _make_states(optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str
         owner, _, key = name.rpartition("/")
         kept.setdefault(owner, {})[key] = one
     for number, optimizer in enumerate(optimizers):
-        for place, parameter in enumerate(_parameters(optimizer)):
+        for place, parameter in enumerate(weights_of(optimizer)):
             if _is_absent(parameter):
                 continue
             for key, one in kept.get((_SLOT % (number, place, ""))[:-1], {}).items():

@@ -39,7 +39,6 @@ class _Muted:
 
 
 def mute_streams(tape: Journal) -> None:
-    """Print nothing while a loop is repeated, except for an error."""
     for name in ("stdout", "stderr"):
         patches.replace(sys, name, _Muted(getattr(sys, name), tape), why=_WHY_OUTPUT)
     original = sys.excepthook
@@ -263,7 +262,6 @@ def _give_gradients(optimizers: list[torch.optim.Optimizer]) -> None:
 
 
 def _give_to_leaves() -> None:
-    """From the first backward() of a repeated loop on, let every leaf have a gradient, which has no values either."""
     if patches.is_replaced(torch.Tensor, "grad"):
         return
     base: Any = vars(internals.TensorBase)["grad"]

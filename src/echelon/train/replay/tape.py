@@ -209,7 +209,6 @@ class Journal:
         return JournalMark(len(self._chunks), len(self.forms))
 
     def cut(self, mark: "JournalMark", value: object) -> None:
-        """Put one entry in the place of all that came after a mark."""
         self._fresh = []
         self._chunks[mark.chunk :] = _packed([(JUMP, value, "")])
         self.forms.forget(mark.num_forms)
@@ -322,7 +321,6 @@ class Forms:
         return [self._numbers[key], form]
 
     def hollow(self, entry: list[Any]) -> Any:
-        """Return the value of an entry, with tensors that have no numbers."""
         if len(entry) > 1:
             self._numbers[plain_data.encode(entry[1])] = len(self._forms)
             self._forms.append(entry[1])

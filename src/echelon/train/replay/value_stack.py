@@ -40,7 +40,6 @@ class _Analysis(NamedTuple):
 
 
 def place_of(frame: FrameType) -> int:
-    """Return the offset of the instruction at which a frame waits, the same for each way to call from there."""
     analysis = _analysis(frame.f_code)
     at = bisect_right(analysis.offsets, max(frame.f_lasti, 0)) - 1
     if at and analysis.instructions[at].opname == "RESUME" and analysis.instructions[at - 1].opname == "YIELD_VALUE":

@@ -180,7 +180,6 @@ def _made(draws: Draws, original: Function) -> Function:
 
 
 def _sizes(args: Args, kwargs: Kwargs) -> tuple[tuple[int, ...], tuple[object, ...]]:
-    """Return the size among the arguments, and the arguments before the size."""
     if "size" in kwargs:
         return tuple(kwargs["size"]), args
     if args and isinstance(args[-1], (tuple, list)):
@@ -188,7 +187,7 @@ def _sizes(args: Args, kwargs: Kwargs) -> tuple[tuple[int, ...], tuple[object, .
     return args, ()
 
 
-def _gathered(draws: Draws, original: Function, *, finish: Function) -> Function:
+def _gathered(draws: Draws, original: Function, *, finish: Function = lambda _input, drawn: drawn) -> Function:
     """Draw with the gathered parameters of all ranks, for distributions whose rows consume unequally many numbers."""
 
     def draw(input: torch.Tensor, *args: object, **kwargs: object) -> Any:  # noqa: A002
@@ -224,10 +223,6 @@ class _Gamma(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> object:
         return gradients[0] * internals.gamma_gradient(*ctx.saved_tensors), None
-
-
-def _drawn(_input: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    return drawn
 
 
 def _sloped(x: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -317,7 +312,7 @@ TABLE: tuple[DrawRow, ...] = (
     DrawRow("torch", ("multinomial", "Tensor.multinomial"), BY_DEFAULT, _multinomial),
     DrawRow("torch", ("randperm",), BY_DEFAULT, _permuted),
     DrawRow("torch.nn.functional", ("scaled_dot_product_attention",), BY_DEFAULT, _attention),
-    DrawRow("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, partial(_gathered, finish=_drawn)),
+    DrawRow("torch", ("poisson", "binomial", internals.DIRICHLET), ON_REQUEST, _gathered),
     DrawRow("torch", (internals.GAMMA,), ON_REQUEST, partial(_gathered, finish=_Gamma.apply)),
     DrawRow("torch", ("rrelu",), ON_REQUEST, partial(_gathered, finish=_sloped)),
     DrawRow(internals.RNN_FUNCTIONS, ("lstm", "gru", "rnn_tanh", "rnn_relu"), NEVER, _recurrent),
@@ -329,7 +324,6 @@ _ORIGINALS: dict[str, Function] = {}
 
 
 def install(draws: Draws) -> None:
-    """Replace the functions that draw, also where modules that were imported before hold them by name."""
     hooks = patches.Hooks()
     for row in TABLE:
         wrap = row.wrap if row.when != ON_REQUEST or draws.takes_all else _left_to_ranks

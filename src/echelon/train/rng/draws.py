@@ -27,8 +27,6 @@ Shape = tuple[int, ...]
 
 
 class DrawLine(NamedTuple):
-    """A line that draws, and the number of dims of what it draws."""
-
     line: lines.SourceLine
     num_dims: int
 
@@ -41,23 +39,18 @@ class Kind(NamedTuple):
 
 
 class DrawSites:
-    """What is known of the lines that draw."""
-
     def __init__(self) -> None:
         self.known: dict[DrawLine, Kind] = {}
         self._heard: list[tuple[DrawLine, Shape]] | None = None
 
     @property
     def is_listening(self) -> bool:
-        """Whether a model is computed only to find out what it draws."""
         return self._heard is not None
 
     def listen(self) -> None:
-        """Begin to note each draw."""
         self._heard = []
 
     def heard(self) -> list[tuple[DrawLine, Shape]]:
-        """End the notes, and return them."""
         heard, self._heard = self._heard or [], None
         return heard
 
@@ -119,12 +112,10 @@ class RowsPlace(NamedTuple):
         return [sum(self.rows) if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return a copy of this rank's rows of a whole tensor."""
         first = sum(self.rows[: self.world.rank]) if self.num_own else 0
         return whole.narrow(self.dim, first, self.num_own or self.for_each).clone()
 
     def put(self, own: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-        """Copy this rank's rows into a whole tensor, and return that tensor."""
         if self.num_own:
             first = sum(self.rows[: self.world.rank])
             whole.narrow(self.dim, first, self.num_own).copy_(own.detach())
@@ -198,7 +189,6 @@ class Draws:
         return self._leads if self.is_on else None
 
     def stop(self, why: str) -> None:
-        """Let each rank draw its own numbers from now on, and say so."""
         if self.is_on:
             self.is_on = False
             self.say_other(why)
@@ -214,7 +204,6 @@ class Draws:
             self.is_on, self._is_compared = self.is_on and is_on, self._is_compared and is_compared
 
     def continue_as_one_device(self) -> None:
-        """Go on as one device."""
         self._world = World(0, 1, self._world.device)
 
     def say_other(self, purpose: str) -> None:
@@ -315,7 +304,6 @@ def _place_by_kind(kind: Kind, leads: Any, shape: Sequence[int]) -> RowsPlace | 
 
 
 def _order(tensor: torch.Tensor, place: RowsPlace) -> list[int]:
-    """Return the dims of a tensor from the outermost in memory to the innermost."""
     stride = tensor.stride()
     if 0 in stride:  # expanded: torch.empty_like() shows the memory order of a tensor that is made like it
         stride = torch.empty_like(torch.empty_strided(place.whole(tensor.shape), stride, device="meta")).stride()

@@ -44,7 +44,6 @@ class Generators:
 
     @property
     def is_own(self) -> bool:
-        """Whether numbers come from the rank's own stream now."""
         return self._is_own
 
     def note_drawn(self) -> None:
@@ -68,14 +67,12 @@ class Generators:
             self._is_own = True
 
     def common(self) -> None:
-        """Draw from the common stream from now on."""
         if self._is_own:
             self._swap()
             self._is_own = False
 
     @contextmanager
     def in_common(self) -> Iterator[None]:
-        """Draw from the common stream for a while."""
         was_own, was_watching = self._is_own, self._seen is not None
         self._look()
         self.common()
@@ -89,7 +86,6 @@ class Generators:
 
     @contextmanager
     def in_own(self) -> Iterator[None]:
-        """Draw from the rank's own stream for a while."""
         if self._is_own or self._is_keyed or self.is_single:
             yield
             return
@@ -120,9 +116,8 @@ class Generators:
         for name, buffer in module.named_buffers():
             if internals.version(buffer) != buffers.get(name, internals.version(buffer)):
                 raise ScalingError(
-                    "with --exact echelon computes each shard of a batch separately, but "
-                    f"{type(module).__name__} changes its buffer "
-                    f"{name} with each shard",
+                    f"with --exact echelon computes each shard of a batch separately, but {type(module).__name__} "
+                    f"changes its buffer {name} with each shard",
                     "use GroupNorm or LayerNorm in place of BatchNorm, or run without --exact",
                 )
 

@@ -44,7 +44,6 @@ class _Place(NamedTuple):
 
 
 def keep() -> GeneratorStates:
-    """Return the states of both generators."""
     return GeneratorStates(_keep_python(), _keep_numpy())
 
 
@@ -63,26 +62,22 @@ def put(kept: GeneratorStates) -> None:
 
 
 def is_same(first: GeneratorStates, second: GeneratorStates) -> bool:
-    """Say whether two kept states are equal."""
     are_bytes = isinstance(first.numpy, bytes) and isinstance(second.numpy, bytes)
     is_numpy_same = first.numpy == second.numpy if are_bytes else str(first.numpy) == str(second.numpy)
     return is_numpy_same and bool(first.python == second.python)
 
 
 def digest() -> int:
-    """Return a checksum of both states, for a comparison between processes."""
     kept = keep()
     return zlib.crc32(repr((kept.python, kept.numpy)).encode())
 
 
 def portable() -> list[object]:
-    """Return the states in the libraries' own form, for another process."""
     numpy = sys.modules.get("numpy")
     return [random.getstate(), None if numpy is None else numpy.random.get_state()]
 
 
 def put_portable(states: list[Any]) -> None:
-    """Set states that `portable` returned."""
     random.setstate(states[0])
     if states[1] is not None and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(states[1])
@@ -159,7 +154,6 @@ _NUMPY = "numpy"
 
 
 def is_generator(value: object) -> bool:
-    """Say whether a value draws random numbers from a state of its own."""
     return isinstance(value, kinds())
 
 
@@ -189,7 +183,6 @@ def state_of(generator: Any) -> list[object]:
 
 
 def put_state(generator: Any, state: list[Any]) -> None:
-    """Let a generator continue from a state."""
     if state[0] == "torch":
         generator.set_state(state[1])
     elif state[0] == "python":

@@ -8,6 +8,7 @@ import hashlib
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ class SharedEntropy:
         self._num_given: dict[str, int] = {}
 
     def next(self, num_bits: int = _BITS) -> int:
-        """Return a new number of `num_bits` bits."""
         worker = get_worker_info()
         if worker is not None:
             whose = f"worker {torch.initial_seed()}"  # differs between ranks, unless each rank loads whole batches
@@ -50,19 +50,16 @@ class SharedEntropy:
 
 
 def install(seeds: SharedEntropy) -> None:
-    """Hook the functions that draw a seed from the system when they get none."""
     hooks = Hooks()
     for module, name in (("random", "Random.seed"), ("random", "seed")):
-        hooks.replace(module, name, _seeded(seeds, place=1 if "." in name else 0), why=_WHY)
-    hooks.replace("numpy.random", "seed", _seeded(seeds, num_bits=32), why=_WHY)
-    hooks.replace("numpy.random", "default_rng", _seeded(seeds), why=_WHY)
+        hooks.replace(module, name, partial(_seeded, seeds, place=1 if "." in name else 0), why=_WHY)
+    hooks.replace("numpy.random", "seed", partial(_seeded, seeds, num_bits=32), why=_WHY)
+    hooks.replace("numpy.random", "default_rng", partial(_seeded, seeds), why=_WHY)
     for name in _CLASSES_OF_NUMPY:
         _replace_class(hooks, "numpy.random", name, _seeded_class(seeds))
     for module in ("torch", "torch.random"):
         hooks.replace(module, "seed", lambda _: _seed_torch(seeds), why=_WHY)
     _replace_class(hooks, "torch", "Generator", _seeded_generator(seeds))
-    hooks.replace("uuid", "uuid4", _by_script(lambda: uuid.UUID(int=seeds.next(), version=4)), why=_WHY_NAMES)
-    hooks.replace("uuid", "uuid1", _by_script(lambda *_, **__: uuid.UUID(int=seeds.next(), version=1)), why=_WHY_NAMES)
     _install_secrets(seeds, hooks)
     hooks.apply()
 
@@ -79,42 +76,37 @@ def _install_secrets(seeds: SharedEntropy, hooks: Hooks) -> None:
 
         return base64.urlsafe_b64encode(drawn(num_bytes)).rstrip(b"=").decode()
 
-    hooks.replace("os", "urandom", _by_script(drawn), why=_WHY_NAMES)
-    hooks.replace("secrets", "token_bytes", _by_script(drawn), why=_WHY_NAMES)
-    hooks.replace("secrets", "token_hex", _by_script(lambda size=None: drawn(size).hex()), why=_WHY_NAMES)
-    hooks.replace("secrets", "token_urlsafe", _by_script(url), why=_WHY_NAMES)
-    hooks.replace(
-        "secrets",
-        "randbelow",
-        _by_script(lambda bound: seeds.next(_BITS + int(bound).bit_length()) % bound),
-        why=_WHY_NAMES,
+    rows: tuple[tuple[str, str, Function], ...] = (
+        ("uuid", "uuid4", lambda: uuid.UUID(int=seeds.next(), version=4)),
+        ("uuid", "uuid1", lambda *_, **__: uuid.UUID(int=seeds.next(), version=1)),
+        ("os", "urandom", drawn),
+        ("secrets", "token_bytes", drawn),
+        ("secrets", "token_hex", lambda size=None: drawn(size).hex()),
+        ("secrets", "token_urlsafe", url),
+        ("secrets", "randbelow", lambda bound: seeds.next(_BITS + int(bound).bit_length()) % bound),
+        ("secrets", "randbits", seeds.next),
+        ("secrets", "choice", lambda values: values[seeds.next() % len(values)]),
     )
-    hooks.replace("secrets", "randbits", _by_script(seeds.next), why=_WHY_NAMES)
-    hooks.replace("secrets", "choice", _by_script(lambda values: values[seeds.next() % len(values)]), why=_WHY_NAMES)
+    for module, name, instead in rows:
+        hooks.replace(module, name, partial(_by_script, instead), why=_WHY_NAMES)
 
 
-def _by_script(instead: Callable[..., object]) -> Callable[[Any], Any]:
-    def wrap(original: Callable[..., object]) -> Function:
-        def draw(*args: object, **kwargs: object) -> Any:
-            return (instead if is_called_by_script(sys._getframe(1)) else original)(*args, **kwargs)
+def _by_script(instead: Callable[..., object], original: Callable[..., object]) -> Function:
+    def draw(*args: object, **kwargs: object) -> Any:
+        return (instead if is_called_by_script(sys._getframe(1)) else original)(*args, **kwargs)
 
-        return draw
-
-    return wrap
+    return draw
 
 
-def _seeded(seeds: SharedEntropy, *, place: int = 0, num_bits: int = _BITS) -> Callable[[Any], Any]:
-    """Return a wrapper that passes a seed to a function where the script passes none."""
+def _seeded(seeds: SharedEntropy, original: Function, *, place: int = 0, num_bits: int = _BITS) -> Function:
+    """Pass a seed to a function where the script passes none."""
 
-    def wrap(original: Callable[..., object]) -> Function:
-        def seeded(*args: object, **kwargs: object) -> object:
-            if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
-                return original(*args[:place], seeds.next(num_bits))
-            return original(*args, **kwargs)
+    def seeded(*args: object, **kwargs: object) -> object:
+        if all(one is None for one in (*args[place:], *kwargs.values())) and _is_wanted_by_script(sys._getframe(1)):
+            return original(*args[:place], seeds.next(num_bits))
+        return original(*args, **kwargs)
 
-        return seeded
-
-    return wrap
+    return seeded
 
 
 def _is_wanted_by_script(frame: Any) -> bool:

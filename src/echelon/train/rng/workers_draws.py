@@ -7,6 +7,7 @@ the workers before the one whose turn it is load one sample that nobody gets, so
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -26,8 +27,6 @@ _MOST_ENTRIES = 100
 
 
 class WorkersDraws:
-    """The random numbers of one loader's workers, on one rank."""
-
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
         self.states: dict[int, States] = {}
@@ -46,7 +45,6 @@ class WorkersDraws:
         self.states, self.first_worker, self._is_resumed = dict(states), num_taken % self.num_workers, True
 
     def begin(self) -> None:
-        """Note that new workers begin now."""
         if not self._is_resumed:
             self.states, self.first_worker = {}, 0
         self._is_resumed = False
@@ -55,12 +53,11 @@ class WorkersDraws:
         """Return changed parts of a loader, with which its workers tell what they draw."""
         return {
             **changes,
-            "worker_init_fn": _Begin(changes["worker_init_fn"], self),
-            "collate_fn": _Collate(changes["collate_fn"], self),
+            "worker_init_fn": partial(self._enter, changes["worker_init_fn"]),
+            "collate_fn": partial(self._collated, changes["collate_fn"]),
         }
 
     def next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch of the workers, and note the states that come with it."""
         batch, worker, states = next(batches)
         while worker == _PASSED_OVER:
             batch, worker, states = next(batches)
@@ -69,8 +66,9 @@ class WorkersDraws:
 
     # In a worker
 
-    def enter(self, worker: int) -> None:
-        """Begin with the states of the worker that had this number."""
+    def _enter(self, init: Callable[[int], object], worker: int) -> None:
+        """Begin with the script's function, then with the states of the worker before."""
+        init(worker)
         states = {name: plain_data.decode(content) for name, content in self.states.get(worker, {}).items()}
         if _TORCH in states:
             torch.set_rng_state(states[_TORCH])
@@ -81,8 +79,15 @@ class WorkersDraws:
         _put_own(states.get(_OWN, ()))
         self._known = _read()
 
-    def changed(self) -> States:
-        """Return the states that the rank does not know of."""
+    def _collated(self, collate: Callable[[list[object]], object], samples: list[object]) -> object:
+        """Return a batch, the number of the worker, and what its generators have become."""
+        worker: int = _worker().id
+        if self._passes_over(worker):
+            return None, _PASSED_OVER, {}
+        batch = collate(samples)
+        return batch, worker, self._changed()
+
+    def _changed(self) -> States:
         now, known, self._known = _read(), self._known, {}
         self._known = now
         states = {}
@@ -94,7 +99,7 @@ class WorkersDraws:
             states[_OWN] = now[_OWN]
         return states
 
-    def passes_over(self, worker: int) -> bool:
+    def _passes_over(self, worker: int) -> bool:
         """Say whether the first sample of a worker was loaded for nobody; the states are then as before it."""
         is_first, self._is_first = self._is_first, False
         if not is_first or worker >= self.first_worker:
@@ -103,31 +108,6 @@ class WorkersDraws:
         random_states.put(self._known[_LIBRARIES])
         _put_own(plain_data.decode(self._known[_OWN]))
         return True
-
-
-class _Begin:
-    """Begins a worker: with the script's function, then with the states of the worker before."""
-
-    def __init__(self, init: Callable[[int], object], draws: WorkersDraws) -> None:
-        self._init, self._draws = init, draws
-
-    def __call__(self, worker: int) -> None:
-        self._init(worker)
-        self._draws.enter(worker)
-
-
-class _Collate:
-    """Makes a batch, and adds the number of the worker and what its generators have become."""
-
-    def __init__(self, inner: Callable[[list[object]], object], draws: WorkersDraws) -> None:
-        self._inner, self._draws = inner, draws
-
-    def __call__(self, samples: list[object]) -> object:
-        worker: int = _worker().id
-        if self._draws.passes_over(worker):
-            return None, _PASSED_OVER, {}
-        batch = self._inner(samples)
-        return batch, worker, self._draws.changed()
 
 
 def _worker() -> Any:
