@@ -70,7 +70,6 @@ class AbsentWeight(torch.Tensor):
         _GRAD.__set__(self, value)
 
     def full_tensor(self) -> torch.Tensor:
-        """Return the weight while it is shared, and this placeholder otherwise."""
         return self.shown if self.shown is not None else self
 
     def __repr__(self, *_args: object, **_kwargs: object) -> str:  # type: ignore[override]
@@ -78,7 +77,6 @@ class AbsentWeight(torch.Tensor):
 
 
 def stand_in(parameter: nn.Parameter, name: str) -> nn.Parameter:
-    """Return a placeholder for a weight, for ranks that do not hold the weight."""
     made: Any = AbsentWeight(parameter, name)
     made.requires_grad_(parameter.requires_grad)
     internals.mark_as_parameter(made)

@@ -84,7 +84,6 @@ def _listed(tensors: Any) -> list[object]:
 
 
 def _total(gradients: Sequence[object], kind: float, models: SplitGradients) -> torch.Tensor:
-    """Return the norm of all gradients together, equal on all ranks."""
     world = models.world
     copies = [1 if is_part else world.size for is_part in models.are_parts(gradients)]
 
@@ -136,7 +135,6 @@ def _hook_scaler(models: SplitModels) -> None:
 
 
 def _hook_saving(models: SplitModels) -> None:
-    """Refuse to save a whole module if this rank has only a part of it."""
     original: Function = torch.save
 
     def save(obj: object, *args: object, **kwargs: object) -> Any:
@@ -175,15 +173,11 @@ def _hook_compile(run: Training) -> None:
         if not was_said and run.is_main:
             run.say("note: echelon leaves torch.compile() out: it runs a split model without compilation")
         was_said.append(True)
-        return model if model is not None else _same
+        return model if model is not None else lambda chosen: chosen
 
     why = "A split model is run without compilation."
     patches.replace(torch, "compile", leave, why=why)
     patches.replace(nn.Module, "compile", lambda self, *args, **kwargs: _ignore(leave(self, *args, **kwargs)), why=why)
-
-
-def _same(model: Callable[..., object]) -> Function:
-    return model
 
 
 def _ignore(_value: object) -> None:

@@ -44,7 +44,6 @@ def form_of(args: object, kwargs: object) -> str:
 
 
 def gives_rows(output: object, rows: int) -> bool:
-    """Say whether every output tensor of a model has a row for each sample."""
     return all(one.dim() > 0 and one.size(0) == rows for one in tensors_of(output))
 
 

@@ -72,8 +72,6 @@ class _Done(Exception):
 
 
 class Stage:
-    """The stage of a model that one rank computes."""
-
     def __init__(self, model: nn.Module, layout: StageLayout, number: int) -> None:
         self._model = model
         self._layout = layout
@@ -95,7 +93,6 @@ class Stage:
 
     @contextmanager
     def _left_out(self) -> Iterator[None]:
-        """Leave out the modules of other stages inside of a with block."""
         kept = [(module, module.__dict__.get("forward")) for module, _ in self._others]
         for module, forward in self._others:
             module.__dict__["forward"] = forward

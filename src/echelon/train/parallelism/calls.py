@@ -4,7 +4,6 @@ Only the outermost call counts, and only a call of a module that has parameters.
 without parameters follows `rules`, like the script's own functions. Inside of a model everything is plain PyTorch.
 """
 
-import functools
 import os
 import weakref
 from collections.abc import Callable
@@ -120,7 +119,6 @@ class Calls(ModelCalls):
             raise error from None
 
     def _call_whole(self, original: Callable[..., object], module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
-        """Call a module with arguments that ranks cannot share, and remember the call for messages."""
         first = self._leading(args, kwargs)
         shape = None if first is None else tuple(first.shape)
         with self._as_a_whole(module, args, kwargs):
@@ -142,7 +140,6 @@ class Calls(ModelCalls):
         self, original: Function, module: nn.Module, arguments: Any, every: list[Any], leads: list[list[Sharded]],
         first: torch.Tensor | None = None, doubt: Doubt | None = None,
     ) -> Any:  # fmt: skip
-        """Compute this rank's rows, or each virtual shard by itself."""
         self._run.raised.refuse_if_caught()
         tried = self._run.trials.at_call(original, module, every[0], leads[0][0], first, doubt)
         if tried.trains:
@@ -193,7 +190,6 @@ class Calls(ModelCalls):
         return has_parameters(module) and module not in self._scripts
 
     def _note_hooks(self, module: nn.Module) -> None:
-        """Say, once, that a hook of the script sees a part of the batch."""
         if self._has_told_hook or self.num_shared > NUM_LOOKED_AT:
             return
         place = first_place(module)
@@ -234,13 +230,12 @@ class Calls(ModelCalls):
     def _is_for_training(self, first: torch.Tensor | None) -> bool:
         if first is None or isinstance(first, nn.Parameter):
             return False
-        return self._run.begins_training() and self._is_batch(first)
+        run = self._run
+        is_marked = getattr(first, "comes_from_batches", False)
+        return run.begins_training() and (is_marked or is_batch(first, run.batch_sizes()))
 
     def _leading(self, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
         return lists.leading(args, kwargs, self._run.batch_sizes())
-
-    def _is_batch(self, tensor: torch.Tensor) -> bool:
-        return getattr(tensor, "comes_from_batches", False) or is_batch(tensor, self._run.batch_sizes())
 
 
 def _exchanged(first: torch.Tensor | None, rows: Sharded, tensor: torch.Tensor) -> torch.Tensor:
@@ -257,7 +252,6 @@ def _rows_among(value: object) -> list[Sharded]:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Say whether a module is a model, rather than a loss or an augmentation."""
     return next(module.parameters(), None) is not None
 
 
@@ -268,16 +262,10 @@ def first_place(model: nn.Module) -> str | None:
     """Return where a hook of the script stands, "Linear, at train.py:12"; None where there is none."""
     for module in model.modules():
         for hook in (hook for hooks in internals.hooks_of(module) for hook in hooks.values()):
-            code = _code_of(hook)
+            while isinstance(hook, partial):
+                hook = hook.func
+            code = getattr(getattr(hook, "__func__", hook), "__code__", None)
             if code is not None and not any(part in code.co_filename for part in _NOT_OF_A_SCRIPT):
                 name = code.co_filename.rpartition("/")[2]
                 return f"{type(module).__name__}, at {name}:{code.co_firstlineno:d}"
     return None
-
-
-def _code_of(hook: object) -> Any:
-    """Return the code object of a function, method or partial; None for a callable without Python code."""
-    while isinstance(hook, functools.partial):
-        hook = hook.func
-    hook = getattr(hook, "__func__", hook)
-    return getattr(hook, "__code__", None)

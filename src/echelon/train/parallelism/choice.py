@@ -41,7 +41,6 @@ def choose(setup: Setup) -> Parallelism:
 
 
 def of_echelon(options: ScaleOptions) -> type[Parallelism]:
-    """Import the class of echelon that the options ask for on several ranks."""
     if options.is_of_user:
         return _own(_REPLICATED)  # which most classes of users derive from
     if options.steps_alone:

@@ -15,12 +15,9 @@ from .model_parallel import ModelParallel, refuse_batch_norms, refusing
 
 
 class Context(ModelParallel):
-    """Cuts sequences where they enter a model, and gathers the outputs of the model."""
-
     what = "computes its part of every sequence"
 
     def split(self, root: nn.Module) -> None:
-        """Let one model compute sequences that are cut."""
         refuse_batch_norms(root, "the statistics of all tokens, but each rank has only some tokens", "use LayerNorm")
         attention.apply(root, self.axes)
         dtensors.teach_attention()

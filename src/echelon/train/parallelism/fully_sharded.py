@@ -12,8 +12,6 @@ from .shared_batches import SharedBatches
 
 
 class FullySharded(SharedBatches):
-    """`--scale fsdp`."""
-
     calls_need_all_ranks = True
 
     def __init__(self, setup: Setup) -> None:
@@ -30,7 +28,6 @@ class FullySharded(SharedBatches):
         self._shards = None
 
     def apply(self) -> None:
-        """Spread the weights over the ranks."""
         if self._shards is None:
             return
         self._shards.refuse_thawed()

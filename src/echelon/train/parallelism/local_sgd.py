@@ -17,8 +17,6 @@ from .shared_batches import SharedBatches
 
 
 class LocalSGD(SharedBatches):
-    """Every rank changes its own copy of the weights between meetings."""
-
     cuts_draws = False
     is_as_one_device = False
     trains_alone = True
@@ -39,9 +37,8 @@ class LocalSGD(SharedBatches):
             f"learning rate {options.outer_learning_rate:g}")  # fmt: skip
         late = ", taken in one meeting later" if options.is_late else ""
         return (
-            f"this training differs from one device: {self.world.size} ranks train alone, each on its part "
-            f"of every batch, and {action} "
-            f"after every {steps} ({name}{late}); echelon does not compare the first step"
+            f"this training differs from one device: {self.world.size} ranks train alone, each on its part of every "
+            f"batch, and {action} after every {steps} ({name}{late}); echelon does not compare the first step"
         )
 
     def install(self, run: Any) -> None:

@@ -21,7 +21,7 @@ from ..global_tensors.model_calls import ModelCalls
 from ..global_tensors.tensors import map_tensors, tensors_of
 from ..model_parallel import hooks
 from ..model_parallel.absent_weights import WITH_SEEDS, WITH_THE_BATCH, AbsentWeight
-from ..modules import ReplacedParameters
+from ..modules import ReplacedParameters, weights_of
 from ..scaling_error import ScalingError, is_about_parts
 from ..strategies import norms, versions
 from ..strategies.axes import Axes
@@ -95,7 +95,6 @@ class ModelParallel(Parallelism):
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process goes on as one device with whole models."""
         return self.world.size == 1
 
     def headline(self) -> str:
@@ -109,13 +108,11 @@ class ModelParallel(Parallelism):
 
     @property
     def strategy(self) -> Strategy:
-        """Return the equivalent strategy of `run.parallelize`."""
         wanted: Any = {self._options.how: self.world.size}
         return Strategy(**wanted)
 
     @property
     def axes(self) -> Axes:
-        """Return the mesh of all ranks."""
         if self._axes is None:
             versions.check(self.strategy, self.world.device)
             self._axes = Axes(self.strategy, self.world)
@@ -127,7 +124,6 @@ class ModelParallel(Parallelism):
         return [known() for known in self._optimizers]
 
     def apply(self) -> None:
-        """Split the models whose trained weights are not split yet."""
         if self.is_alone:
             return
         self.prepare()
@@ -157,9 +153,8 @@ class ModelParallel(Parallelism):
         rank = same_batch.other_rank(inputs, self.world)
         if rank:
             raise ScalingError(
-                f"rank {rank} calls the model with another batch than rank 0, but the ranks must "
-                "compute parts of the same "
-                "batch",
+                f"rank {rank} calls the model with another batch than rank 0, but the ranks must compute parts of the "
+                "same batch",
                 WITH_SEEDS,
             )
 
@@ -190,11 +185,10 @@ class ModelParallel(Parallelism):
         if why is None or not (self.cuts_weights or optimizer_kinds.needs_all_weights(type(optimizer))):
             return
         are_split = {id(one) for root in self.roots for one in root.parameters()}
-        if any(id(one) in are_split for group in optimizer.param_groups for one in group["params"]):
+        if any(id(one) in are_split for one in weights_of(optimizer)):
             raise ScalingError(why, "echelon run --scale data …, which keeps all weights on every rank")
 
     def follow(self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]) -> None:
-        """Give optimizers the current weights of a model."""
         changed = {id(old): (old, after[name]) for name, old in before.items() if after[name] is not old}
         for optimizer in self.optimizers():
             if optimizer is not None:
@@ -281,7 +275,6 @@ class ModelParallel(Parallelism):
 
 
 def refuse_batch_norms(root: nn.Module, needs: str, hint: str) -> None:
-    """Refuse a model with a BatchNorm, whose statistics would be those of a part of the batch."""
     for name, module in root.named_modules():
         if isinstance(module, internals.BatchNormLayer):
             raise StrategyError(f"{name} is a BatchNorm, which needs {needs}", hint=hint)

@@ -16,6 +16,7 @@ from ..global_tensors.tensors import tensors_of
 from ..model_parallel.absent_weights import WITH_THE_BATCH, AbsentWeight, stand_in
 from ..model_parallel.micro_batches import PARTS_PER_RANK, MicroBatches, form_of, gives_rows, parts_of
 from ..model_parallel.stage import SHARED, Stage, StageLayout
+from ..modules import weights_of
 from ..scaling_error import ScalingError
 from ..strategies import blocks, stages
 from ..strategies.strategy import Strategy, StrategyError
@@ -45,7 +46,6 @@ class Pipeline(ModelParallel):
         return self._with_blocks(roots, lambda root: bool(blocks.find(root)))
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
-        """Refuse a model that cannot be placed on ranks."""
         stages.begins(root, blocks.need(root, (), "--scale pipeline"), self.strategy)
 
     def split(self, root: nn.Module) -> None:
@@ -55,7 +55,6 @@ class Pipeline(ModelParallel):
         refuse_batch_norms(root, needs, "use GroupNorm or LayerNorm")
 
     def compute(self, original: Function, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
-        """Call a module from outside of all other modules."""
         if id(module) not in self._micro_batches:
             if not any(module is root for root in self.roots):
                 self._refuse_part(module)
@@ -66,9 +65,8 @@ class Pipeline(ModelParallel):
                 self._lay(module, args, kwargs)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_of(args, kwargs)):
             raise ScalingError(
-                f"{type(module).__name__} gets an input that needs a gradient, but a pipeline does not send "
-                "this gradient back to "
-                "every rank",
+                f"{type(module).__name__} gets an input that needs a gradient, but a pipeline does not send this "
+                "gradient back to every rank",
                 "move the computation of this input into the model; or " + WITH_THE_BATCH,
             )
         with self._generators.in_own():
@@ -98,9 +96,8 @@ class Pipeline(ModelParallel):
         if not gives_rows(layout.output, rows):
             number = 1
             self._say(
-                f"note: {type(root).__name__} does not return a row for each sample (it may return a loss): "
-                "its batch stays whole, "
-                "and the ranks compute one after another"
+                f"note: {type(root).__name__} does not return a row for each sample (it may return a loss): its batch "
+                "stays whole, and the ranks compute one after another"
             )
         shared = self._keep_own(root, layout.stages_of(root))
         stage = Stage(root, layout, self.world.rank)
@@ -134,7 +131,6 @@ class Pipeline(ModelParallel):
         return [id(one) in own for one in gradients]
 
     def has_part_of(self, module: nn.Module) -> bool:
-        """Say whether some weights of a module are on other ranks."""
         known = {id(parameter) for parameter, _ in self._owners}
         return any(id(one) in known for one in module.parameters())
 
@@ -215,7 +211,11 @@ class Pipeline(ModelParallel):
     def install(self, run: object) -> None:
         """Make saved states whole, and keep only this stage's part of loaded states."""
         super().install(run)
-        self._hook(nn.Module, "state_dict", lambda module: self._shown_for(module))
+
+        def within(module: nn.Module) -> AbstractContextManager[None]:
+            return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
+
+        self._hook(nn.Module, "state_dict", within)
         self._hook(torch.optim.Optimizer, "state_dict", lambda _: self.shown(values=False, gradients=False))
         load = torch.optim.Optimizer.load_state_dict
 
@@ -225,9 +225,6 @@ class Pipeline(ModelParallel):
 
         why = "A stage keeps the part of a state that belongs to its weights."
         patches.replace(torch.optim.Optimizer, "load_state_dict", load_state_dict, why=why)
-
-    def _shown_for(self, module: nn.Module) -> AbstractContextManager[None]:
-        return self.shown(gradients=False, states=False) if self.has_part_of(module) else nullcontext()
 
     def _hook(self, owner: object, name: str, within: Callable[[Any], AbstractContextManager[None]]) -> None:
         original = getattr(owner, name)
@@ -240,7 +237,6 @@ class Pipeline(ModelParallel):
 
 
 def _buffers(root: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the identity and version of each buffer that is saved."""
     return {
         f"{path}.{name}" if path else name: (id(buffer), internals.version(buffer))
         for path, module in root.named_modules()
@@ -261,10 +257,9 @@ def _refuse_changed(root: nn.Module, before: dict[str, tuple[int, int]]) -> None
 
 
 def _put_in_order(optimizer: torch.optim.Optimizer) -> None:
-    """Sort optimizer states into the order of the weights, as on one device."""
     kept = dict(optimizer.state)
     optimizer.state.clear()
-    for parameter in [one for group in optimizer.param_groups for one in group["params"]]:
+    for parameter in weights_of(optimizer):
         if parameter in kept:
             optimizer.state[parameter] = kept[parameter]
 

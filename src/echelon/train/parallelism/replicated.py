@@ -144,7 +144,6 @@ class Replicated(SharedBatches):
         return not self.observers.are_there and all(parameter.grad is None for parameter in self._parameters)
 
     def _may_wait(self) -> bool:
-        """Say whether more backwards will follow before the step, as in the step before."""
         is_early = self._backwards < self._backwards_per_step and not self._is_in_step
         return is_early and self._accumulates and not self._finds_unused
 

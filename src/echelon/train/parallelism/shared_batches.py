@@ -50,7 +50,6 @@ class SharedBatches(Parallelism):
             self.mean_gradients(loss.whole() if isinstance(loss, GlobalTensor) else loss, run_backward)
 
     def refuse_unshared(self, loss: torch.Tensor, calls: ModelCalls) -> None:
-        """Refuse a loss that would be the same on all ranks."""
         if not (calls.num_shared or calls.num_counted or isinstance(loss, GlobalTensor)):
             raise refusal(loss, calls.unshared, self.world.size, self.has_optimizers)
 
@@ -86,7 +85,6 @@ class SharedBatches(Parallelism):
         self._mean([parameter for parameter in self._parameters if not is_sharded(parameter)])
 
     def _mean(self, parameters: list[nn.Parameter]) -> None:
-        """Take the mean of gradients over all ranks."""
         if not parameters:
             return
         kinds = torch.tensor([_kind(parameter.grad) for parameter in parameters], device=self.world.device)

@@ -19,14 +19,12 @@ class Tensor(ModelParallel):
         super().install(run)
 
     def split(self, root: nn.Module) -> None:
-        """Cut one model."""
         tensor_plans.apply(root, _blocks(root), self.axes, {})
 
     def _worth_it(self, roots: list[nn.Module]) -> list[nn.Module]:
         return self._with_blocks(roots, tensor_plans.is_known)
 
     def refuse_without_blocks(self, root: nn.Module) -> None:
-        """Raise an error that says why a model cannot be cut."""
         tensor_plans.derive(root, _blocks(root), self.axes)
         raise StrategyError(f"echelon finds no layer to cut in {type(root).__name__}")
 

@@ -74,7 +74,10 @@ class ParallelModel:
     def state(self) -> StateDict:
         """Return the whole model's state as one device has it, in the memory of the host; every rank must ask."""
         self._run.parallelism.sync_weights(self.model)
-        return {name: _kept(value) for name, value in self.model.state_dict().items()}
+        return {
+            name: whole(value.detach()).cpu().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in self.model.state_dict().items()
+        }
 
     def load(self, state: State) -> None:
         """Load the state of a whole model, from a mapping or a file."""
@@ -86,7 +89,3 @@ class ParallelModel:
         if self._run.is_main:
             torch.save(content, path + ".part")
             os.replace(path + ".part", path)
-
-
-def _kept(value: object) -> object:
-    return whole(value.detach()).cpu().clone() if isinstance(value, torch.Tensor) else value

@@ -112,7 +112,6 @@ def _blocks(model: nn.Module, strategy: Strategy, hints: ModelHints) -> dict[str
 
 
 def _sample(hints: ModelHints, axes: Axes) -> object:
-    """Return the inputs of one micro-batch."""
     if hints.sample is None:
         raise StrategyError(
             "echelon cuts a pipeline along the computation of the model, and needs a batch to trace the computation",

@@ -97,7 +97,6 @@ def _all_of(tensor: Any) -> torch.Tensor:
 
 
 def _own_rows(mask: Any, query: torch.Tensor, first: int, number: int) -> Any:
-    """Return the rows of a mask for this rank's queries."""
     mask = whole(mask)
     return mask[..., first : first + number, :] if mask.size(-2) == query.size(-2) else mask
 
@@ -207,7 +206,6 @@ _plain: Function = _Plain.apply
 
 
 def apply(model: nn.Module, axes: Axes) -> None:
-    """Let a model compute sequences that are cut."""
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     refuse_dropout(model, "", axes)
@@ -247,7 +245,6 @@ def cut_plain(tensor: object, axes: Axes) -> Any:
 
 
 def leave(output: object) -> Any:
-    """Return the output of a model for this rank's tokens, as a plain tensor."""
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(output, DTensor):

@@ -1,7 +1,7 @@
 """The mesh of all ranks, and this rank's place on every axis of a strategy."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -9,17 +9,16 @@ import torch.distributed as dist
 from ..batches import rows_of
 from ..measuring import measures
 from ..wire import device as devices
-from ..wire import gather, groups
+from ..wire import gather, groups, messages
 from ..wire.world import World
-from .strategy import Strategy, StrategyError
+from .strategy import SHAPED_LIKE_V, Strategy, StrategyError
 
+Value = TypeVar("Value")
 ORDER = ("pipeline", "replicate", "shard", "context", "tensor")
 """From the outermost to the innermost: neighbours, with the fastest links, cut the same layer."""
 
 
 class Axes:
-    """The mesh of all ranks, and this rank's place in it."""
-
     def __init__(self, strategy: Strategy, world: World, num_shards: int = 0) -> None:
         self.strategy = strategy
         self.world = world
@@ -28,11 +27,9 @@ class Axes:
         self.sizes = {name: int(getattr(strategy, name)) for name in ORDER}
         self._places = self._find_places()
         measures.share(world.size // strategy.num_data)
-        self._names = [name for name in ORDER if self.sizes[name] > 1 or self._spreads(name)]
-        self._mesh: Any = self._make_mesh() if world.size > 1 or strategy.is_fully_sharded else None
-
-    def _spreads(self, name: str) -> bool:
-        return name == "shard" and self.strategy.is_fully_sharded  # also over one rank
+        is_spread = strategy.is_fully_sharded  # also over one rank
+        self._names = [name for name in ORDER if self.sizes[name] > 1 or (name == "shard" and is_spread)]
+        self._mesh: Any = self._make_mesh() if world.size > 1 or is_spread else None
 
     def _make_mesh(self) -> object:
         from torch.distributed.device_mesh import init_device_mesh
@@ -54,12 +51,10 @@ class Axes:
         return places
 
     def place(self, name: str) -> int:
-        """Return this rank's place on an axis."""
         return self._places[name]
 
     @property
     def data_place(self) -> int:
-        """The number of the part of a batch's rows that this rank has."""
         return self.place("replicate") * self.sizes["shard"] + self.place("shard")
 
     def rows_of(self, size: int) -> tuple[int, ...]:
@@ -79,16 +74,11 @@ class Axes:
     @property
     def counts(self) -> bool:
         """Whether this rank's loss counts in a sum over ranks, and does not repeat another rank's loss."""
-        return self.place("tensor") == 0 and self.place("pipeline") == self._last_stage_rank()
-
-    def _last_stage_rank(self) -> int:
-        from .strategy import SHAPED_LIKE_V
-
-        is_v = self.strategy.schedule in SHAPED_LIKE_V
-        return 0 if is_v else self.sizes["pipeline"] - 1  # a V ends where it begins
+        is_v = self.strategy.schedule in SHAPED_LIKE_V  # it ends where it begins
+        last = 0 if is_v else self.sizes["pipeline"] - 1
+        return self.place("tensor") == 0 and self.place("pipeline") == last
 
     def mesh(self, name: str) -> Any:
-        """Return the mesh along one axis."""
         return self._mesh[name]
 
     def mesh_of_weights(self) -> Any:
@@ -96,15 +86,17 @@ class Axes:
         return self._mesh[("replicate", "shard")] if self.sizes["replicate"] > 1 else self._mesh["shard"]
 
     def group(self, name: str) -> Any:
-        """Return the process group along one axis."""
         return self._mesh.get_group(name) if self._mesh is not None else None
+
+    def of_all_stages(self, mine: Value) -> list[Value]:
+        """Return the values of the stages of a pipeline; without one, this rank's own."""
+        return [mine] if self.sizes["pipeline"] == 1 else messages.gather(mine)
 
     def rank_at_stage(self, place: int) -> int:
         """Return the first rank that stands at a place of the pipeline."""
         return place * (self.world.size // self.sizes["pipeline"])
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a number over all ranks."""
         return self.begin_sum(value)()
 
     def begin_sum(self, value: torch.Tensor, group: object = None) -> Callable[[], torch.Tensor]:
@@ -122,7 +114,6 @@ class Axes:
         return wait
 
     def broadcast_first(self, tensors: list[torch.Tensor]) -> None:
-        """Give all ranks rank 0's values."""
         if self.world.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)

@@ -25,7 +25,6 @@ IGNORED = -100  # the default of PyTorch's losses
 
 
 def arguments_of(inputs: object) -> tuple[tuple[Any, ...], dict[str, object]]:
-    """Return inputs as the positional and the named arguments of a model."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
@@ -42,14 +41,12 @@ def each(change: Callable[[torch.Tensor], object], batch: Any) -> Any:
 
 
 def tensors_of(batch: object) -> list[torch.Tensor]:
-    """Return a batch's tensors in their order."""
     tensors: list[torch.Tensor] = []
     each(tensors.append, batch)
     return tensors
 
 
 def with_tensors(batch: object, tensors: Sequence[torch.Tensor]) -> Any:
-    """Return a batch with other tensors in the places of its own."""
     replacements = iter(tensors)
     return each(lambda _: next(replacements), batch)
 
@@ -79,7 +76,6 @@ def own_loss(outputs: object) -> Any:
 
 
 def refuse_views(*batches: object) -> None:
-    """Refuse batches that run.loader() has already shared among ranks."""
     if any(isinstance(one, GlobalTensor) for one in tensors_of(batches)):
         raise StrategyError(
             "the batch comes from run.loader(), which has already shared it among all ranks",
@@ -89,8 +85,6 @@ def refuse_views(*batches: object) -> None:
 
 
 def own_rows(batch: object, axes: Axes) -> Any:
-    """Return this rank's rows of a whole batch."""
-
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         return own_part(tensor, axes.data_place, axes.rows_of(tensor.size(0))) if tensor.dim() else tensor
 
@@ -134,7 +128,6 @@ class OwnRows:
 
     @property
     def inner(self) -> "DataLoader[object]":
-        """The script's own loader."""
         return self._loader
 
     def behind(self, change: Callable[[object], object], more: dict[str, Any]) -> "OwnRows":
@@ -171,7 +164,7 @@ def check(
     count: Callable[[Any], int],
     outputs: object,
     targets: object,
-    whole: object,
+    together: object,
     strategy: Strategy,
 ) -> None:
     """Compare the loss of some rows with the losses of their two halves."""
@@ -182,25 +175,16 @@ def check(
         return
     total, counted = 0.0, 0
     for first, end in ((0, rows // 2), (rows // 2, rows)):
-        part_outputs, wanted = (each(_rows(first, end), two) for two in (outputs, targets))
+        part_outputs, wanted = (each(lambda one: one.detach()[first:end], two) for two in (outputs, targets))  # noqa: B023
         number = count(wanted)
         if number:
-            total += number * float(_plain(loss(part_outputs, wanted)))
+            total += number * float(whole(loss(part_outputs, wanted)))
             counted += number
-    expected = float(_plain(whole)) * counted
+    expected = float(whole(together)) * counted
     if counted and abs(total - expected) > TOLERANCE[strategy.precision] * max(abs(total), abs(expected), 1e-6):
         raise StrategyError(
             f"the loss of {rows} rows is {expected / counted:.6g}, but their two halves together give "
-            f"{total / counted:.6g}: the loss is no mean over {counted} "
-            "targets, so no rank can compute its part",
+            f"{total / counted:.6g}: the loss is no mean over {counted} targets, so no rank can compute its part",
             hint="tell over how many targets the loss is a mean: run.parallelize(…, count=lambda targets: (targets "
             "!= 0).sum()); a loss that compares samples with each other needs the whole batch on one rank",
         )
-
-
-def _rows(first: int, end: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor.detach()[first:end]
-
-
-def _plain(loss: object) -> Any:
-    return whole(loss)

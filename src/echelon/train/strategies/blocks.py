@@ -34,16 +34,14 @@ def need(model: nn.Module, names: Sequence[str], wish: str) -> dict[str, nn.Modu
     if not blocks:
         children = [name for name, child in model.named_children() if any(True for _ in child.parameters())]
         raise StrategyError(
-            f"{wish} needs blocks that repeat, but {type(model).__name__} has none: no ModuleList or "
-            "Sequential holds two modules of "
-            "the same kind",
+            f"{wish} needs blocks that repeat, but {type(model).__name__} has none: no ModuleList or Sequential holds "
+            "two modules of the same kind",
             hint=f"name the blocks: run.parallelize(model, strategy, blocks={children!r})",
         )
     return blocks
 
 
 def tied(model: nn.Module) -> "dict[int, tuple[str, ...]]":
-    """Return the weights that have several names, by identity."""
     names: dict[int, tuple[str, ...]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names[id(parameter)] = (*names.get(id(parameter), ()), plain_name(name))
@@ -60,7 +58,6 @@ def plain_name(name: str) -> str:
 
 
 def replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Put another module in a module's place."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
 

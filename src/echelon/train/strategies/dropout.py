@@ -16,12 +16,10 @@ _installed: list[Any] = []
 
 
 def is_installed() -> bool:
-    """Say whether dropout of tensors that are cut is installed."""
     return bool(_installed)
 
 
 def install() -> None:
-    """Replace PyTorch's dropout and attention by functions that also drop elements of cut tensors."""
     if _installed:
         return
     from torch.distributed.tensor import DTensor
@@ -60,7 +58,6 @@ def _noise(shape: Any, p: float, like: torch.Tensor, stride: Any = ()) -> torch.
 
 
 def _spread(whole: torch.Tensor, like: Any) -> Any:
-    """Cut a tensor that every rank has, in the same way as another tensor."""
     from torch.distributed.tensor import distribute_tensor
 
     from .versions import unsent
@@ -69,7 +66,6 @@ def _spread(whole: torch.Tensor, like: Any) -> Any:
 
 
 def _without_sums(tensor: Any) -> Any:
-    """Return a tensor whose partial sums over ranks are completed."""
     from torch.distributed.tensor import Replicate
 
     if not any(one.is_partial() for one in tensor.placements):
@@ -78,7 +74,6 @@ def _without_sums(tensor: Any) -> Any:
 
 
 def _attend_to_cut(query: Any, key: Any, value: Any, mask: Any, p: float, is_causal: bool, options: Any) -> object:
-    """Compute attention with dropout over heads, or samples, that are cut."""
     from torch.distributed.tensor import DTensor
 
     query = _without_sums(query)

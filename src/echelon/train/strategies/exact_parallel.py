@@ -30,9 +30,8 @@ class ExactParallel(Parallel):
         """Refuse a model that is called in a loop of the script's own: its gradients would not be added up."""
         if torch.is_grad_enabled() and not self._virtual.is_computing:
             raise StrategyError(
-                f"exact is {self.axes.num_shards}: echelon computes a batch shard by shard, but the "
-                "script called the model with "
-                "the whole batch",
+                f"exact is {self.axes.num_shards}: echelon computes a batch shard by shard, but the script called the "
+                "model with the whole batch",
                 hint="trained.step(inputs, targets)",
             )
 
@@ -75,7 +74,6 @@ class ExactParallel(Parallel):
 
     @torch.no_grad()
     def evaluate(self, inputs: object, targets: object, *, rows: bool = False) -> torch.Tensor:
-        """Return the loss over a whole batch."""
         inputs, targets = self._own(inputs, targets, rows=rows)
         parts, wanted = (batches.in_parts(one, self.strategy.accumulation, is_even=False) for one in (inputs, targets))
         compute = self._forward if self._schedule is None else self._evaluate_in_stages

@@ -11,21 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...pytorch import distributed, internals
-from ..wire.gather import is_dtensor
-from . import blocks, states
+from ...pytorch import internals
+from . import blocks, norms, states
 from .strategy import StrategyError
 
 Initialize = Callable[[nn.Module], object]
 
 
 def is_meta(model: nn.Module) -> bool:
-    """Say whether a model has shapes and no numbers yet."""
     return any(one.is_meta for one in model.parameters())
 
 
 def skeleton_of(model: nn.Module) -> nn.Module:
-    """Return a model with the same modules, to draw initial weights from."""
     return copy.deepcopy(model)
 
 
@@ -77,13 +74,11 @@ def draw(
             for name, value in zip(names, _own(module).values(), strict=False):
                 if name in local and name not in given:
                     target = local[name]
-                    holder = distributed.local_part(target) if is_dtensor(target) else target
-                    holder.detach().copy_(states.part_of(value.detach(), target))
+                    norms.local(target).detach().copy_(states.part_of(value.detach(), target))
         module.to_empty(device="meta", recurse=False)
 
 
 def _everything(parts: list[nn.Module]) -> dict[str, Any]:
-    """Return weights and all buffers by name, also buffers that are not saved."""
     tensors: dict[str, Any] = {}
     for part in parts:
         tensors.update({blocks.plain_name(name): one for name, one in part.named_parameters(remove_duplicate=False)})

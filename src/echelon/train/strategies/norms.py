@@ -49,7 +49,6 @@ def total(
 
 
 def of_axes(parameters: Iterable[nn.Parameter], axes: Axes) -> torch.Tensor:
-    """Return the 2-norm of the gradients of weights that a strategy has spread."""
     strategy = axes.strategy
     is_spread = strategy.is_fully_sharded or max(strategy.tensor, strategy.pipeline, strategy.context) > 1
     gradients: list[object] = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -70,13 +69,11 @@ def multiply(parameters: Iterable[nn.Parameter], factor: torch.Tensor) -> None:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """Return this rank's part of a tensor."""
     part: torch.Tensor = distributed.local_part(tensor) if is_dtensor(tensor) else tensor
     return part
 
 
 def _num_parts(gradient: Any) -> int:
-    """Return into how many parts a tensor is cut."""
     number = 1
     if is_dtensor(gradient):
         for axis, placement in enumerate(gradient.placements):

@@ -8,7 +8,6 @@ from torch import nn
 
 from .. import optimizer_kinds
 from ..function_types import Kwargs, ParamGroup, StateDict
-from ..wire import messages
 from ..wire.gather import is_dtensor
 from . import spreading, states
 from .axes import Axes
@@ -21,8 +20,6 @@ Chooser = Callable[[str, nn.Parameter], dict[str, object]]
 
 
 class Optimizing:
-    """An optimizer, and the names of its weights."""
-
     def __init__(
         self,
         kind: type,
@@ -62,7 +59,7 @@ class Optimizing:
                     numbers[f"{name}\n{key}"] = value
         entries: StateDict = dict(states.gather(tensors, self._axes, (), spool))
         members, kept = self._members(), {}
-        for stage in self._of_all_stages((numbers, members, self._settings())):
+        for stage in self._axes.of_all_stages((numbers, members, self._settings())):
             entries.update(stage[0])
             members.update(stage[1])
             kept.update(stage[2])
@@ -82,18 +79,9 @@ class Optimizing:
         return groups
 
     def _merged(self, mine: dict[Key, Value]) -> dict[Key, Value]:
-        merged: dict[Key, Value] = {}
-        for stage in self._of_all_stages(mine):
-            merged.update(stage)
-        return merged
-
-    def _of_all_stages(self, mine: Value) -> list[Value]:
-        if self._axes.sizes["pipeline"] == 1:
-            return [mine]
-        return messages.gather(mine)
+        return {key: value for stage in self._axes.of_all_stages(mine) for key, value in stage.items()}
 
     def _members(self) -> dict[str, int]:
-        """Return for each weight the number of its group on one device."""
         return {self._names[id(one)]: group["echelon_group"] for group in self._groups() for one in group["params"]}
 
     def _settings(self) -> dict[int, ParamGroup]:
@@ -131,7 +119,6 @@ class Optimizing:
                 self.optimizer.state[parameter] = {key: _part(value, parameter) for key, value in values.items()}
 
     def _names_of(self, state: StateDict, order: Sequence[str]) -> dict[str, int]:
-        """Return the number of each weight in the saved state, by name."""
         names = self.names(order)
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         if len(numbers) != len(names):
@@ -161,7 +148,6 @@ def _check(kind: object, axes: Axes, *, is_fused: bool, unfused: str) -> None:
 
 
 def check_is_stepped_once(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that computes the loss itself."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise StrategyError(
             "LBFGS computes the loss several times a step, but step() computes it once",
@@ -217,22 +203,15 @@ def _grouped(
     groups: dict[tuple[int, str], ParamGroup] = {}
     for name, own in wanted.items():
         number = every.index(own)
-        key = (number, _how_cut(parameters[name]))
+        parameter: Any = parameters[name]
+        key = (number, str(parameter.device_mesh) if is_dtensor(parameter) else "")
         groups.setdefault(key, {**own, "params": [], "echelon_group": number})["params"].append(parameters[name])
     return [groups[key] for key in sorted(groups)]
 
 
 def _all_settings(mine: list[ParamGroup], axes: Axes) -> list[ParamGroup]:
-    """Return the different settings, in one order on all stages of a pipeline."""
-    every = [mine]
-    if axes.sizes["pipeline"] > 1:
-        every = messages.gather(mine)
     different: list[ParamGroup] = []
-    for settings in [one for part in every for one in part]:
+    for settings in [one for part in axes.of_all_stages(mine) for one in part]:
         if settings not in different:
             different.append(settings)
     return different
-
-
-def _how_cut(parameter: Any) -> str:
-    return str(parameter.device_mesh) if is_dtensor(parameter) else ""

@@ -94,8 +94,7 @@ class Parallel:
         if self._calls.is_inside:
             raise StrategyError(
                 f"run.loader() gives each of {self.strategy.num_ranks} ranks its own rows, but under "
-                f"{self.strategy.as_code()} only {self.strategy.num_data} ranks have different "
-                "rows",
+                f"{self.strategy.as_code()} only {self.strategy.num_data} ranks have different rows",
                 hint="call trained.step(inputs, targets) with batches of the script's own loader",
             )
 
@@ -172,7 +171,6 @@ class Parallel:
         return total
 
     def _sum_up(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """Return the sum of this rank's parts of a loss."""
         return sum(losses, torch.zeros((), device=self.axes.world.device))
 
     @torch.no_grad()
@@ -205,7 +203,6 @@ class Parallel:
             yield
 
     def _own(self, inputs: object, targets: object, *, rows: bool) -> Any:
-        """Return this rank's part of a batch, and keep the number of targets of the whole batch."""
         batches.refuse_views(inputs, targets)
         if self._is_reordered:
             inputs, targets = (batches.each(in_other_order, one) for one in (inputs, targets))
@@ -281,7 +278,6 @@ class Parallel:
             return self._loss_of(attention.leave(outputs) if self.strategy.context > 1 else outputs, targets, weight)
 
     def _here(self, batch: object) -> Any:
-        """Return a batch on this rank's device."""
         return batches.each(lambda one: one.to(self.axes.world.device), batch)
 
     def _loss_of(self, outputs: object, targets: object, weight: float) -> torch.Tensor:

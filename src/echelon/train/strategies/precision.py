@@ -15,7 +15,6 @@ FIRST_SCALE = 2.0**16
 
 
 def check(strategy: Strategy, device: torch.device) -> None:
-    """Refuse bf16 on a device that does not support it."""
     if strategy.precision == "bf16" and devices.lacks_bf16(device):
         raise StrategyError(
             f"precision is bf16, but {devices.name(device)} computes only in fp16 and fp32",
@@ -40,15 +39,12 @@ class LossScale:
         self._num_good = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Return the scale and the number of good steps since it changed."""
         return {"value": self.value, "good": self._num_good}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Continue from a state of an earlier process."""
         self.value, self._num_good = state["value"], int(state["good"])
 
     def is_lost(self, norm: torch.Tensor) -> bool:
-        """Say whether a step must be skipped, and adapt the scale."""
         if not self._is_on:
             return False
         if not bool(torch.isfinite(norm)):

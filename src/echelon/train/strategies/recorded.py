@@ -55,22 +55,18 @@ class Gathered:
         return len(self.names) - (num_whole if self._axes.sizes["pipeline"] == 1 else 0)
 
     def values(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each name with its weight, on the main rank."""
         yield from self._whole(self._parameters)
 
     def norms(self) -> Iterator[tuple[str, float]]:
-        """Yield each name with the norm of its gradient, on the main rank."""
         gradients = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
         self._gradients = dict(self._whole(gradients))
         for name, gradient in self._gradients.items():
             yield name, float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each name with its gradient, which norms() has gathered on the main rank."""
         yield from self._gradients.items()
 
     def states(self, _optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the optimizer states of each weight, on the main rank."""
         names = self._optimizing.names(self.names)
         state_by_number: dict[int, dict[str, object]] = self._optimizing.state(self.names).get("state", {})
         for number, values in state_by_number.items():
@@ -78,7 +74,6 @@ class Gathered:
                 yield f"{key} of {names[number]}", torch.as_tensor(value)
 
     def rates(self) -> list[float]:
-        """Return the learning rate of each group of one device."""
         return self._optimizing.rates()
 
     def _whole(self, tensors: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -91,9 +86,7 @@ WHOLE, NOTHING = "whole", "–"
 def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
     """Return a row for each weight, and a column for each rank, with the rows and columns that it holds."""
     mine = {name: (tuple(value.shape), _place(value)) for name, value in local.items()}
-    every = [mine]
-    if axes.world.size > 1:
-        every = messages.gather(mine)
+    every = messages.gather(mine) if axes.world.size > 1 else [mine]
     shapes: dict[str, tuple[int, ...]] = {name: entry[0] for part in every for name, entry in part.items()}
     known = {name: place for place, name in enumerate(order)}
     names = sorted(shapes, key=lambda name: (known.get(name, len(known)), name))
@@ -107,7 +100,6 @@ def table(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> str:
 
 
 def _place(tensor: Any) -> str:
-    """Return which part of a tensor this rank holds, dim by dim, as Python slices."""
     if not is_dtensor(tensor):
         return WHOLE
     shape, offset = distributed.part_of(tensor.shape, tensor.device_mesh, tensor.placements)

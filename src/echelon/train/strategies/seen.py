@@ -34,7 +34,7 @@ class ForwardRecord:
         watched = {
             name: one
             for name, one in model.named_modules()
-            if name in blocks or (_has_own(one) and not name.startswith(inside))
+            if name in blocks or (any(True for _ in one.parameters(recurse=False)) and not name.startswith(inside))
         }
         self.outside = [name for name in watched if name not in blocks]
         self._weights = {
@@ -85,8 +85,6 @@ class ForwardRecord:
 
 
 class _Operations(internals.DispatchMode):  # type: ignore[misc]
-    """Passes the arguments of each operation to a function."""
-
     def __init__(self, see: Any) -> None:
         super().__init__()
         self._see = see
@@ -97,7 +95,6 @@ class _Operations(internals.DispatchMode):  # type: ignore[misc]
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
-    """Return the identity of the storage that a tensor shares with its views."""
     return internals.storage_key(tensor)
 
 
@@ -110,13 +107,7 @@ def _computed(
         return torch.func.functional_call(model, dict(weights), args, named) if weights else model(*args, **named)
 
 
-def _has_own(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters(recurse=False))
-
-
 class Sides(NamedTuple):
-    """Modules with weights outside of the blocks, by name."""
-
     before: list[str]
     """The modules that are called before the blocks."""
     after: list[str]
@@ -197,7 +188,10 @@ def needed_later(
     own = dict(model.named_parameters(remove_duplicate=False))
 
     def is_needed(names: Sequence[str]) -> bool:
-        hooks = [model.get_submodule(name).register_forward_hook(_give_none) for name in names if name not in own]
+        modules = [model.get_submodule(name) for name in names if name not in own]
+        hooks = [
+            one.register_forward_hook(lambda _module, _args, output: map_tensors(output, _none_like)) for one in modules
+        ]
         forward = block.__dict__.get("forward")
         block.__dict__["forward"] = lambda *_args, **_named: seen.outputs[first]
         try:

@@ -12,7 +12,6 @@ from ..wire import gather
 from ..wire.gather import is_dtensor
 from . import blocks, norms
 from .axes import Axes
-from .strategy import Strategy
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_AT_ONCE = 1 << 24  # elements: 64 MB more in float32; with larger tensors the calls take little of the time
@@ -30,15 +29,16 @@ def apply(model: nn.Module, model_blocks: dict[str, nn.Module], axes: Axes) -> n
 
 
 def _shard(model: nn.Module, model_blocks: dict[str, nn.Module], axes: Axes) -> None:
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
     strategy = axes.strategy
     settings: Kwargs = {
         "mesh": axes.mesh_of_weights(),
         "mp_policy": _precision(axes, is_root=False),
         "reshard_after_forward": strategy.reshard == "always" and strategy.shard > 1,
-        **_offload(strategy, axes.world.device),
     }
+    if strategy.offload:
+        settings["offload_policy"] = CPUOffloadPolicy(pin_memory=devices.is_accelerator(axes.world.device))
     tied = blocks.tied(model)
     for name in model_blocks:
         block = model.get_submodule(name)
@@ -65,12 +65,6 @@ def _precision(axes: Axes, *, is_root: bool) -> object:
         reduce_dtype=torch.float32,
         output_dtype=torch.float32 if is_root else None,
     )
-
-
-def _offload(strategy: Strategy, device: torch.device) -> dict[str, object]:
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    return {"offload_policy": CPUOffloadPolicy(pin_memory=devices.is_accelerator(device))} if strategy.offload else {}
 
 
 def sync_gradients(modules: Iterable[nn.Module], *, is_last: bool) -> None:

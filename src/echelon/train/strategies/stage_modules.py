@@ -21,8 +21,6 @@ PREFIX = blocks.STAGE
 
 
 class StrategyStage(nn.Module):
-    """One stage of a pipeline."""
-
     def __init__(self, model: nn.Module, ends: "_Ends", *, is_first: bool) -> None:
         super().__init__()
         self.echelon_stage = model
@@ -105,8 +103,6 @@ class _Before(_StandIn):
 
 
 class _After(_StandIn):
-    """The first block of the next stage."""
-
     def forward(self, *_args: object, **_kwargs: object) -> object:
         raise _Done
 
@@ -154,7 +150,8 @@ def split(
             hint=EVERYWHERE,
         )
     bounds = [0, *(order.index(name) for name in begin), len(order)]
-    whole = {number: model if number == mine[0] else _like(model) for number in mine}
+    same: dict[int, Any] = {id(one): one for one in [*model.parameters(), *model.buffers()]}
+    whole = {number: model if number == mine[0] else copy.deepcopy(model, dict(same)) for number in mine}
     stages: dict[int, nn.Module] = {}
     for number in mine:
         first, end = bounds[number], bounds[number + 1]
@@ -164,12 +161,6 @@ def split(
                 _leave_out(whole[number].get_submodule(owner), leaf, run_device)
         stages[number] = _stage(whole[number], seen, order, (first, end), outside, run_device)
     return stages
-
-
-def _like(model: nn.Module) -> nn.Module:
-    """Return a copy of a model that has the same weights, and whose modules can be replaced."""
-    same: dict[int, Any] = {id(one): one for one in [*model.parameters(), *model.buffers()]}
-    return copy.deepcopy(model, same)
 
 
 def _stage(

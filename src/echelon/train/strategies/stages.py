@@ -70,7 +70,6 @@ def split(
     sample: object,
     axes: Axes,
 ) -> dict[int, nn.Module]:
-    """Return this rank's stages by number."""
     _refuse_shared(model)
     unknown = [name for name in begin if name not in model_blocks]
     if unknown:
@@ -85,14 +84,12 @@ def split(
 
 
 def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return the blocks that a stage has, by their names in it."""
     prefix = blocks.STAGE if isinstance(part, stage_modules.StrategyStage) else ""
     own = {prefix + name: part.get_submodule(prefix + name) for name in model_blocks}
     return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
 
 
 def watch(parts: Iterable[nn.Module]) -> None:
-    """Let stages keep the output of their last block, now that the blocks are final."""
     for part in parts:
         if isinstance(part, stage_modules.StrategyStage):
             part.watch()
@@ -160,7 +157,6 @@ def forward_only(parts: Mapping[int, nn.Module], axes: Axes, inputs: Sequence[to
 
 
 def _hand_over(carried: Any, gives: bool, source: int, target: int, group: Any, device: torch.device) -> Any:
-    """Send a tensor whose shape only the sender knows."""
     source, target = dist.get_global_rank(group, source), dist.get_global_rank(group, target)
     if gives:
         messages.send((tuple(carried.shape), carried.dtype), target)

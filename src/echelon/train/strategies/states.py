@@ -12,7 +12,7 @@ from ...checkpoint.errors import FormatError
 from ...pytorch import distributed
 from ..wire import messages
 from ..wire.gather import each_whole, is_dtensor
-from . import blocks
+from . import blocks, norms
 from .axes import Axes
 from .strategy import StrategyError
 
@@ -28,7 +28,6 @@ class TensorOwner(NamedTuple):
 
 
 def named(parts: Sequence[nn.Module]) -> dict[str, object]:
-    """Return this rank's weights and kept buffers by the names that they have in the model as it was written."""
     tensors: dict[str, Any] = {}
     for part in parts:
         for name, value in part.state_dict(keep_vars=True).items():
@@ -85,15 +84,12 @@ def _wholes(local: Mapping[str, Any], entries: Mapping[str, TensorOwner], axes: 
 
 def _entries(local: Mapping[str, Any], axes: Axes, order: Sequence[str]) -> dict[str, TensorOwner]:
     mine = {name: TensorOwner(axes.place("pipeline"), tuple(value.shape), value.dtype) for name, value in local.items()}
-    if axes.sizes["pipeline"] > 1:
-        every = messages.gather(mine)
-        mine = {name: entry for part in reversed(every) for name, entry in part.items()}
+    mine = {name: entry for part in reversed(axes.of_all_stages(mine)) for name, entry in part.items()}
     known = {name: place for place, name in enumerate(order)}
     return dict(sorted(mine.items(), key=lambda item: (known.get(item[0], len(known)), item[0])))
 
 
 def _from_stage(value: Any, entry: TensorOwner, axes: Axes) -> Any:
-    """Bring a tensor to the main rank from the stage that has it."""
     source = axes.rank_at_stage(entry.stage_rank)
     if source == 0 or axes.world.rank not in (0, source):
         return value
@@ -117,12 +113,7 @@ def fill(local: Mapping[str, Any], state: Mapping[str, torch.Tensor], order: Seq
                 hint="load the state of the same model",
             )
         with torch.no_grad():
-            _local(target).copy_(part_of(state[name], target))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    part: torch.Tensor = distributed.local_part(tensor) if is_dtensor(tensor) else tensor
-    return part.detach()
+            norms.local(target).detach().copy_(part_of(state[name], target))
 
 
 def _refuse_names(names: list[str], reason: str) -> None:

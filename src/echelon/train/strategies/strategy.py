@@ -224,16 +224,14 @@ def _check_composition(strategy: Strategy) -> None:
     )
     _refuse(
         strategy.context > 1 and strategy.tensor > 1,
-        f"tensor={strategy.tensor} and context={strategy.context} exclude each other: both give a "
-        "block its activations as DTensors, each on "
-        "its own mesh",
+        f"tensor={strategy.tensor} and context={strategy.context} exclude each other: both give a block its "
+        "activations as DTensors, each on its own mesh",
         "use sequence_parallel=True, which cuts sequences along the tensor axis",
     )
     _refuse(
         strategy.context > 1 and strategy.pipeline > 1,
-        f"pipeline={strategy.pipeline} and context={strategy.context} exclude each other: stages "
-        "send plain tensors, but the context axis makes "
-        "DTensors",
+        f"pipeline={strategy.pipeline} and context={strategy.context} exclude each other: stages send plain tensors, "
+        "but the context axis makes DTensors",
         "use context=1, or pipeline=1",
     )
     _refuse(
@@ -261,9 +259,8 @@ def _check_pipeline(strategy: Strategy) -> None:
         return
     _refuse(
         strategy.accumulation < strategy.num_stages,
-        f"accumulation is {strategy.accumulation}, but the pipeline has {strategy.num_stages} stages: "
-        "with fewer micro-batches than stages some ranks "
-        "always wait",
+        f"accumulation is {strategy.accumulation}, but the pipeline has {strategy.num_stages} stages: with fewer "
+        "micro-batches than stages some ranks always wait",
         f"accumulation={strategy.num_stages}",
     )
     _refuse(

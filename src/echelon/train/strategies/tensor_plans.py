@@ -67,7 +67,6 @@ def apply(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes, p
 
 
 def _refuse_untied(model: nn.Module, tied: list[tuple[str, ...]]) -> None:
-    """Refuse a cut that would separate the names of one shared tensor."""
     for names in tied:
         if len({id(model.get_parameter(name)) for name in names}) > 1:
             raise StrategyError(
@@ -79,7 +78,6 @@ def _refuse_untied(model: nn.Module, tied: list[tuple[str, ...]]) -> None:
 
 
 def _styles() -> dict[str, Any]:
-    """Return PyTorch's styles by Hugging Face's words."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
@@ -162,7 +160,6 @@ def derive(model: nn.Module, model_blocks: Mapping[str, nn.Module], axes: Axes) 
 
 
 def is_known(model: nn.Module) -> bool:
-    """Say whether a model has a plan, or blocks from which a plan can be derived."""
     model_blocks = blocks.find(model)
     return bool(getattr(model, "_tp_plan", None)) or any(cuts_of(model_blocks[name], name) for name in model_blocks)
 
@@ -195,7 +192,6 @@ def _linears(block: nn.Module) -> list[str]:
 
 
 def _refuse_heads(module: nn.Module, name: str, axes: Axes) -> None:
-    """Refuse heads that the ranks of the tensor axis cannot share evenly."""
     number = axes.sizes["tensor"]
     for attribute in HEADS:
         heads = getattr(module, attribute, None)
@@ -350,7 +346,6 @@ def _cut_sequences(model_blocks: list[nn.Module], cuts: Mapping[str, CutModule],
 
 
 def _cut_head(model: nn.Module, axes: Axes) -> None:
-    """Cut the last layer by classes, and leave its logits cut for the loss."""
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 

@@ -19,7 +19,7 @@ from ..exact import tree
 from ..exact.tree import WeightGradients, own_rows
 from ..function_types import Function
 from ..rng.generators import Generators, seed_again
-from ..wire import gather, messages
+from ..wire import gather
 from ..wire.gather import is_dtensor, whole
 from ..wire.world import World
 from . import blocks, norms
@@ -32,9 +32,8 @@ def fit(strategy: Strategy, num_shards: int) -> Strategy:
     for axis in ("tensor", "context"):
         if getattr(strategy, axis) > 1:
             raise StrategyError(
-                f"exact is {num_shards}, but {axis}={getattr(strategy, axis):d} cuts the sums inside a "
-                "layer, and their order then depends on the "
-                "number of ranks",
+                f"exact is {num_shards}, but {axis}={getattr(strategy, axis):d} cuts the sums inside a layer, and "
+                "their order then depends on the number of ranks",
                 hint=f"shard={getattr(strategy, axis):d}, or echelon.start() without exact: echelon prove "
                 "gives the bound",
             )
@@ -78,7 +77,7 @@ class VirtualShards:
     @contextmanager
     def computing(self, generators: Generators, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
         """Compute shards with the random numbers of this step, and restore the generators afterwards."""
-        buffers = self._versions()
+        buffers = {id(one): one._version for part in self._parts.values() for one in part.buffers()}
         with generators.kept():
             self._seeds.draw_key(self._fingerprints.take(parameters))
             self.is_computing = True
@@ -89,7 +88,6 @@ class VirtualShards:
         self._refuse_changed(buffers)
 
     def begin(self, place: int) -> None:
-        """Begin to compute a shard of this rank, by its place among the rank's shards."""
         self._seeds.shard = self._axes.data_place * self._axes.strategy.accumulation + place
 
     def set_aside(self) -> None:
@@ -99,7 +97,6 @@ class VirtualShards:
         self._sums = {number: tree.SumByPlace() for number in self._parts}
 
     def take(self, number: int, place: int) -> None:
-        """Take out the gradients that a shard has left in a stage, or in the one model."""
         self._sums[number].add(place, self._weights[number].take())
 
     def sum_up(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -135,7 +132,6 @@ class VirtualShards:
                         spread.reshard()
 
     def sum_of_losses(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the sum of all shards' losses, on ranks that have any."""
         likes = [torch.zeros((), device=self._axes.world.device)]
         (total,) = self._across([_sum_of(losses)], likes)
         return likes[0] if total is None else total
@@ -147,7 +143,6 @@ class VirtualShards:
         return tree.across(tensors, likes, place, first_rank=axes.world.rank - axes.data_place)
 
     def norm(self, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
-        """Return the 2-norm of all gradients, summed tensor by tensor in the model's order."""
         axes = self._axes
         squares = torch.zeros(len(self._trained), dtype=torch.float64, device=axes.world.device)
         for place, name in enumerate(self._trained):
@@ -165,9 +160,6 @@ class VirtualShards:
             return known.value
         return _square(whole(gradient))
 
-    def _versions(self) -> dict[int, int]:
-        return {id(one): one._version for part in self._parts.values() for one in part.buffers()}
-
     def _refuse_changed(self, before: Mapping[int, int]) -> None:
         for part in self._parts.values():
             for name, buffer in part.named_buffers():
@@ -180,8 +172,6 @@ class VirtualShards:
 
 
 class _Square(NamedTuple):
-    """The square of a gradient's norm."""
-
     value: torch.Tensor
     gradient: Any
     version: int
@@ -249,7 +239,6 @@ class Fingerprints:
         self._factors: torch.Tensor | None = None
 
     def take(self, parameters: Mapping[str, nn.Parameter]) -> int:
-        """Return the number, made of the bits of a few small tensors."""
         if self._factors is None:
             self._factors = self._choose(parameters)
         values = [norms.local(parameters[name]).detach().reshape(-1)[:number] for name, number in self._numbers.items()]
@@ -261,7 +250,9 @@ class Fingerprints:
         """Choose elements that no other rank reads; return a factor for each, by its place among all elements."""
         axes, places = self._axes, [torch.zeros(0, dtype=torch.int64)]
         for name in self._smallest(parameters):
-            if name in parameters and not axes.place("replicate") and not _is_copy(parameters[name], axes):
+            if name not in parameters or axes.place("replicate"):
+                continue
+            if is_dtensor(parameters[name]) or not axes.place("shard"):  # else another rank of this axis has it too
                 first = _first_element(parameters[name])
                 number = min(max(_MOST_ELEMENTS - first, 0), norms.local(parameters[name]).numel())
                 self._numbers[name] = number
@@ -270,22 +261,13 @@ class Fingerprints:
 
     def _smallest(self, parameters: Mapping[str, nn.Parameter]) -> list[str]:
         """Return the names of the smallest weights of all stages, the same on all ranks."""
-        mine = {name: one.numel() for name, one in parameters.items()}
-        every = [mine]
-        if self._axes.sizes["pipeline"] > 1:
-            every = messages.gather(mine)
+        every = self._axes.of_all_stages({name: one.numel() for name, one in parameters.items()})
         sizes = {name: size for one in every for name, size in one.items()}
         known = [name for name in self._trained if name in sizes]
         return sorted(known, key=lambda name: sizes[name])[:_MOST_TENSORS]
 
 
-def _is_copy(parameter: nn.Parameter, axes: Axes) -> bool:
-    """Say whether another rank of the shard axis holds the same weight."""
-    return not is_dtensor(parameter) and axes.place("shard") > 0
-
-
 def _first_element(parameter: nn.Parameter) -> int:
-    """Return the index of the first element of a weight that this rank holds."""
     if not is_dtensor(parameter):
         return 0
     return own_rows(parameter).start * (parameter.numel() // max(parameter.size(0), 1))  # type: ignore[no-any-return]

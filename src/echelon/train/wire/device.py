@@ -50,7 +50,6 @@ def _module() -> Any:
 
 
 def count() -> int:
-    """Return the number of devices that this process sees, without starting the driver."""
     if _built() == CPU:
         return 0
     counts = [] if is_used() else internals.driver_functions(internals.DRIVER_COUNTS)
@@ -68,7 +67,6 @@ def of_rank(local_rank: int) -> torch.device:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Say whether a device is not the CPU."""
     return device.type != CPU
 
 
@@ -146,13 +144,11 @@ def current(kind_of_device: str) -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work."""
     if is_accelerator(device):
         torch.get_device_module(device.type).synchronize(device)
 
 
 def synchronize_used() -> None:
-    """Wait for the device that this process uses, if it uses one."""
     if is_used():
         _module().synchronize()
 
@@ -190,7 +186,6 @@ def is_used() -> bool:
 
 
 def name(device: torch.device) -> str:
-    """Return the name of a device's model."""
     return str(torch.get_device_module(device.type).get_device_name(device)) if is_accelerator(device) else CPU
 
 
@@ -202,7 +197,6 @@ def identity(device: torch.device) -> str:
 
 
 def lacks_bf16(device: torch.device) -> bool:
-    """Say whether a device does not support bfloat16 in hardware."""
     return device.type == "cuda" and not torch.cuda.is_bf16_supported(False)
 
 
@@ -226,7 +220,6 @@ def may_use_tf32() -> bool:
 
 
 def seed(number: int) -> None:
-    """Seed the devices that are in use."""
     if is_used():
         _module().manual_seed_all(number)
 
@@ -238,7 +231,6 @@ def random_state() -> torch.Tensor | None:
 
 
 def set_random_state(state: torch.Tensor | None) -> None:
-    """Restore the state of the current device's generator."""
     if state is not None:
         _module().set_rng_state(state)
 

@@ -81,7 +81,6 @@ def enter(whole: torch.Tensor, world: World) -> torch.Tensor:
 
 
 def total(part: torch.Tensor, world: World) -> torch.Tensor:
-    """Return the sum of all ranks' parts."""
     _refuse_alone(world)
     result: torch.Tensor = _Total.apply(part, world)  # type: ignore[no-untyped-call]
     return result
@@ -137,7 +136,6 @@ def _refuse_alone(world: World) -> None:
 
 
 def counts(number: int, world: World) -> tuple[int, ...]:
-    """Return the numbers of all ranks."""
     _refuse_alone(world)
     numbers = [torch.zeros((), dtype=torch.int64, device=world.device) for _ in range(world.size)]
     dist.all_gather(numbers, torch.tensor(number, device=world.device))
@@ -160,7 +158,6 @@ def shapes(tensors_of_shards: Sequence[Sequence[torch.Tensor]], world: World) ->
 
 
 def _gathered(part: torch.Tensor, world: World, rows: tuple[int, ...], dim: int) -> torch.Tensor:
-    """Gather rows as bytes, for any dtype, padded to the same number of rows on each rank."""
     first = (part.transpose(0, dim) if dim else part)[: rows[world.rank]].contiguous().to(world.device)
     most, row_shape = max(rows), first.shape[1:]
     padded = first.new_zeros(most, *row_shape)
@@ -181,7 +178,6 @@ def _refuse_other_shapes(part: torch.Tensor, world: World, dim: int) -> None:
         if shape[:dim] + shape[dim + 1 :] != tuple(part.shape[:dim] + part.shape[dim + 1 :]):
             raise ScalingError(
                 f"the ranks' parts of a tensor do not fit together: on rank {world.rank} its shape is "
-                f"{tuple(part.shape)}, but on rank {rank} "
-                f"{shape}",
+                f"{tuple(part.shape)}, but on rank {rank} {shape}",
                 "pad all samples to one length, or start one rank: echelon run -n 1 …",
             )

@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed import (  # the originals, before a proof hooks them
-    all_gather,  # the original, before a proof hooks it
-    irecv,
-    isend,
-)
+from torch.distributed import all_gather, irecv, isend  # the originals, before a proof hooks them
 from torch.nn import Module
 
 from ...pytorch import distributed
@@ -103,7 +99,6 @@ def _axis(tensor: torch.Tensor) -> Axis | None:
 
 
 def _gather(tensors: Sequence[Any], axis: Axis) -> list[torch.Tensor]:
-    """Send all parts of a rank at once along an axis, and join the parts of each tensor."""
     num_ranks = axis.mesh.size(axis.dim)
     shapes = [_shapes(tensor, axis.dim, num_ranks) for tensor in tensors]
     begins = [0]

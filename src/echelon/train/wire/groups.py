@@ -110,7 +110,6 @@ def _store_of_run() -> object:
 
 
 def _share_devices(store: Any, device: str, size: int) -> bool:
-    """Say whether several ranks share a device: each rank asks a few keys, and the last rank decides."""
     return _any_rank(store, size, is_so=store.add("device " + device, 1) > 1)
 
 
@@ -123,6 +122,7 @@ def any_rank(question: str, *, is_so: bool) -> bool:
 
 
 def _any_rank(store: Any, size: int, *, is_so: bool) -> bool:
+    """Say whether it is so on any rank: each rank asks a few keys, and the last rank decides."""
     store.add("number", int(is_so))
     if store.add("come", 1) == size:
         store.set("decided", str(store.add("number", 0)))
@@ -130,7 +130,6 @@ def _any_rank(store: Any, size: int, *, is_so: bool) -> bool:
 
 
 def form_alone(device: torch.device) -> None:
-    """Form the default group of one rank, which no other process can join."""
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
     with _without_greeting():
         dist.init_process_group(devices.backends(device), store=store, rank=0, world_size=1)

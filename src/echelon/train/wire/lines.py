@@ -17,8 +17,6 @@ _LIBRARIES = (
 
 
 class SourceLine(NamedTuple):
-    """A line of a file."""
-
     path: str
     number: int
 
@@ -36,7 +34,6 @@ def of_script() -> SourceLine:
 
 
 def of_frame(frame: FrameType) -> SourceLine:
-    """Return the script's line from which a frame was called."""
     while frame.f_back is not None and not is_of_script(frame):
         frame = frame.f_back
     return SourceLine(frame.f_code.co_filename, frame.f_lineno)

@@ -6,7 +6,8 @@ Gloo sends and receives the memory of the CPU alone. From a device it fails with
 PyTorch 2.11 on an H200). So such tensors travel over a copy on the CPU.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -21,7 +22,6 @@ _LENGTH_BYTES = 8
 
 
 def gather(value: Value, group: "dist.ProcessGroup | None" = None) -> list[Value]:
-    """Return the values of all ranks of a group, in their order."""
     content = plain_data.encode(value)
     device = _device_of(group)
     size = dist.get_world_size(group)
@@ -41,41 +41,36 @@ def gather(value: Value, group: "dist.ProcessGroup | None" = None) -> list[Value
 def broadcast(value: object, source: int, group: "dist.ProcessGroup | None" = None, *, leaves_out: bool = False) -> Any:
     """Return the value of rank `source` on all ranks; `source` counts all ranks of the run."""
     device = _device_of(group)
-    if dist.get_rank() == source:
-        content = plain_data.encode(value, leaves_out=leaves_out)
-        dist.broadcast(_head_of(content, device), source, group=group)
-        if len(content) > _HEAD_BYTES - _LENGTH_BYTES:
-            rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
-            dist.broadcast(_padded(rest, len(rest), device), source, group=group)
-        return value
-    head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=device)
-    dist.broadcast(head, source, group=group)
-    length = _length(head)
-    if length > _HEAD_BYTES - _LENGTH_BYTES:
-        tail = head.new_empty(length - (_HEAD_BYTES - _LENGTH_BYTES))
-        dist.broadcast(tail, source, group=group)
-        head = torch.cat([head, tail])
-    return _value(head, length)
+    exchange = partial(dist.broadcast, src=source, group=group)
+    if dist.get_rank() != source:
+        return _taken(exchange, device)
+    _give(exchange, plain_data.encode(value, leaves_out=leaves_out), device)
+    return value
 
 
 def send(value: object, target: int) -> None:
     """Send a value to one rank; it takes a few hundred bytes at least."""
-    content = plain_data.encode(value)
-    device = _device_of(None)
-    dist.send(_head_of(content, device), target)
-    rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
-    if rest:
-        dist.send(_padded(rest, len(rest), device), target)
+    _give(partial(dist.send, dst=target), plain_data.encode(value), _device_of(None))
 
 
 def receive(source: int) -> Any:
-    """Return the value that one rank sends."""
-    head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=_device_of(None))
-    dist.recv(head, source)
+    return _taken(partial(dist.recv, src=source), _device_of(None))
+
+
+def _give(exchange: Callable[[torch.Tensor], object], content: bytes, device: torch.device) -> None:
+    exchange(_head_of(content, device))
+    rest = content[_HEAD_BYTES - _LENGTH_BYTES :]
+    if rest:
+        exchange(_padded(rest, len(rest), device))
+
+
+def _taken(exchange: Callable[[torch.Tensor], object], device: torch.device) -> Any:
+    head = torch.empty(_HEAD_BYTES, dtype=torch.uint8, device=device)
+    exchange(head)
     length = _length(head)
     if length > _HEAD_BYTES - _LENGTH_BYTES:
         rest = head.new_empty(length - (_HEAD_BYTES - _LENGTH_BYTES))
-        dist.recv(rest, source)
+        exchange(rest)
         head = torch.cat([head, rest])
     return _value(head, length)
 
@@ -125,7 +120,6 @@ class TensorExchange:
         self._works = dist.batch_isend_irecv(wishes) if wishes else []
 
     def wait(self) -> list[torch.Tensor]:
-        """Return the received tensors."""
         for work in self._works:
             work.wait()
         for tensor, carrier in zip(self._received, self._carriers, strict=False):

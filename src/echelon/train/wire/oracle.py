@@ -78,7 +78,6 @@ class Oracle:
         self._before_it_ends = act
 
     def report(self, message: dict[str, object]) -> None:
-        """Send a report to rank 0."""
         content = io.BytesIO()
         torch.save(message, content)
         data = memoryview(_LENGTH.pack(content.tell()) + content.getvalue())
@@ -157,7 +156,6 @@ class Oracle:
 
 
 def _told(error: BaseException) -> str:
-    """Return why there is no comparison, from the error that ended the script on one device."""
     if devices.is_out_of_memory(error) or isinstance(error, MemoryError):
         return TOO_LARGE
     return "in the process for one device {} fails with {}: {}".format(

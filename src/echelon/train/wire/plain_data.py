@@ -37,7 +37,6 @@ class KindRow(NamedTuple):
 
 
 def bytes_at(address: int, size: int) -> bytes:
-    """Return a copy of a piece of memory."""
     return ctypes.string_at(address, size)
 
 
@@ -61,7 +60,6 @@ def take_apart(value: object) -> tuple[object, ...] | None:
 
 
 def build(name: str, parts: list[object]) -> object:
-    """Return the value of a kind that has these parts."""
     return _ROWS[name].build(*parts)
 
 
@@ -86,7 +84,6 @@ def parts_of_error(error: BaseException) -> list[object] | None:
 
 
 def error_of(kind: type, arguments: tuple[object, ...], state: StateDict) -> BaseException:
-    """Return a rebuilt error."""
     error: BaseException = kind(*arguments)
     for name, value in state.items():
         setattr(error, name, value)
@@ -222,7 +219,9 @@ def _named_form(value: object) -> tuple[str, str, str, Any] | None:
     if isinstance(value, dict) and (dataclasses.is_dataclass(kind) or is_ordered(kind)):
         return ("mapping", *name, [list(value), list(value.values())])
     if dataclasses.is_dataclass(value):
-        return ("dataclass", *name, [vars(value)] if hasattr(value, "__dict__") else [_slots(value)])
+        names = [field.name for field in dataclasses.fields(value)]
+        held = vars(value) if hasattr(value, "__dict__") else {field: getattr(value, field) for field in names}
+        return ("dataclass", *name, [held])
     return None
 
 
@@ -235,10 +234,6 @@ def _error_form(error: BaseException, blobs: Blobs) -> Any:
     except _CannotTravel:
         parts = None
     return ["error", names, parts, str(error)]
-
-
-def _slots(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def _tensor_form(tensor: torch.Tensor, blobs: Blobs, leaves_out: bool) -> Any:
@@ -269,9 +264,7 @@ def _values(forms: list[Any], blobs: Blobs) -> list[Any]:
 
 
 def _tensor(form: list[Any], blobs: Blobs) -> torch.Tensor:
-    dtype = getattr(torch, form[0])
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(form[0])
+    dtype = _dtype(form[0])
     if form[2] < 0:
         return torch.empty(form[1], dtype=dtype, device="meta")
     content = bytearray(blobs[form[2]])
@@ -280,12 +273,7 @@ def _tensor(form: list[Any], blobs: Blobs) -> torch.Tensor:
     return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(form[1])
 
 
-def _dict(form: list[Any], blobs: Blobs) -> dict[Any, Any]:
-    return dict(zip(_values(form[0], blobs), _values(form[1], blobs), strict=False))
-
-
 def _imported(module: str, name: str) -> Any:
-    """Return a class that this process has imported by itself."""
     entry: Any = sys.modules[module]
     for part in name.split("."):
         entry = getattr(entry, part)
@@ -362,7 +350,7 @@ _SEQUENCES: dict[Any, Callable[[list[Any]], Any]] = {
 _BUILD: dict[str, Callable[[list[Any], Blobs], Any]] = {
     **{kind.__name__: _building(build) for kind, build in _SEQUENCES.items()},
     "int": lambda form, _: int(form[0], 16),
-    "dict": _dict,
+    "dict": lambda form, blobs: dict(zip(_values(form[0], blobs), _values(form[1], blobs), strict=False)),
     "bytes": lambda form, blobs: blobs[form[0]],
     "bytearray": lambda form, blobs: bytearray(blobs[form[0]]),
     "tensor": _tensor,

@@ -49,7 +49,6 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         self._ask(b"P", [_bytes(key), _bytes(value)])
 
     def get(self, key: str) -> bytes:
-        """Return a value, after it exists."""
         name = _bytes(key)
         link = self._link()
         if time.monotonic() < link.ahead_until and name in link.ahead:
@@ -59,11 +58,9 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         return values[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Return many values, after all exist."""
         return self._ask(b"M", [_bytes(key) for key in keys], self.timeout)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys exist."""
         names = [_bytes(key) for key in keys]
         link = self._link()
         if len(names) == 1 and time.monotonic() < link.ahead_until and names[0] in link.ahead:
@@ -72,19 +69,15 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
             self._wait_for(names, self.timeout if timeout is None else timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter; return its new value."""
         return int(self._ask(b"A", [_bytes(key), b"%d" % amount])[0])
 
     def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
-        """Replace a value if it is the expected one; return its new value."""
         return self._ask(b"C", [_bytes(key), _bytes(expected), _bytes(desired)])[0]
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key; say whether it existed."""
         return self._ask(b"D", [_bytes(key)])[0] == b"1"
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all keys exist."""
         return self._ask(b"K", [_bytes(key) for key in keys])[0] == b"1"
 
     def num_keys(self) -> int:
@@ -95,7 +88,6 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         return True
 
     def clone(self) -> "RankStore":
-        """Return a store for another thread."""
         return self
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (the names by which PyTorch's PrefixStore asks)

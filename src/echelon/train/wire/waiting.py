@@ -32,8 +32,6 @@ _ASKED = "asked"
 
 
 class WaitingPlace(NamedTuple):
-    """Where a rank stands."""
-
     seconds: float
     """The seconds that the rank has stood there."""
     place: str
@@ -45,8 +43,6 @@ class WaitingPlace(NamedTuple):
 
 
 class Waits:
-    """The thread of one rank that watches its main thread."""
-
     def __init__(self, rank: int, num_ranks: int, store: object) -> None:
         self._rank = rank
         self._num_ranks = num_ranks
@@ -60,7 +56,6 @@ class Waits:
         self._end = threading.Event()
 
     def begin(self) -> None:
-        """Watch the main thread from now on, until the process ends."""
         thread = threading.Thread(target=self._run, name="echelon waiting", daemon=True)
         thread.start()
         atexit.register(self._leave, thread)
@@ -141,34 +136,22 @@ class Waits:
             sys.stderr.flush()
 
     def _refuse(self, places: dict[int, str]) -> None:
-        if len(set(places.values())) == 1:
-            self._refuse_one_line(places[0])
         by_place: dict[str, list[int]] = {}
         for rank, place in sorted(places.items()):
             by_place.setdefault(place, []).append(rank)
         told = "; ".join(f"{_ranks(ranks)} at {place}" for place, ranks in by_place.items())
+        reason = f"at different lines, so none can continue: {told}"
+        repair = "let all ranks take the same decisions: do not decide by a rank's own clock, environment or files"
+        if len(by_place) == 1:
+            reason = f"in different exchanges at {places[0]}, so none can continue"
+            repair = "let no number, shape or branch in this line depend on the samples of a rank"
         tell_at(
-            ScalingError(
-                f"the ranks wait for each other at different lines, so none can continue: {told}",
-                "let all ranks take the same decisions: do not decide by a rank's own clock, environment or "
-                "files; or start one rank: echelon run -n 1 …",
-            )
-        )
-        end_refused()
-
-    def _refuse_one_line(self, place: str) -> None:
-        tell_at(
-            ScalingError(
-                f"the ranks wait for each other in different exchanges at {place}, so none can continue",
-                "let no number, shape or branch in this line depend on the samples of a rank; "
-                "or start one rank: echelon run -n 1 …",
-            )
+            ScalingError("the ranks wait for each other " + reason, repair + "; or start one rank: echelon run -n 1 …")
         )
         end_refused()
 
 
 def begin(rank: int, num_ranks: int, store: object) -> None:
-    """Watch over the main thread of this rank."""
     Waits(rank, num_ranks, store).begin()
 
 

@@ -40,7 +40,6 @@ class World(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other rank shares batches or the model."""
         return self.size == 1 and self.together is None
 
     @property
@@ -93,7 +92,6 @@ def mean(world: World, value: torch.Tensor, weight: float = 1.0) -> torch.Tensor
 
 
 def barrier(world: World) -> None:
-    """Wait for all ranks."""
     if not world.is_alone:
         join(world)
         dist.barrier()
@@ -123,17 +121,14 @@ def alone(act: str) -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Say whether this rank is in an act that other ranks do not perform."""
     return bool(_acts)
 
 
 def refuse_exchange() -> None:
-    """Refuse an exchange with ranks that do not take part."""
     if _acts:
         raise ScalingError(
-            f"only rank 0 does {_acts[-1]}, and it needs the parts of a batch that other ranks hold; the "
-            "other ranks do "
-            "not take part",
+            f"only rank 0 does {_acts[-1]}, and it needs the parts of a batch that other ranks hold; the other ranks "
+            "do not take part",
             "compute the value before you write it: a number by .item(), a tensor by .cpu().numpy()",
         )
 
