@@ -34,7 +34,6 @@ class _Sum(torch.autograd.Function):
 
 
 def install(run: Owner) -> None:
-    """Hook the function that all BatchNorm modules call."""
     original = nn.functional.batch_norm
 
     def batch_norm(

@@ -36,7 +36,6 @@ def twin_of(loader: object, **changes: object) -> Any:
 
 
 def has_workers(loader: object) -> bool:
-    """Say whether workers of an earlier pass wait for the next one."""
     return loader.__dict__.get(internals.LOADER_ITERATOR) is not None
 
 
@@ -179,9 +178,8 @@ def refusal(loss: torch.Tensor, last: Unshared | None, num_ranks: int, has_optim
     """Return the error for a loss to which all ranks would contribute equally."""
     if not has_optimizers:
         return ScalingError(
-            "the script called backward(), but no optimizer of torch.optim has the weights "
-            f"({_shapes_of(loss)}): the script "
-            "changes them by hand, and each rank would use the gradient of only its own samples",
+            f"the script called backward(), but no optimizer of torch.optim has the weights ({_shapes_of(loss)}): the "
+            "script changes them by hand, and each rank would use the gradient of only its own samples",
             "write optimizer = torch.optim.SGD(weights, lr=…) and optimizer.step() in place of w -= lr * "
             "w.grad; or " + _ONE_RANK,
         )

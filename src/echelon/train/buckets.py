@@ -61,12 +61,12 @@ class Buckets:
         num_bytes = sum(one.numel() * one.element_size() for one in parameters)
         sizes = [DEFAULT_MEGABYTES, *(one for one in _OTHERS if one * _MEGABYTE < num_bytes)]
         self._turns = [*sizes, *reversed(sizes)]
-        self._is_open = len(sizes) > 1 and not _is_determinism_wanted()
+        is_deterministic = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+        self._is_open = len(sizes) > 1 and not is_deterministic
         self._times = [[]]
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Measure the duration of a backward pass, while measurements are wanted."""
         if not self._is_open:
             yield
             return
@@ -109,13 +109,7 @@ class Buckets:
         )
 
 
-def _is_determinism_wanted() -> bool:
-    """Say whether the script asks for deterministic results, in either of PyTorch's ways."""
-    return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
-
-
 def _choose(seconds: dict[float, tuple[float, float]]) -> float:
-    """Return the fastest of the sizes that beat DDP's own size in both passes."""
     usual = seconds[DEFAULT_MEGABYTES]
     faster = [
         size
@@ -172,7 +166,6 @@ def is_of_matrices(how: str) -> bool:
 
 
 def described(how: str) -> str:
-    """Return the end of the line about the run that a person reads."""
     if not how:
         return ""
     if not is_of_matrices(how):

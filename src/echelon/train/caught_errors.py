@@ -4,7 +4,6 @@ import datetime
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -33,7 +32,7 @@ class Raised:
             if dist.is_initialized() and self._world.size > 1:
                 words = "".join(traceback.format_exception_only(type(error), error)).strip().partition("\n")[0]
                 self._last = (num_call, f"{type(module).__name__} raised {words}")
-                _store().set(_key(num_call, self._world.rank), "1")
+                distributed.default_store().set(_key(num_call, self._world.rank), "1")
             raise
 
     def refuse_if_caught(self) -> None:
@@ -43,19 +42,14 @@ class Raised:
         (num_call, words), self._last = self._last, None
         other_ranks = [rank for rank in range(self._world.size) if rank != self._world.rank]
         try:
-            _store().wait([_key(num_call, rank) for rank in other_ranks], PATIENCE)
+            distributed.default_store().wait([_key(num_call, rank) for rank in other_ranks], PATIENCE)
         except RuntimeError as error:
             raise ScalingError(
-                f"{words} on rank {self._world.rank}, for this rank's samples of a batch, and the "
-                "script caught the exception; the "
-                "other ranks continued, and would wait for this rank forever",
+                f"{words} on rank {self._world.rank}, for this rank's samples of a batch, and the script caught the "
+                "exception; the other ranks continued, and would wait for this rank forever",
                 "look for these samples before the script calls the model, where the batch is whole; or start "
                 "one rank: echelon run -n 1 …",
             ) from error
-
-
-def _store() -> Any:
-    return distributed.default_store()
 
 
 def _key(num_call: int, rank: int) -> str:

@@ -52,7 +52,6 @@ def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
 
 
 def guard(pid: int) -> None:
-    """Refuse to train in this process, which a rank has started anew."""
     hooks = patches.Hooks()
 
     def refusing(original: Callable[..., object]) -> object:

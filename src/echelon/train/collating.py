@@ -18,7 +18,6 @@ Collate = Callable[[Sequence[object]], object]
 
 
 def probes(loader: Any, generators: Generators) -> list[tuple[int, object]]:
-    """Return batches that a script's collate function makes of a few samples, each with their number."""
     with generators.kept():
         try:
             return [

@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import time
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -66,7 +67,6 @@ class Continuing:
         self._saver: saver.Saver | None = None
         self._memory: MemorySaver | None = None
         self._num_steps = 0
-        self._schedule: Schedule | None = None
         self._is_step_over = False
         self._has_said_early = False
         self._first_counts: dict[str, int] | None = None
@@ -160,7 +160,7 @@ class Continuing:
                 self._first_counts = counts()
             self._jumps.note()
             with self._tape.paused():
-                due = self._the_schedule().due(self._num_steps)
+                due = self._schedule.due(self._num_steps)
             if due.ends and self._saver is not None:
                 self._saver.wait()  # or the last save would be skipped
             if due.saves:
@@ -178,7 +178,7 @@ class Continuing:
         with self._tape.paused():
             self._run.bits.compare_all()
             self._the_saver().save(self._num_steps, *self._state(kind))
-        self._the_schedule().note_saved(self._num_steps)
+        self._schedule.note_saved(self._num_steps)
 
     def _keep(self, kind: str) -> None:
         with self._tape.paused():
@@ -257,11 +257,9 @@ class Continuing:
             text += "; so are all that come too early, without a line"
         self._run.say(text)
 
-    def _the_schedule(self) -> Schedule:
-        if self._schedule is None:
-            size = self._run.world.processes.size
-            self._schedule = Schedule(self._order, size, os.environ.get(ORDER_FILE, ""))
-        return self._schedule
+    @cached_property
+    def _schedule(self) -> Schedule:
+        return Schedule(self._order, self._run.world.processes.size, os.environ.get(ORDER_FILE, ""))
 
     def _hand_over(self) -> None:
         """End this process after the checkpoint; the successor of this job goes on."""
@@ -271,7 +269,6 @@ class Continuing:
         leave_process(HANDED_OVER)
 
     def _end_rehearsal(self, rehearsal: course.RehearsedRun) -> None:
-        """End this process with success after the step at which all ranks end."""
         if self._saver is not None:
             self._saver.wait()
         with self._tape.paused(), self._run.parallelism.shown():
@@ -343,7 +340,7 @@ class Continuing:
         for states in own.values():
             generators.put(self._run.generators, states)
         generators.put_portable_state(facts["random"])
-        self._the_schedule().note_saved(self._num_steps, on_disk=resumed.is_on_disk)
+        self._schedule.note_saved(self._num_steps, on_disk=resumed.is_on_disk)
         self._run.say(
             f"continues after step {self._num_steps}, from {newest.place_in_words(on_disk=resumed.is_on_disk)}; "
             f"{self._jumps.way_in_words(self._num_steps)} in {time.monotonic() - self._began:.1f} s"

@@ -24,8 +24,6 @@ from .wire.world import World
 
 
 class ShardedModels:
-    """The models that were sharded."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self.roots: list[nn.Module] = []
@@ -81,7 +79,6 @@ class ShardedModels:
 
 
 def refuse_old(device: torch.device, version: str = torch.__version__) -> None:
-    """Refuse a PyTorch whose fully_shard fails during the first step."""
     if not devices.is_accelerator(device) and internals.numbers(version) < internals.FULLY_SHARD_ON_CPU:
         raise ScalingError(
             f"--scale fsdp shards weights with fully_shard, which PyTorch {version} cannot do on a CPU",
@@ -153,7 +150,6 @@ def _blocks(root: nn.Module) -> list[nn.Module]:
 
 
 def _tied(root: nn.Module) -> "set[int]":
-    """Return the ids of weights that several modules share, which stay with the root."""
     seen: dict[int, int] = {}
     for module in root.modules():
         for parameter in module.parameters(recurse=False):
@@ -162,7 +158,6 @@ def _tied(root: nn.Module) -> "set[int]":
 
 
 def give_parts(optimizer: torch.optim.Optimizer, parts: dict[int, nn.Parameter]) -> None:
-    """Replace the weights of an optimizer, and their states, with their parts."""
     for group in optimizer.param_groups:
         group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
     kept = list(optimizer.state.items())

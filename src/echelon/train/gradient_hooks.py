@@ -35,10 +35,9 @@ class LateHooks:
     """The hooks that scripts have registered on weights."""
 
     def __init__(self) -> None:
-        self._hooks: dict[str, dict[int, tuple[nn.Parameter, dict[int, object]]]] = {kind: {} for kind in _KINDS}
+        self._hooks: dict[str, dict[int, tuple[nn.Parameter, dict[int, Any]]]] = {kind: {} for kind in _KINDS}
 
     def install(self) -> None:
-        """Collect the hooks that scripts register from now on."""
         for kind in _KINDS:
             register = self._taking(kind, getattr(torch.Tensor, kind))
             patches.replace(
@@ -54,21 +53,19 @@ class LateHooks:
             is_inside = caller in _INSIDE and not getattr(hook, "is_of_script", False)
             if not isinstance(tensor, nn.Parameter) or not tensor.is_leaf or is_inside:
                 return original(tensor, hook)
-            hooks: dict[int, object] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
+            hooks: dict[int, Any] = known.setdefault(id(tensor), (tensor, OrderedDict()))[1]
             handle = RemovableHandle(hooks)
             hooks[handle.id] = hook
             return handle
 
         return register
 
-    def _of(self, kind: str) -> list[tuple[nn.Parameter, list[Any]]]:
-        return [(weight, list(hooks.values())) for weight, hooks in self._hooks[kind].values() if hooks]
-
     @contextmanager
     def around_backward(self, gradients: Any) -> Iterator[None]:
         """Call the hooks with the gradients that a backward pass has added, after their mean over ranks."""
         before, after = (
-            [(gradients.current_parameter(weight), hooks) for weight, hooks in self._of(kind)] for kind in _KINDS
+            [(gradients.current_parameter(weight), list(hooks.values())) for weight, hooks in known.values() if hooks]
+            for known in self._hooks.values()
         )
         kept = {id(weight): weight.grad for weight, _ in (*before, *after)}
         for weight, _ in (*before, *after):
@@ -91,7 +88,6 @@ class LateHooks:
                     hook(weight)
 
     def changed(self, tensor: object, gradient: object) -> Any:
-        """Return the gradient of a weight as its hooks change it."""
         _, hooks = self._hooks[_KINDS[0]].get(id(tensor), (None, {}))
         return _changed(gradient, list(hooks.values()))
 
@@ -122,7 +118,6 @@ _HOOKS = (
     (torch.autograd.graph, ("register_multi_grad_hook",)),
 )  # fmt: skip
 _WHY = "A hook that sees gradients may not see some that are multiplied by a factor later."
-_HARMLESS = ("torch", "echelon", "_echelon")  # whose autograd functions are linear, or not a script's
 
 
 class GradientObservers:
@@ -133,8 +128,6 @@ class GradientObservers:
         """Whether an observer may see a gradient before it is multiplied."""
 
     def install(self) -> None:
-        """Notice existing and new hooks on tensors and modules, and autograd functions."""
-
         def noticed(original: Callable[..., object]) -> Callable[..., object]:
             @wraps(original)  # global tensors know functions by their names
             def register(*args: object, **kwargs: object) -> object:
@@ -156,11 +149,9 @@ class GradientObservers:
         patches.replace(torch.autograd.Function, "__init_subclass__", classmethod(begin_class), why=_WHY)
 
     def note(self) -> None:
-        """Note that an observer exists."""
         self.are_there = True
 
     def look(self, loss: torch.Tensor, parameters: list[nn.Parameter]) -> None:
-        """Note if this loss gives gradients to tensors other than the parameters."""
         known = {id(one) for one in parameters}
         if any(id(one) not in known for one in leaves_of(loss)):
             self.note()
@@ -182,7 +173,6 @@ def multiply_all(loss: torch.Tensor, factor: float, parameters: list[nn.Paramete
 
 
 def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that get a gradient from a loss, found in its graph."""
     leaves: list[torch.Tensor] = []
     seen: set[Any] = set()
     waiting = [loss.grad_fn]
@@ -199,4 +189,5 @@ def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _is_own(function: type) -> bool:
-    return any(one.__module__.partition(".")[0] not in _HARMLESS for one in (function, *function.__subclasses__()))
+    """Say whether an autograd function is the script's; others are linear, or not a script's."""
+    return any(one.__module__.partition(".")[0] not in _INSIDE for one in (function, *function.__subclasses__()))

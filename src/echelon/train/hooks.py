@@ -38,7 +38,9 @@ def install(run: Run) -> None:
     if not run.is_hooked:
         run.parallelism.install(run)
     if run.is_hooked:
-        _hook_loaders(run)
+        patches.replace(
+            DataLoader, "__iter__", lambda self: run.begin(self), why="Each rank loads its rows of a batch."
+        )
         _follow_optimizers(run)
         _hook_modes(run)
         tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
@@ -92,7 +94,6 @@ def _hook_backward(run: Run) -> None:
 
 
 def _weighted_sum(tensors: Any, weights: Any) -> torch.Tensor:
-    """Return one loss with the gradients of several tensors, each with its weights."""
     several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     factors = [weights] * len(several) if weights is None or isinstance(weights, torch.Tensor) else list(weights)
     terms = [one if weight is None else (one * weight).sum() for one, weight in zip(several, factors, strict=False)]
@@ -165,10 +166,6 @@ def _hook_readers_of_gradients(run: Run) -> None:
     patches.replace(
         torch.amp.GradScaler, "unscale_", unscale, why="Overflows are looked for in the gradients of all ranks."
     )
-
-
-def _hook_loaders(run: Run) -> None:
-    patches.replace(DataLoader, "__iter__", lambda self: run.begin(self), why="Each rank loads its rows of a batch.")
 
 
 def _follow_optimizers(run: Run) -> None:

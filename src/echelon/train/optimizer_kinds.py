@@ -33,7 +33,6 @@ def why_needs_whole(kind: object) -> str | None:
 
 
 def needs_all_weights(kind: object) -> bool:
-    """Say whether an optimizer needs all weights at once, each of them whole."""
     return "LBFGS" in _names(kind)
 
 
@@ -136,7 +135,7 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
         return
     own: dict[Any, Any] = defaultdict(dict)
     for key, values in states.items():
-        own[parts.get(key, key)] = _parts_of(values) if key in parts else values
+        own[parts.get(key, key)] = {name: _part(one) for name, one in values.items()} if key in parts else values
     for weight, part in parts.items():
         part.grad = _part(weight.grad)
     for group, group_weights in zip(groups, weights, strict=False):
@@ -157,10 +156,6 @@ def _own_parts(optimizer: Any) -> Iterator[None]:
 
 def _part(value: object) -> Any:
     return distributed.local_part(value) if isinstance(value, DTensor) else value
-
-
-def _parts_of(values: dict[str, object]) -> dict[str, object]:
-    return {name: _part(value) for name, value in values.items()}
 
 
 def _keep(states: dict[str, object], new: dict[str, object], weight: Any) -> None:

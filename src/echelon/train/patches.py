@@ -35,12 +35,10 @@ class PatchRow(NamedTuple):
 
 
 class _Entry:
-    """A row of the table."""
-
     def __init__(self, name: str, why: str, by: str = "", when: str = "") -> None:
         self._name, self.why = name, why
         self.by = by or _caller()
-        self.when = when or _when()
+        self.when = when or (_on_import(_finder.completing[-1]) if _finder.completing else AT_ONCE)
 
     def row(self) -> PatchRow:
         return PatchRow(self._name, self.by, self.when, self.why)
@@ -62,8 +60,6 @@ class _Entry:
 
 
 class Patch(_Entry):
-    """A replaced attribute of a module, a class or an object, or a replaced entry of a dict."""
-
     def __init__(self, owner: object, attribute: object, new: object, **about: str) -> None:
         super().__init__(about.pop("name", ""), **about)
         self.owner, self.attribute, self.new = owner, attribute, new
@@ -109,14 +105,11 @@ class Patch(_Entry):
 
 
 class Hook(_Entry):
-    """A function that PyTorch or Python calls for all objects of a kind, besides its own functions."""
-
     def __init__(self, name: str, remove: Do, why: str) -> None:
         super().__init__(name, why)
         self._remove = remove
 
     def undo(self) -> None:
-        """Remove the hook."""
         if self._leave_table():
             self._remove()
 
@@ -165,12 +158,10 @@ def hook(
 
 
 def is_replaced(owner: object, attribute: str) -> bool:
-    """Say whether this name has a patch."""
     return any(isinstance(one, Patch) and one.owner is owner and one.attribute == attribute for one in _table)
 
 
 def of(owner: object) -> list[Patch]:
-    """Return the patches of an owner's names, the oldest first."""
     return [one for one in _table if isinstance(one, Patch) and one.owner is owner]
 
 
@@ -204,7 +195,6 @@ def _present(owner: object, attribute: Any) -> object:
 
 
 def _assignment(owner: object, attribute: Any, value: object) -> Do:
-    """Return a function that assigns a value, or removes the name."""
     if isinstance(owner, dict):
         remove, put = partial(owner.pop, attribute, None), partial(owner.__setitem__, attribute, value)
     else:
@@ -338,10 +328,6 @@ class _Waiting(NamedTuple):
 
 def _on_import(name: str) -> str:
     return f"when {name} is imported"
-
-
-def _when() -> str:
-    return _on_import(_finder.completing[-1]) if _finder.completing else AT_ONCE
 
 
 class _Finder:

@@ -63,7 +63,7 @@ def tell_briefly(how: str = "data") -> None:
 
     def excepthook(kind: type, error: BaseException, trace: TracebackType | None) -> None:
         if getattr(error, "is_told_briefly", False):
-            _tell(error, _place_of(trace))
+            tell_at(error, _place_of(trace))
             return
         if any(words in str(error) for words in _PEER_IS_GONE):
             time.sleep(_PATIENCE_SECONDS)  # the agent ends this rank meanwhile: the error is that of another rank
@@ -78,12 +78,12 @@ def tell_briefly(how: str = "data") -> None:
         if not isinstance(caught.exc_value, ScalingError):
             of_threads(caught)
             return
-        _tell(caught.exc_value, _place_of(caught.exc_traceback))
+        tell_at(caught.exc_value, _place_of(caught.exc_traceback))
         end_refused()  # the script's other threads may go on for hours, or wait for this one
 
     def end() -> None:
         if _untold and os.getpid() == pid:
-            _tell(_untold[0], _place_of(_untold[0].__traceback__))
+            tell_at(_untold[0], _place_of(_untold[0].__traceback__))
             end_refused()
 
     why = "A refusal is told in a few lines, without a traceback."
@@ -108,7 +108,6 @@ def as_of_library(error: BaseException) -> BaseException:
 
 
 def of_rank_0(error: BaseException) -> BaseException:
-    """Return an error that rank 0 has met, for a rank that gets it in place of a result."""
     _of_rank_0[:] = [error]
     return error
 
@@ -177,20 +176,15 @@ def leave_out_own_frames(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def tell_at(refusal: ScalingError, place: str = "") -> None:
-    """Print a refusal whose text names its places."""
-    _tell(refusal, place)
-
-
 def tell_here(refusal: ScalingError) -> None:
-    """Print a refusal with the script's present line."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (_is_inside(frame) or _is_installed(frame)):
         frame = frame.f_back
-    _tell(refusal, "" if frame is None else _line_of(frame, frame.f_lineno))
+    tell_at(refusal, "" if frame is None else _line_of(frame, frame.f_lineno))
 
 
-def _tell(error: BaseException, place: str) -> None:
+def tell_at(error: BaseException, place: str = "") -> None:
+    """Print a refusal with a line of the script, or one whose text names its places."""
     _untold.clear()
     file = sys.__stderr__ or sys.stderr  # torch.distributed replaces stderr to prefix lines with the rank
     file.write(f"echelon.{type(error).__name__}: {error}\n{place}")
@@ -198,14 +192,12 @@ def _tell(error: BaseException, place: str) -> None:
 
 
 def end_refused() -> None:
-    """End this process with the exit code of a refusal."""
     if sys.stdout is not None:
         sys.stdout.flush()
     os._exit(REFUSED_EXIT_CODE)
 
 
 def is_about_parts(error: BaseException) -> bool:
-    """Say whether PyTorch failed on a tensor that is divided among the ranks."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -218,7 +210,6 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def _is_inside(frame: FrameType) -> bool:
-    """Say whether code belongs to echelon, PyTorch or Python's library."""
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return top in _INSIDE or os.path.dirname(frame.f_code.co_filename) == os.path.dirname(linecache.__file__)
 
@@ -243,7 +234,6 @@ def _place_of(trace: TracebackType | None) -> str:
 
 
 def _line_of(frame: FrameType, number: int) -> str:
-    """Return the readable form of a line of the script."""
     path = frame.f_code.co_filename
     try:
         short = os.path.relpath(path)

@@ -38,7 +38,6 @@ class StepTimes:
         self._lines: list[str] = []
 
     def stepped(self, *_: object) -> None:
-        """Note that an optimizer has made a step."""
         if os.getpid() != self._pid:
             return  # a fork of the script's own
         self._step += 1
@@ -59,7 +58,6 @@ class StepTimes:
             world.end_with_others(self._order.folder, self._num_ranks)
 
     def write(self) -> None:
-        """Append the seconds that are not yet in the file."""
         self._written = time.perf_counter()
         if self._lines and os.getpid() == self._pid:
             with _open(os.path.join(self._order.folder, bench.SECONDS_FILE), "a") as file:
@@ -74,7 +72,6 @@ def _have_met() -> bool:
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Note the times of all steps from now on, if the environment asks for them."""
     order = bench.read(environ)
     if order is None:
         return

@@ -33,13 +33,10 @@ def install(run: Training, meetings: Meetings, one_step: Callable[[Any], Abstrac
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Say whether a module is a single layer that scripts put into eval() while they train, which is no evaluation."""
     return isinstance(module, internals.NormLayer)
 
 
 def _hook_saving(run: Training, meetings: Meetings) -> None:
-    """Meet before weights are saved, or others are loaded."""
-
     def meets(original: Callable[..., object], *, of_module: bool) -> Callable[..., object]:
         @wraps(original)
         def save(*args: Any, **kwargs: object) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from ..modules import weights_of
 from ..scaling_error import ScalingError
 from ..wire import groups
 from ..wire.world import World
@@ -42,8 +43,6 @@ class MeetingRule(NamedTuple):
 
 
 class _Place:
-    """A weight, and its state of the meetings."""
-
     def __init__(self, parameter: torch.Tensor, rule: MeetingRule) -> None:
         self.parameter = parameter
         self.common = _copy(parameter) if not rule.is_average else parameter
@@ -74,8 +73,6 @@ class _Flight(NamedTuple):
 
 
 class Meetings:
-    """The meetings of one training."""
-
     def __init__(self, world: World, rule: MeetingRule) -> None:
         self._world = world
         self._rule = rule
@@ -91,11 +88,9 @@ class Meetings:
         self.num_early = 0
 
     def knows(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Say whether one of these parameters is a weight that ranks change by themselves."""
         return any(id(one) in self._places for one in parameters)
 
     def weights(self) -> list[Any]:
-        """Return all weights that ranks change by themselves."""
         return [place.parameter for place in self._places.values()]
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -153,24 +148,21 @@ class Meetings:
         return True
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Forget the state of weights that were set to the same values on all ranks."""
         for parameter in parameters:
             self._places.pop(id(parameter), None)
 
     def mean(self, tensors: list[torch.Tensor]) -> None:
-        """Set tensors to their mean over all ranks."""
         for tensor, mean in zip(tensors, start_mean(tensors, self._world, self._meet_apart())(), strict=False):
             tensor.detach().copy_(mean)
 
     def _of(self, optimizer: torch.optim.Optimizer) -> list[_Place]:
         places = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                place = self._places.get(id(parameter))
-                if place is None and parameter.requires_grad:
-                    place = self._places[id(parameter)] = _Place(parameter, self._rule)
-                if place is not None:
-                    places.append(place)
+        for parameter in weights_of(optimizer):
+            place = self._places.get(id(parameter))
+            if place is None and parameter.requires_grad:
+                place = self._places[id(parameter)] = _Place(parameter, self._rule)
+            if place is not None:
+                places.append(place)
         return places
 
     def _meet(self, places: list[_Place]) -> None:
@@ -187,7 +179,6 @@ class Meetings:
             place.is_adrift = False
 
     def _average(self, places: list[_Place]) -> None:
-        """Set weights to the same values on all ranks, by the rule of the meetings."""
         if self._rule.is_average:
             self.mean([place.parameter for place in places])
         else:

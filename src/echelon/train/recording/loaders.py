@@ -38,7 +38,6 @@ class Loaders:
         record.facts.update(loaders=self._facts, evaluations=[])
 
     def made(self, loader: "DataLoader[object]") -> None:
-        """Note a new loader, or give it the batches of all ranks."""
         if os.getpid() != self._pid:
             return  # in a worker of another loader
         place = len(self._facts)
@@ -59,7 +58,6 @@ class Loaders:
             self._become_like(loader, like)
 
     def begun(self, loader: "DataLoader[object]", iterator: object) -> None:
-        """Begin to count the samples of a pass over a loader."""
         self._pending.pop(id(iterator), None)
         self._chosen.pop(id(iterator), None)
         self._training.discard(id(iterator))
@@ -78,7 +76,6 @@ class Loaders:
             loader.__dict__["_echelon_replaced"].set_epoch(theirs[min(len(epochs), len(theirs)) - 1])
 
     def gave(self, iterator: object, batch: object) -> None:
-        """Count the samples of a batch."""
         if os.getpid() != self._pid:
             return
         if torch.is_grad_enabled():
@@ -102,7 +99,6 @@ class Loaders:
             )  # fmt: skip
 
     def trained(self) -> None:
-        """Count the samples since the last backward pass as trained."""
         for key, samples in self._pending.items():
             if torch.is_grad_enabled() and samples:
                 self._training.add(key)
@@ -167,7 +163,6 @@ def _facts_of(sampler: Any) -> dict[str, object]:
 
 
 def hook(loaders: Loaders, before_batch: Callable[[], None], after_batch: Callable[[], None]) -> None:
-    """Hook all loaders, and call the functions before and after the script gets a batch."""
     init, iterate, following = DataLoader.__init__, DataLoader.__iter__, internals.LoaderIterator.__next__
 
     def made(self: Any, *args: Any, **kwargs: Any) -> None:

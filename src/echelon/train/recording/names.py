@@ -24,7 +24,13 @@ def names(parameters: list[nn.Parameter]) -> list[str]:
             name = _plain(name)
             if _depth(name) > _depth(known.get(id(parameter), ("", root))[0]):
                 known[id(parameter)] = (name, root)
-    return _with_classes(parameters, known)
+    labels = _Labels()
+    return [
+        f"{labels.of(known[id(parameter)][1])}.{known[id(parameter)][0]}"
+        if id(parameter) in known
+        else f"parameter {place} of shape {tuple(parameter.shape)}"
+        for place, parameter in enumerate(parameters)
+    ]
 
 
 class Others(NamedTuple):
@@ -37,7 +43,6 @@ class Others(NamedTuple):
 
 
 def others(parameters: list[nn.Parameter]) -> Others:
-    """Return the other tensors of the models, first those of models that have some of these parameters."""
     known = {id(one) for one in parameters}
     labels = _Labels()
     tensors: dict[str, torch.Tensor] = {}
@@ -99,19 +104,6 @@ class _Labels:
             self._counts[label] = self._counts.get(label, 0) + 1
             self._of[id(root)] = label if self._counts[label] == 1 else f"{label}#{self._counts[label]}"
         return self._of[id(root)]
-
-
-def _with_classes(parameters: list[nn.Parameter], known: dict[int, tuple[str, nn.Module]]) -> list[str]:
-    """Put the class of the outermost module before each name; a second model of the class Net is Net#2."""
-    labels = _Labels()
-    result = []
-    for place, parameter in enumerate(parameters):
-        if id(parameter) not in known:
-            result.append(f"parameter {place} of shape {tuple(parameter.shape)}")
-            continue
-        name, root = known[id(parameter)]
-        result.append(f"{labels.of(root)}.{name}")
-    return result
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,27 +19,21 @@ from .steps import listen, trained_by
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Hook loaders, backward passes and steps, for the record that the environment asks for."""
     rank = int(environ.get("RANK", "0"))
     record = asked(environ, is_main=rank == 0)
     if record is None:
         return
     record.is_watched = True
     seed_all(SEED_OF_RECORDS + rank)  # ranks differ unless the script seeds them, as they would without us
-    watched_loaders = loaders.Loaders(record, _like(record.order.like))
+    like: dict[str, object] = {}
+    if record.order.like:  # the facts of the run on several ranks that this run repeats
+        with open(record.order.like) as file:
+            like = json.load(file)
+    watched_loaders = loaders.Loaders(record, like)
     _hook_backward(record, watched_loaders)
     listen(record, trained_by)
     draws = watch.begin(record)
     loaders.hook(watched_loaders, draws.asked, draws.given)
-
-
-def _like(path: str) -> dict[str, object]:
-    """Return the facts of the run on several ranks that this run repeats; empty if there is none."""
-    if not path:
-        return {}
-    with open(path) as file:
-        about: dict[str, object] = json.load(file)
-    return about
 
 
 def _hook_backward(record: Record, watched_loaders: loaders.Loaders) -> None:
@@ -83,19 +78,12 @@ class _Local:
                 self._heard.add(id(parameter))
                 self._size += parameter.numel() * parameter.element_size()
                 if self._size <= MOST_OF_OTHERS:
-                    self._hear(parameter)
+                    parameter.register_hook(partial(self._note, id(parameter)))  # type: ignore[no-untyped-call]
 
-    def _hear(self, parameter: nn.Parameter) -> None:
-        key = id(parameter)
-        record = self._record
-
-        def note(gradient: torch.Tensor) -> None:
-            if record.step < 2 and not is_sharded(gradient) and gradient.layout == torch.strided:
-                before = record.local.get(key)
-                mine = gradient.detach()
-                record.local[key] = mine.clone() if before is None else before + mine
-
-        parameter.register_hook(note)  # type: ignore[no-untyped-call]
+    def _note(self, key: int, gradient: torch.Tensor) -> None:
+        if self._record.step < 2 and not is_sharded(gradient) and gradient.layout == torch.strided:
+            before, mine = self._record.local.get(key), gradient.detach()
+            self._record.local[key] = mine.clone() if before is None else before + mine
 
 
 def _is_plain(parameter: object) -> bool:

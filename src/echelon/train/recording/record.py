@@ -38,8 +38,6 @@ KEPT_SAMPLES = 2048  # of each step, which show samples that are drawn twice
 
 
 class Record:
-    """Losses, gradient norms and learning rates of the first steps, and all tensors at some of them."""
-
     def __init__(self, order: records.RecordOrder, rank: int) -> None:
         self.order = order
         self._folder = order.folder
@@ -83,15 +81,12 @@ class Record:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0."""
         return self._rank == 0
 
     def gather_from(self, source: object, optimizer: torch.optim.Optimizer) -> None:
-        """Record an optimizer's tensors from a source that all ranks join together, under the model's own names."""
         self._sources[optimizer] = source
 
     def before_step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
-        """Record the gradients before an optimizer uses them."""
         if self._acting is not None:
             return  # an optimizer within an optimizer
         self._acting = optimizer
@@ -169,7 +164,6 @@ class Record:
             self.facts["no_number"] = {"step": self.step + 1, "loss": str(loss), **_not_finite(*self.batch)}
 
     def keep_activations(self, calls: list[dict[str, Any]]) -> None:
-        """Write the activation trace of this rank."""
         _save(calls, os.path.join(self._folder, records.ACTIVATIONS_FILE % self._rank))
 
     def write_facts(self) -> None:
@@ -339,7 +333,6 @@ class Clock:
         """The seconds of each step so far."""
 
     def go(self) -> None:
-        """Start the clock."""
         self._began = time.perf_counter()
 
     def stop(self) -> None:
@@ -348,7 +341,6 @@ class Clock:
         self._pause()
 
     def lap(self) -> None:
-        """End a step."""
         self.stop()
         self.steps.append(round(self._passed, 6))
         self._passed = 0.0

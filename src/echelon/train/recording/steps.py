@@ -63,7 +63,6 @@ def listen_to(record: Record, parallelism: Callable[[], Parallelism]) -> None:
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that an optimizer trains now."""
     return [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
 
 

@@ -43,9 +43,7 @@ class FlatParameter(NamedTuple):
     def states(self, state: StateDict, like: torch.Tensor) -> dict[str, list[torch.Tensor]]:
         """Return the whole state of an optimizer; a rank without a part of the parameter has no state of it."""
         own = {key: None if getattr(value, "ndim", 0) else float(value) for key, value in state.items()}
-        all_ranks = [own]
-        if self.group is not None:
-            all_ranks = messages.gather(own, self.group)
+        all_ranks = [own] if self.group is None else messages.gather(own, self.group)
         known = {key: value for of_rank in reversed(all_ranks) for key, value in of_rank.items()}
         return {
             key: self.whole(state.get(key), like) if value is None else [torch.tensor(value)] * len(self.names)
@@ -54,7 +52,6 @@ class FlatParameter(NamedTuple):
 
 
 def find(modules: Iterable[nn.Module]) -> dict[int, FlatParameter]:
-    """Return the flat parameters of modules, by the ids of the optimizer's parameters."""
     result = {}
     for module in modules:
         handle = distributed.flat_handle(module)
@@ -115,11 +112,9 @@ class TrainedParameter(NamedTuple):
         return self._named(self.parameter)
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each name with its gradient, if there is one."""
         return self._named(self.parameter.grad)
 
     def norms(self) -> Iterator[tuple[str, float]]:
-        """Yield each name with the norm of its gradient."""
         gradient = self.parameter.grad
         if gradient is not None and is_sharded(gradient):
             yield self.names[0], float(whole(_norm(gradient.detach())))  # one number travels
@@ -128,7 +123,6 @@ class TrainedParameter(NamedTuple):
             yield name, float(_norm(tensor))
 
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the parameter's state in an optimizer, with labels."""
         state = optimizer.state.get(self.parameter, {})
         if self.flat is not None:
             for key, tensors in self.flat.states(state, self.parameter).items():
@@ -152,7 +146,6 @@ class TrainedParameter(NamedTuple):
 
 
 def trained(parameters: list[nn.Parameter]) -> list[TrainedParameter]:
-    """Return an optimizer's parameters under readable names."""
     flat_parameters = find(modules.living())
     result = []
     for name, parameter in zip(names.names(parameters), parameters, strict=False):
@@ -183,5 +176,4 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def is_joined() -> bool:
-    """Say whether the ranks can talk to each other."""
     return dist.is_available() and dist.is_initialized()

@@ -44,7 +44,9 @@ def begin(record: Record) -> "DrawWatch":
         meetings.at_step()
         activation_trace.at_step()
         if record.step == 1:
-            record.facts["unowned"] = _unowned(record)
+            names = [one.names[0] for one in record.trained]
+            # of parameters that are in no module: the model has replaced its tensors since
+            record.facts["unowned"] = [name for name in names if name.startswith("parameter ")]
 
     record.at_step = at_step
     return draws
@@ -63,7 +65,6 @@ class _Meetings:
         self._hook_wrapping()
 
     def at_step(self) -> None:
-        """Name the collectives of this step by their tensors."""
         self._record.meetings += 1
         owners = {}
         for trained in self._record.trained:
@@ -141,7 +142,6 @@ class DrawWatch:
         self._seen = None
 
     def at_step(self) -> None:
-        """Note whether this step drew random numbers."""
         self.asked()
         if self._was_drawn and len(self._record.facts["draws"]) < MOST_TEXT:
             self._record.facts["draws"].append([self._record.step, self._drawn_from])
@@ -151,16 +151,12 @@ class DrawWatch:
 
 def _states() -> tuple[int, int, int]:
     numpy = sys.modules.get("numpy.random")
-    numpy_checksum = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
-    return (
-        zlib.crc32(torch.get_rng_state().numpy().tobytes()),
-        zlib.crc32(repr(random.getstate()).encode()),
-        numpy_checksum,
-    )
+    of_numpy = zlib.crc32(numpy.get_state()[1].tobytes()) if numpy is not None else 0
+    of_torch = zlib.crc32(torch.get_rng_state().numpy().tobytes())
+    return of_torch, zlib.crc32(repr(random.getstate()).encode()), of_numpy
 
 
 def _hook_files(record: Record) -> None:
-    """Note each file that is written, read or removed, with the number of collectives before."""
     record.facts["files"] = []
     locks = _Locks()
     pid = os.getpid()
@@ -177,13 +173,8 @@ def _hook_files(record: Record) -> None:
 
         return do
 
-    deeds = (
-        (torch, "save", WRITES, 1),
-        (torch, "load", READS, 0),
-        (os, "remove", REMOVES, 0),
-        (os, "unlink", REMOVES, 0),
-    )
-    for owner, name, deed, place in deeds:
+    removals = ((os, "remove", REMOVES, 0), (os, "unlink", REMOVES, 0))
+    for owner, name, deed, place in ((torch, "save", WRITES, 1), (torch, "load", READS, 0), *removals):
         new = watched(getattr(owner, name), deed, place)
         patches.replace(owner, name, new, why="A record has the files that are written, read and removed.")
 
@@ -203,11 +194,6 @@ class _Locks:
         patches.replace(fcntl, "flock", flock, why="A record tells which files were locked meanwhile.")
 
 
-def _unowned(record: Record) -> list[str]:
-    """Return the parameters of optimizers that are in no module: the model has replaced its tensors since."""
-    return [one.names[0] for one in record.trained if one.names[0].startswith("parameter ")]
-
-
 MOST_CALLS = 512
 MOST_NUMBERS = 1 << 16  # of each output
 
@@ -223,7 +209,6 @@ class ActivationTrace:
         )
 
     def at_step(self) -> None:
-        """Write the calls of the first step under the names of their modules, and end the trace."""
         if self._handle is None:
             return
         self._handle.undo()

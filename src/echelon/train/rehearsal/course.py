@@ -46,7 +46,7 @@ class RehearsedRun:
         self._is_over = False
         self._stepped_at = 0.0
         self._patience: float | None = None  # until when the fault waits; it waits once, not at each step
-        if _has_happened(order):
+        if os.path.exists(_fault_file(order)) if order.folder else is_restarted(os.environ):
             self._order = order._replace(fault=None)
         if order.is_nudged:
             events.before_step.listen(
@@ -154,13 +154,6 @@ def _fault_file(order: Rehearsal) -> str:
     return os.path.join(order.folder, rehearsal.FAULT_FILE)
 
 
-def _has_happened(order: Rehearsal) -> bool:
-    """Say whether this is a later attempt, or a later run, than the one with the fault."""
-    if order.folder:
-        return os.path.exists(_fault_file(order))
-    return is_restarted(os.environ)
-
-
 def asked(environ: Mapping[str, str], *, needs_checkpoint: bool) -> RehearsedRun | None:
     """Return the course that the environment asks for; None where nothing is rehearsed."""
     order = rehearsal.read(environ)
@@ -207,7 +200,6 @@ def _part_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Count the steps of all optimizers, and compare the states of all optimizers when the script has ended."""
     step_look.begin(environ)
     course = asked(environ, needs_checkpoint=checkpoint.VARIABLE in environ)
     if course is None:

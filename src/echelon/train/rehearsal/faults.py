@@ -53,14 +53,6 @@ def _kill_rank(_: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _freeze_rank(_: str) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def _kill_agent(_: str) -> None:
-    os.kill(agent(), signal.SIGKILL)
-
-
 def _drop_node(_: str) -> None:
     """Freeze all processes of this node at once: a lost node says no word, and closes no connection."""
     top, here = agent(), os.getpid()
@@ -97,22 +89,18 @@ def _tear_checkpoint(checkpoints: str) -> None:
     _kill_rank(checkpoints)
 
 
-def _signal(_: str) -> None:
-    os.kill(agent(), signal.SIGUSR1)
-
-
 def _raise(_: str) -> None:
     raise as_of_library(RuntimeError("an error that was ordered by a rehearsal"))
 
 
 _STRIKES: dict[str, Callable[[str], None]] = {
     KILL_RANK: _kill_rank,
-    FREEZE_RANK: _freeze_rank,
-    KILL_AGENT: _kill_agent,
+    FREEZE_RANK: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    KILL_AGENT: lambda _: os.kill(agent(), signal.SIGKILL),
     DROP_NODE: _drop_node,
     FILL_DISK: _fill_disk,
     TEAR_CHECKPOINT: _tear_checkpoint,
-    SIGNAL: _signal,
+    SIGNAL: lambda _: os.kill(agent(), signal.SIGUSR1),
     ERROR: _raise,
 }
 
@@ -164,7 +152,6 @@ class _Guard:
         self._caches = os.path.expanduser("~") + os.sep + "."
 
     def hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Refuse an event of Python that would change a file outside."""
         if event == "open":
             path, _, flags = arguments
             if isinstance(flags, int) and flags & _WRITES:

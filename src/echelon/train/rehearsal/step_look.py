@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import nn
@@ -44,7 +45,6 @@ class StepLook:
         """The first weight with a gradient that is not finite, before ranks exchange gradients."""
 
     def listen(self) -> None:
-        """Look at each call of a module, and end before the optimizer steps."""
         patches.hook(register_module_forward_hook, self._called, why=_WHY)
         events.before_step.listen("nudge", self._before_step, why=_WHY)
 
@@ -60,15 +60,12 @@ class StepLook:
             for weight in module.parameters(recurse=False):
                 if weight.requires_grad and id(weight) not in seen:
                     seen.add(id(weight))
-                    weight.register_hook(self._noting(weight))  # type: ignore[no-untyped-call]
+                    weight.register_hook(partial(self._note, weight))  # type: ignore[no-untyped-call]
                     self._weight = weight if self._weight is None and not _is_finite(weight) else self._weight
 
-    def _noting(self, weight: nn.Parameter) -> object:
-        def note(gradient: torch.Tensor) -> None:
-            if self._gradient is None and not _is_finite(gradient):
-                self._gradient = weight
-
-        return note
+    def _note(self, weight: nn.Parameter, gradient: torch.Tensor) -> None:
+        if self._gradient is None and not _is_finite(gradient):
+            self._gradient = weight
 
     def _called(self, module: nn.Module, inputs: object, output: object) -> None:
         if self._module is not None or not self._is_now():
@@ -143,7 +140,6 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _described(tensor: torch.Tensor) -> dict[str, object]:
-    """Return the form of a tensor, and the range of those of its values that are finite."""
     with torch.no_grad(), internals.plain_functions():
         local = getattr(tensor, "to_local", lambda: tensor)().detach().cpu()
         finite = local[local.isfinite()]
@@ -155,7 +151,6 @@ def _described(tensor: torch.Tensor) -> dict[str, object]:
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Look at the step that the environment asks for, if it asks for one."""
     order = rehearsal.read(environ)
     if order is None or not order.step or value_watch.current is None:
         return
