@@ -118,6 +118,17 @@ def test_a_plain_script_of_a_line(shell: Shell) -> None:
     assert "a plain script cannot do everything that torchrun does: --max-restarts=2" in done.stderr
 
 
+def test_pool_of_a_job(shell: Shell) -> None:
+    """It starts before the run; a plain script has none."""
+    shell.script("")
+    words = ["-m", "echelon", "submit", *LUMI, "--gpus", "8", "--pool"]
+    lines = warm.run([*words, "train.py"], cwd=shell.folder, environ=shell.environ).stdout.splitlines()
+    assert " -m echelon pool start  # " in lines[-2]
+    assert " -m echelon run --run-dir " in lines[-1]
+    refused = warm.run([*words, "--plain", "train.py"], cwd=shell.folder, environ=shell.environ)
+    assert "a plain script cannot use --pool" in refused.stderr
+
+
 @pytest.mark.slurm
 def test_a_line_runs_in_its_job(slurm: Cluster, tmp_path: Path) -> None:
     """Booked by its own numbers, and each rank gets its place on two nodes of a real Slurm."""

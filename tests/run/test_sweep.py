@@ -167,7 +167,7 @@ def test_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "SIGINT: the trials end; a second one kills them at once" in said
+    assert "SIGINT: the trials end; a second kills them at once" in said
     assert "4 trials: 1 ended well, 3 waiting · best x 0: n=0" in said
     assert "the others go on with: echelon sweep --resume swept" in said
     assert left_behind(str(tmp_path)) == []
@@ -175,6 +175,21 @@ def test_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--resume", "swept")
     assert done.returncode == 0, done.stderr
     assert [trial["run"] for trial in trials(tmp_path)] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"]
+    assert [trial["metric"] for trial in trials(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_warned_sweep_begins_no_trial(tmp_path: Path) -> None:
+    """The signal before a time limit reaches the trials, which may save and end; --resume runs them and the others."""
+    process = begun(tmp_path)
+    process.send_signal(signal.SIGUSR1)
+    heard = '"event": "signal", "number": 10'
+    until(lambda: any(heard in path.read_text() for path in tmp_path.glob("swept/trial-2*/events.jsonl")), process)
+    (tmp_path / "go").touch()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGUSR1
+    assert "SIGUSR1: the trials hear it too, and no other begins" in said
+    assert "4 trials: 1 ended well, 3 waiting" in said
+    assert sweep(tmp_path, "--resume", "swept").returncode == 0
     assert [trial["metric"] for trial in trials(tmp_path)] == [0, 1, 2, 3]
 
 

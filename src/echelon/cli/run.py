@@ -232,6 +232,7 @@ def print_plan(plan: Plan, *, as_json: bool) -> None:
     for label, text in (
         ("on", ", ".join(plan.nodes) or "the nodes that meet at " + plan.rendezvous),
         ("imports", ", ".join(plan.preload) or "nothing ahead"),
+        *(("stages", f"{item.source} at {item.target}") for item in plan.staged),
         ("run dir", plan.run_directory),
         *(("agents", shlex.join(start.words)) for start in starts(plan, archive, os.environ)),
         ("ranks", shlex.join(plan.argv)),

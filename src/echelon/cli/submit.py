@@ -37,6 +37,7 @@ SUBMITTING: tuple[Option, ...] = (
     Option(names=("--after-any",), value="JOB", help="start when this job has ended, also if it failed"),
     *chain_options.OPTIONS,
     Option(names=("--min-nodes",), value="N", help="continue with so few nodes when nodes fail (default: end)"),
+    Option(names=("--pool",), help="start a pool on the nodes first, for more runs in this job: see echelon pool"),
     Option(names=("--wait",), help="wait for the end; exit with the job's exit code"),
     Option(names=("--follow",), help="show rank 0's output while it is written, and wait"),
     Option(names=("--learn",), help="if echelon does not know this cluster, learn it from its Slurm first"),
@@ -175,6 +176,7 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         today=today(),
         is_dry=is_plain and "dry_run" in values,
         chain=chain_options.read(values, job, reading),
+        starts_pool="pool" in values,
     )
 
 
@@ -287,7 +289,7 @@ def _refuse_contradictions(values: Mapping[str, str]) -> None:
     if values.get("layout", "torchrun") not in LAYOUTS:
         raise UsageError(f"--layout {values['layout']}: the choices are {', '.join(LAYOUTS)}", hint="--layout tasks")
     asked = {key for key, value in values.items() if key not in _IN_PLAIN and (key, value) != _OFF_IN_PLAIN}
-    lost = [option.names[-1] for option in FROM_RUN if option.key in asked]
+    lost = [option.names[-1] for option in FROM_RUN if option.key in asked] + ["--pool"] * ("pool" in values)
     if "plain" in values and lost:
         raise UsageError(
             f"a plain script cannot use {' and '.join(lost)}",

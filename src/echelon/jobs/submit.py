@@ -67,6 +67,8 @@ class Wish:
     """Whether the script is only shown: then a retired machine is accepted."""
     chain: ChainWish | None = None
     """None: a single job."""
+    starts_pool: bool = False
+    """Whether the job starts a pool on its nodes before the run."""
     after_any: str = ""
     """The job that must have ended first, in whatever way; empty: none."""
 
@@ -165,6 +167,7 @@ def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Con
         container.modules if container else (),
         is_chain=wish.chain is not None,
         is_saved=wish.job.checkpoints is not None and not wish.job.checkpoints.resumes,
+        starts_pool=wish.starts_pool,
     )
 
 

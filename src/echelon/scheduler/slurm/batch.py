@@ -165,6 +165,7 @@ def supervised(
     *,
     is_chain: bool = False,
     is_saved: bool = False,
+    starts_pool: bool = False,
 ) -> list[str]:
     """Return the body that starts a supervisor in the job: the command, with the run directory as its last option.
 
@@ -178,6 +179,8 @@ def supervised(
     lines.append(f"run_directory={shlex.quote(run_directory)}{restarted}")
     if is_chain:
         lines.append("trap '' USR1 USR2  # until echelon listens to them")
+    if starts_pool:
+        lines.append(f"{shlex.join([*before[:-1], 'pool', 'start'])}  # for this run, and for others in this job")
     resume = ""
     if is_saved and not is_chain:
         first, folder = shlex.quote(run_directory), shlex.quote(f"{run_directory}/{SUBFOLDER}")

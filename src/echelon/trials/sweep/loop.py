@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 TAIL_BYTES = 1 << 16
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What batch scripts let Slurm send before the time limit."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 
 
 def command_of(question: SweepQuestion, slot: SweepSlot, trial: SweepTrial) -> tuple[list[str], dict[str, str]]:
@@ -190,7 +192,8 @@ class SweepLoop:
             number = self._caught[self._num_passed_on]
             if not self._num_passed_on:
                 self._view.clear()
-                self._say(f"{signal.Signals(number).name}: the trials end; a second one kills them at once")
+                how = "hear it too, and no other begins" if number in WARNINGS else "end; a second kills them at once"
+                self._say(f"{signal.Signals(number).name}: the trials {how}")
             self._num_passed_on += 1
             for running in self._running.values():
                 self._send(running, number)
