@@ -25,6 +25,7 @@ class Net(nn.Module):
         self.rng = np.random.default_rng(3)
         self.generator = torch.Generator().manual_seed(5)
         self.register_buffer("mean", torch.zeros(6))
+        self.centre, self.queue, self.num_calls = torch.zeros(8), [], 0
         self.optimizer = torch.optim.SGD([*self.a.parameters(), *self.b.parameters()], lr=0.1)
 
     def forward(self, x: Any, y: Any = None) -> Any:
@@ -77,6 +78,27 @@ def _running(n: Net, x: Any, _: Any) -> Any:
     return n.b(n.a(x - n.mean))
 
 
+def _centre(n: Net, x: Any, _: Any) -> Any:
+    z = n.a(x)
+    outputs = n.b(z - n.centre)
+    n.centre = 0.9 * n.centre + z.detach().mean(0)
+    return outputs
+
+
+def _queue(n: Net, x: Any, y: Any) -> Any:
+    z = n.a(x)
+    far = (z @ torch.cat(n.queue).T).logsumexp(1).mean() if n.queue else 0.0
+    n.queue.append(z.detach())
+    return F.cross_entropy(n.b(z), y) + far
+
+
+def _told_of(n: Net, x: Any, _: Any) -> Any:
+    n.num_calls += 1
+    z = n.a(x) + torch.rand(len(x), 8) / n.num_calls
+    n.largest = z.detach().max()
+    return n.b(z)
+
+
 def _attention(n: Net, x: Any, _: Any) -> Any:
     h = torch.as_tensor(x) @ n.a.weight.T
     h = torch.stack([h, 2 * h])  # time, batch
@@ -110,6 +132,7 @@ def _plain(n: Net, x: Any, _: Any) -> Any:
 
 
 MIXES = "Net mixes the samples of its batch in "
+AFTER = "Net mixes the samples of its batch in its next call, after this one has changed "
 DRAWS = "Net draws numbers for each of its samples at "
 CASES: dict[str, tuple[Any, Any, str]] = {
     "one distribution": (_multinomial, None, EQUAL),
@@ -125,6 +148,7 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "contrastive": (_contrastive, None, MIXES + "mm()"),
     "pairs by hand": (_by_pairs, None, MIXES),
     "centred": (lambda n, x, y: n.b(n.a(x - x.mean(0))), None, MIXES + "sub()"),
+    "deviation": (lambda n, x, y: n.a(x).std(0).mean(), None, MIXES + "std()"),
     "sorted": (lambda n, x, y: n.b(n.a(x).sort(0).values), None, MIXES + "sort()"),
     "running sum": (lambda n, x, y: n.b(n.a(x).cumsum(0)), None, MIXES + "cumsum()"),
     "root of a mean": (lambda n, x, y: F.mse_loss(n.b(n.a(x)).sum(1), y.float()).sqrt(), None, MIXES + "sqrt()"),
@@ -135,6 +159,9 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "steps inside": (_steps_inside, None, EQUAL),
     "fast weights": (_fast_weights, None, MIXES),
     "running mean": (_running, None, "changes its buffer Net.mean with the samples"),
+    "kept for the next call": (_centre, None, AFTER + "Net.centre"),
+    "queue": (_queue, None, AFTER + "Net.queue"),
+    "kept for a look": (_told_of, None, EQUAL),
     "time first inside": (lambda n, x, y: n.b(n.cell(torch.stack([n.a(x)] * 3))[0][-1]), None, EQUAL),
     "time first": (lambda n, x, y: n.b(n.cell(n.a(x)[:, None])[0][:, 0]), None, "its batch dimension is dim 1: "),
     "arrays": (_plain, lambda x: x.numpy(), EQUAL),

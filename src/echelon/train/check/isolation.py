@@ -30,13 +30,16 @@ class Copies:
         """The copies by the id of the weights, in the model's order."""
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Give the model copies for the duration of a block, and then undo every change that it made to itself."""
+    def in_place(self) -> Iterator[Callable[[], list[str]]]:
+        """Give the model copies for the duration of a block, and then undo every change that it made to itself.
+
+        The block gets a function that names what has changed.
+        """
         kept = ScriptSnapshot(self._modules)
         self.weights = {}
         self._put_copies()
         try:
-            yield
+            yield ScriptSnapshot(self._modules).changed
         finally:
             kept.put_back()
 
@@ -187,30 +190,52 @@ _CONTAINERS = (list, OrderedDict, dict, set, deque)
 class ScriptSnapshot:
     """The attributes of models, the global names of the script's files with their classes, and what these hold.
 
-    These hold lists, dicts, sets, and instances of the script's classes, also within each other. The numbers of tensors
-    in them are not kept.
+    These hold lists, dicts, sets, and instances of the script's classes, also within each other. Of tensors in them,
+    the versions are kept, and not the numbers.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         spaces = {type(one).__module__: vars(sys.modules[type(one).__module__]) for one in modules if _is_own(one)}
         self._attributes = [(one, dict(vars(one))) for one in modules]
         self._names = [(space, dict(space)) for space in spaces.values()]
-        self._contents: dict[int, tuple[object, object]] = {}
-        for _, values in (*self._attributes, *self._names):
-            for value in values.values():
-                self._keep(value)
+        self._contents: dict[int, tuple[object, object, str]] = {}
+        self._versions: dict[int, tuple[torch.Tensor, int, str]] = {}
+        for _, values, of in self._spaces():
+            for name, value in values.items():
+                self._keep(value, of + name)
 
-    def _keep(self, value: Any) -> None:
+    def _spaces(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+        """Return the attributes or names of each space, those that were kept, and what stands before such a name."""
+        for module, values in self._attributes:
+            yield vars(module), values, f"{type(module).__name__}."
+        for space, values in self._names:
+            yield space, values, ""
+
+    def _keep(self, value: Any, name: str) -> None:
+        if type(value) is torch.Tensor and not value.is_inference() and len(self._versions) < MOST_KEPT:
+            self._versions[id(value)] = value, internals.version(value), name
         if id(value) in self._contents or len(self._contents) == MOST_KEPT:
             return
         if _base(value) is None:
             if isinstance(value, (nn.Module, type)) or not _is_own(value) or not hasattr(value, "__dict__"):
                 return
             value = vars(value)
-        self._contents[id(value)] = value, _content(value)
+        self._contents[id(value)] = value, _content(value), name
         entries = value.values() if isinstance(value, dict) else value
         for entry in list(itertools.islice(entries, MOST_ENTRIES)):
-            self._keep(entry)
+            self._keep(entry, name)
+
+    def changed(self) -> list[str]:
+        """Return the names of what has changed, but for weights and buffers."""
+        names = [
+            of + name
+            for space, values, of in self._spaces()
+            for name, value in space.items()
+            if value is not values.get(name)
+        ]
+        names += [name for value, content, name in self._contents.values() if _is_changed(value, content)]
+        names += [name for tensor, version, name in self._versions.values() if internals.version(tensor) != version]
+        return [name for name in dict.fromkeys(names) if name.rpartition(".")[2] not in _OF_MODULES]
 
     def put_back(self) -> None:
         """Undo every change."""
@@ -221,9 +246,16 @@ class ScriptSnapshot:
             for name in [name for name in space if name not in names]:
                 del space[name]
             space.update(names)
-        for value, content in self._contents.values():
-            if _entries(_content(value)) != _entries(content):
+        for value, content, _ in self._contents.values():
+            if _is_changed(value, content):
                 _fill(value, content)
+
+
+_OF_MODULES = ("_parameters", "_buffers", "_modules", *internals.HOOKS)
+
+
+def _is_changed(value: object, content: object) -> bool:
+    return _entries(_content(value)) != _entries(content)
 
 
 def _is_own(value: object) -> bool:

@@ -60,6 +60,8 @@ class Computed(NamedTuple):
     """Checksums of the states of all generators after it."""
     attributes: dict[kept_tensors.AttributePlace, list[torch.Tensor]]
     """The tensors that it has put into attributes, detached."""
+    carried: list[str]
+    """The names of what it has changed besides, which its next call may use."""
 
 
 class PartRuns:
@@ -86,7 +88,8 @@ class PartRuns:
         num_rows = lead.rows[lead.world.rank]
         if num_rows < 2:
             own, lead, num_rows = entries.doubled(own), _doubled_lead(lead), 2
-        self.sizes = Sizes(max(1, num_rows // 3), num_rows - max(1, num_rows // 3))
+        first_rows = max(min(2, num_rows // 2), num_rows // 3)  # one row alone has no deviation, and no pairs
+        self.sizes = Sizes(first_rows, num_rows - first_rows)
         parts = ((0, num_rows), (0, self.sizes.first), (self.sizes.first, self.sizes.rest))
         self._inputs = [
             (own if size == num_rows else entries.some(own, at, size), _lead_of_part(lead, at, size))
@@ -94,8 +97,10 @@ class PartRuns:
         ]
         self._generators = _of_script(self._module)
 
-    def compute(self, place: int, mode: AbstractContextManager[object] | None = None) -> Computed:
-        """Compute all rows (0) or one of the parts (1, 2)."""
+    def compute(
+        self, place: int, mode: AbstractContextManager[object] | None = None, *, num_calls: int = 1
+    ) -> Computed:
+        """Compute all rows (0) or one of the parts (1, 2); the last of several calls counts."""
         value, lead = self._inputs[place]
         args, kwargs = map_tensors(value, fresh)
         run = self._run
@@ -105,26 +110,28 @@ class PartRuns:
             stack.enter_context(_put_back(self._generators))
             stack.enter_context(warnings.catch_warnings())
             stack.enter_context(without_chance(are_statistics_whole=False))
-            stack.enter_context(self._copies.in_place())
+            changed = stack.enter_context(self._copies.in_place())
             stack.enter_context(uncompiled(run.calls.is_compiled))
             stack.enter_context(run.calls.once_more(lead))
             stack.enter_context(run.draws.tried([lead]))
             warnings.simplefilter("ignore")
             versions = {name: internals.version(one) for name, one in _buffers(self._module).items()}
             with mode or nullcontext():
-                outputs = self._original(self._module, *args, **kwargs)
+                for _ in range(num_calls):
+                    outputs = self._original(self._module, *args, **kwargs)
             buffers = {
                 name: one.detach().clone()
                 for name, one in _buffers(self._module).items()
                 if versions.get(name) != internals.version(one)
             }
             states = self.states()
+            carried = changed()
             held = {at: [one.detach() for one in tensors] for at, tensors in kept_tensors.of(self._module).items()}
         if not place:
             self.need_gradients = {
                 at for at, one in enumerate(leaves_of(outputs)) if isinstance(one, torch.Tensor) and one.requires_grad
             }
-        return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states, held)
+        return Computed(map_tensors(outputs, torch.Tensor.detach), buffers, states, held, carried)
 
     def states(self) -> list[int]:
         """Return checksums of the states of all generators."""
@@ -279,7 +286,7 @@ def _of_same_shape(whole: torch.Tensor, first: torch.Tensor, rest: torch.Tensor,
 
 
 def _of_numbers(whole: float, first: float, rest: float, sizes: Sizes, *, is_half: bool = False) -> set[str]:
-    if not all(map(math.isfinite, (whole, first, rest))):
+    if not math.isfinite(whole):
         return {SAME, MEAN}  # nothing contradicts a loss that is a mean
     candidates = {SUM: first + rest, MEAN: (first * sizes.first + rest * sizes.rest) / sizes.all_rows}
     if first == rest:

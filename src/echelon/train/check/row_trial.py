@@ -5,27 +5,23 @@ must be a sum or a mean over samples. What mixes rows is refused, with its line.
 forward() turns out to be a part of the script's loop, and is called as such.
 """
 
-import sys
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ...pytorch import internals
-from ..function_types import Args, Function
+from ..function_types import Args
 from ..global_tensors import arguments, kept_tensors
-from ..global_tensors.arguments import TIME_FIRST
 from ..global_tensors.returned_numbers import leaves_of
 from ..global_tensors.tensors import Sharded, tensors_of
 from ..scaling_error import ScalingError
-from ..wire import lines, messages
+from ..wire import messages
 from ..wire.gather import is_sharded
 from .closeness import differs
-from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, dims_of_rows, fits, kept_ways
+from .mixing import drawn, first_of
+from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, fits, kept_ways
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -187,26 +183,29 @@ class RowTrials:
         changed = _changed_buffer(results)
         if changed:
             return RowVerdict(REFUSED, _BUFFER % changed)
-        every = [leaves_of(one.outputs) for one in results]
-        if len(set(map(len, every))) > 1:
+        numbers = _numbers(runs, results)
+        if numbers is None:
             return RowVerdict(UNKNOWN)
-        numbers: dict[int, set[str]] = {}
-        for place, three in enumerate(zip(*every, strict=False)):
-            possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
-            if possible is not None and not _is_fine(possible, three[0], needs_gradient=place in runs.need_gradients):
-                return self._mixes(runs, whole)
-            if possible is not None and ROWS not in possible and _is_single(three[0]):
-                numbers[place] = possible
+        if MIXED in numbers:
+            return self._mixes(runs, whole)
+        if whole.carried and self._carries(runs):
+            return RowVerdict(REFUSED, _CARRIES % " and ".join(whole.carried[:3]))
         ways = kept_ways(results, runs.sizes)
         is_certain = list(ways.values()).count(set()) == 1  # else the first mixing line may be that of another tensor
         return RowVerdict("", first_of(runs).what if is_certain else "", numbers, attributes=ways)
 
+    def _carries(self, runs: PartRuns) -> bool:
+        """Say whether a second call mixes samples, because of what the first call has kept."""
+        try:
+            results = [runs.compute(place, num_calls=2) for place in range(3)]
+        except Exception:  # noqa: BLE001  (a model may raise anything; the first call was fine)
+            return False
+        is_mixed = MIXED in (_numbers(runs, results) or {})
+        return is_mixed and _are_same(results[0], runs.compute(0, num_calls=2))
+
     def _mixes(self, runs: PartRuns, before: Computed) -> RowVerdict:
         """Refuse a model whose outputs are equal for equal rows: else chance makes the difference."""
-        again = runs.compute(0)
-        both = zip(leaves_of(before.outputs), leaves_of(again.outputs), strict=False)
-        tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
-        if any(one.shape != other.shape or differs(one, other) for one, other in tensors):
+        if not _are_same(before, runs.compute(0)):
             return RowVerdict(UNKNOWN, "it gives other numbers each time")
         mixing = first_of(runs)
         return RowVerdict(REFUSED, mixing.what, layer=mixing.layer)
@@ -215,7 +214,33 @@ class RowTrials:
 _FAILS = "it fails with some of them: %s"
 _UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself: %s"
 _DRAWS = "draws numbers for each of its samples at %s, and each rank has only its own samples"
+_CARRIES = "mixes the samples of its batch in its next call, after this one has changed %s: each rank has only its own"
 _BUFFER = "changes its buffer %s with the samples that it gets, and each rank gets different samples"
+
+
+MIXED = -1
+"""The place of an output that ranks cannot put together from their parts."""
+
+
+def _numbers(runs: PartRuns, results: list[Computed]) -> dict[int, set[str]] | None:
+    """Return the ways in which each number among the outputs follows from the parts; None if their kinds differ."""
+    every = [leaves_of(one.outputs) for one in results]
+    if len(set(map(len, every))) > 1:
+        return None
+    numbers: dict[int, set[str]] = {}
+    for place, three in enumerate(zip(*every, strict=False)):
+        possible = fits(three[0], three[1], three[2], runs.sizes) if _is_number(three[0]) else None
+        if possible is not None and not _is_fine(possible, three[0], needs_gradient=place in runs.need_gradients):
+            return {MIXED: set()}
+        if possible is not None and ROWS not in possible and _is_single(three[0]):
+            numbers[place] = possible
+    return numbers
+
+
+def _are_same(before: Computed, again: Computed) -> bool:
+    both = zip(leaves_of(before.outputs), leaves_of(again.outputs), strict=False)
+    tensors = [(one, other) for one, other in both if isinstance(one, torch.Tensor)]
+    return all(one.shape == other.shape and not differs(one, other) for one, other in tensors)
 
 
 def _is_single(value: object) -> bool:
@@ -264,132 +289,3 @@ def _signature(value: object) -> object:
     if isinstance(value, dict):
         return tuple((str(key), _signature(one)) for key, one in value.items())
     return value if isinstance(value, (bool, str, type(None))) else type(value).__name__
-
-
-MOST_NUMBERS = 50_000_000
-"""The most numbers of results that are kept for the search."""
-_UNSET = "empty"
-
-
-class _Operation(NamedTuple):
-    name: str
-    line: lines.SourceLine
-    results: list[torch.Tensor]
-    has_inputs: bool
-    layer: str
-    """The layer that expects time in the first dim, and computes this; empty for none."""
-
-
-class Mixing(NamedTuple):
-    """Where a model mixes rows."""
-
-    what: str
-    layer: str = ""
-    """The layer that expects time in the first dim, if it is there."""
-
-
-class _Recorder(internals.DispatchMode):  # type: ignore[misc]
-    """Keeps the results of all operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: list[_Operation] = []
-        self._num_numbers = 0
-
-    def __torch_dispatch__(self, func: Function, types: object, args: Args = (), kwargs: Any = None) -> object:
-        result = func(*args, **(kwargs or {}))
-        name = str(internals.schema_of(func).name).rpartition("::")[2]
-        tensors = [one for one in (result if isinstance(result, (tuple, list)) else [result]) if _is_kept(one)]
-        self._num_numbers += sum(one.numel() for one in tensors)
-        if self._num_numbers <= MOST_NUMBERS:
-            has_inputs = any(isinstance(one, (torch.Tensor, list)) for one in args)
-            kept = [one.detach().clone() for one in tensors]
-            self.operations.append(_Operation(name, lines.of_script(), kept, has_inputs, _time_first()))
-        return result
-
-
-def first_of(runs: PartRuns) -> Mixing:
-    """Return the operation of a model that mixes rows."""
-    every = []
-    for place in range(3):
-        recorder = _Recorder()
-        runs.compute(place, recorder)
-        every.append(recorder.operations)
-    pairs = ""
-    for three in zip(*every, strict=False):
-        name, line, layer = three[0].name, three[0].line, three[0].layer
-        if len({one.name for one in three}) > 1 or len({len(one.results) for one in three}) > 1:
-            return Mixing(pairs or _told(name, line, "it takes another way for another batch"), layer)
-        for results in zip(*(one.results for one in three), strict=False):
-            if not pairs and len(dims_of_rows(list(results), runs.sizes)) > 1 and three[0].has_inputs:
-                pairs = _told(name, line, "it computes a number for each pair of samples")
-            if _mixes(three[0], results, runs):
-                return Mixing(pairs or _told(name, line, "it gives other numbers for a part of the batch"), layer)
-    shortest = min(map(len, every))
-    more = next((one[shortest] for one in every if len(one) > shortest), None)
-    if more is not None and not pairs:
-        pairs = _told(more.name, more.line, "it takes another way for another batch")
-    return Mixing(pairs or "gives other numbers for a part of its batch, and each rank has only its own samples")
-
-
-def _time_first() -> str:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and not lines.is_of_script(frame):
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, TIME_FIRST) and not owner.batch_first:
-            return type(owner).__name__
-        frame = frame.f_back
-    return ""
-
-
-def _mixes(operation: _Operation, results: tuple[torch.Tensor, ...], runs: PartRuns) -> bool:
-    if not operation.has_inputs or operation.name.startswith((_UNSET, "new_" + _UNSET)):
-        return False
-    if not results[0].is_floating_point():
-        return False  # an offset, or an index: what is computed with it shows whether it mixes
-    return fits(results[0], results[1], results[2], runs.sizes) == set()
-
-
-def _told(name: str, line: lines.SourceLine, how: str) -> str:
-    return "mixes the samples of its batch in {}(), at {}: {}, and each rank has only its own samples".format(
-        name.strip("_"), line, how,
-    )  # fmt: skip
-
-
-def _is_kept(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
-
-
-def drawn(runs: PartRuns) -> str:
-    """Return the first line in which a model draws numbers."""
-    watch = _Watch(runs)
-    runs.compute(0, watch)
-    return watch.line or "a line that echelon cannot name"
-
-
-class _Watch(AbstractContextManager[None]):
-    """Looks at the states of all generators after each line that is neither of PyTorch nor of Python's library."""
-
-    def __init__(self, runs: PartRuns) -> None:
-        self._runs = runs
-        self._states: list[int] = []
-        self._last = ""
-        self._before: Any = None
-        self.line = ""
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        self._states = self._runs.states()
-        sys.settrace(self._look)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _look(self, frame: FrameType, event: str, _: object) -> Any:
-        if self.line or not lines.is_of_script(frame):
-            return None
-        if event in ("line", "return"):
-            if self._last and self._runs.states() != self._states:
-                self.line = self._last
-            self._last = str(lines.of_frame(frame))
-        return self._look
