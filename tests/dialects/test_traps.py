@@ -103,6 +103,13 @@ OWN_STARTS = [
      "line 2", "… -m torch.distributed.launch"),
     ("import torch, subprocess\nprint(subprocess.check_output(['torchrun', 'x.py']))", "line 2", "torchrun x.py"),
     ("import torch, os\nos.system(f'accelerate launch --num_processes {2} x.py')", "line 2", "accelerate launch"),
+    ("import subprocess\nline = ['torchrun', '--nproc-per-node=2', 'x.py']\nsubprocess.run(line)", "line 3",
+     "torchrun --nproc"),
+    ("import os, shlex, subprocess\nline = f'python -m torch.distributed.run {os.getcwd()}/x.py'\n"
+     "subprocess.run(shlex.split(line))", "line 3", "python -m torch.distributed.run"),
+    ("import torch.distributed as dist\nimport torch.multiprocessing as mp\ndef work(rank):\n    dist.init_process_"
+     "group('gloo', rank=rank, world_size=2)\nfor rank in range(2):\n    mp.Process(target=work, args=(rank,)).start()",
+     "line 6", "Process(target=work)"),
 ]  # fmt: skip
 
 
@@ -122,6 +129,9 @@ def test_launcher_within_a_launcher(shell: Shell, text: str, line: str, what: st
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",  # prepares files, for example
         "import torch, subprocess\nsubprocess.run(['git', 'rev-parse', 'HEAD'])",
         "import torch, subprocess\nsubprocess.run(command)",
+        "import subprocess\nline = ['torchrun']\nline = ['git', 'status']\nsubprocess.run(line)",
+        "import torch.distributed as dist\nfrom multiprocessing import Process\nProcess(target=print)\n"
+        "def main():\n    dist.init_process_group('gloo')",
         "import torch, os\nos.system(f'')",
     ],
 )

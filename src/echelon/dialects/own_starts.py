@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from echelon.environment import regular_files
 from echelon.environment.variables import RANK_NAMES
@@ -43,7 +44,7 @@ def refuse_own_starts(source: Source, num_ranks: int) -> None:
     joins = source.mentions("init_process_group")
     calls = [(call.name + "()", call.line) for call in source.calls((*_OF_PYTORCH, *_OF_LIBRARIES))
              if joins or call.name not in _MAY_DO_OTHER_WORK]  # fmt: skip
-    starts = [*calls, *_programs(source)]
+    starts = [*calls, *_programs(source), *_processes(source)]
     if not starts:
         return
     name, line = min(starts, key=lambda start: start[1])
@@ -65,8 +66,9 @@ def _knows_its_rank(source: Source) -> bool:
 def _programs(source: Source) -> Iterator[tuple[str, int]]:
     """Yield the launchers that a script starts as programs, each with its line."""
     lines = {call.line for call in source.calls(_PROGRAMS)}
+    values = _values(source) if lines else {}
     for node in source.nodes:
-        words = _words(node) if isinstance(node, ast.Call) and node.lineno in lines else []
+        words = _words(node, values) if isinstance(node, ast.Call) and node.lineno in lines else []
         names = [os.path.basename(word) for word in words[:2]]
         if any(names[: len(launcher)] == launcher for launcher in _LAUNCHERS) or _is_module(words):
             yield " ".join(words[:3]), node.lineno  # type: ignore[attr-defined]
@@ -76,15 +78,49 @@ def _is_module(words: list[str]) -> bool:
     return any(first == "-m" and second in _MODULES for first, second in itertools.pairwise(words[:4]))
 
 
-def _words(node: ast.Call) -> list[str]:
+def _processes(source: Source) -> Iterator[tuple[str, int]]:
+    """Yield the processes that a script starts to be a rank: their function joins a group with a number of its own."""
+    if not source.mentions("Process"):
+        return
+    functions = {node.name: node for node in source.nodes if isinstance(node, ast.FunctionDef)}
+    for node in source.nodes:
+        if not isinstance(node, ast.Call) or _last_name(node.func) != "Process":
+            continue
+        targets = [_last_name(keyword.value) for keyword in node.keywords if keyword.arg == "target"]
+        bodies = [functions[name] for name in targets if name in functions]
+        calls = [inner for body in bodies for inner in ast.walk(body) if isinstance(inner, ast.Call)]
+        joins = [call for call in calls if _last_name(call.func) == "init_process_group"]
+        if any(keyword.arg == "rank" for call in joins for keyword in call.keywords):
+            yield f"Process(target={targets[0]})", node.lineno
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def _values(source: Source) -> dict[str, ast.expr]:
+    """Return what the names stand for that are assigned once."""
+    pairs = [(target.id, node.value) for node in source.nodes if isinstance(node, ast.Assign)
+             for target in node.targets if isinstance(target, ast.Name)]  # fmt: skip
+    counts = Counter(name for name, _ in pairs)
+    return {name: value for name, value in pairs if counts[name] == 1}
+
+
+def _words(node: ast.Call, values: Mapping[str, ast.expr]) -> list[str]:
     """Return the words of a command line, as far as they are written out; "…" stands for the others."""
     arguments = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "args")]
     if not arguments:
         return []
-    line = arguments[0]
+    line = _named(arguments[0], values)
+    if isinstance(line, ast.Call) and isinstance(line.func, ast.Attribute) and line.func.attr == "split":
+        line = _named(line.args[0] if line.args else line.func.value, values)  # of shlex, or of the text
     if isinstance(line, (ast.List, ast.Tuple)):
         return [_word(entry) for entry in line.elts]
     return "".join(map(_word, line.values if isinstance(line, ast.JoinedStr) else [line])).split()
+
+
+def _named(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
+    return values.get(node.id, node) if isinstance(node, ast.Name) else node
 
 
 def _word(node: ast.expr) -> str:

@@ -79,14 +79,19 @@ def prepare(job: Job, host: Host | None = None, *, reading: ScriptReading | None
     plan = with_staged(plan, job, kind.scratch if kind is not None else "", host.environ)
     if job.trackers:
         plan = _with_trackers(plan, job.trackers, found_imports)
-    if found_imports is not None and not (found_imports.packages or found_imports.local):
-        return plan  # a script without packages cannot misuse a framework
+    if found_imports is not None and not (
+        found_imports.packages or found_imports.local or found_imports.uses & _STARTS_PROGRAMS
+    ):
+        return plan  # a script without packages and programs cannot misuse a framework
     from echelon.dialects import ranks, traps
 
     if reading is not None:
         return replace(plan, notes=(*plan.notes, *traps.refuse(job, ranks.planned(plan), reading, host.environ)))
     traps.refuse_program(job, ranks.planned(plan), started, host.environ)
     return plan
+
+
+_STARTS_PROGRAMS = frozenset({"os", "subprocess"})
 
 
 def _with_earlier(preload: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
