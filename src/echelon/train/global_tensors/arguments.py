@@ -1,7 +1,7 @@
 """The arguments that a rank gives to a model: its rows of each tensor of samples, and other tensors whole."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -243,9 +243,19 @@ def doubt(module: nn.Module, tensors: list[torch.Tensor], num_rows: int) -> Doub
     return _of_time(module, tensors[0], num_rows) or of_graph(module, tensors, num_rows)
 
 
+def dim_of_samples(module: nn.Module, first: torch.Tensor, batch_sizes: Collection[int]) -> int:
+    """Return 1 where a layer expects time in the first dim, and only the second is as long as a loader's batch."""
+    is_second = first.dim() > 1 and first.size(1) in batch_sizes and first.size(0) not in batch_sizes
+    return int(is_second and _time_first(module) is not None)
+
+
+def _time_first(module: nn.Module) -> nn.Module | None:
+    return next((one for one in module.modules() if isinstance(one, TIME_FIRST) and not one.batch_first), None)
+
+
 def _of_time(module: nn.Module, first: torch.Tensor, num_rows: int) -> Doubt | None:
     """Doubt the rows of a model with a layer that expects time in the first dim and samples in the second."""
-    layer = next((one for one in module.modules() if isinstance(one, TIME_FIRST) and not one.batch_first), None)
+    layer = _time_first(module)
     if layer is None or first.dim() < 2:
         return None
     return of_layer(module, tuple(first.shape), num_rows, type(layer).__name__)

@@ -19,7 +19,7 @@ from .. import batch_norm, batches, events
 from ..batches import is_batch
 from ..function_types import Args, Function, Kwargs
 from ..global_tensors import aliases, kept_tensors, lists, numbered, outputs, pieces, returned_numbers
-from ..global_tensors.arguments import Doubt, Entries
+from ..global_tensors.arguments import Doubt, Entries, dim_of_samples
 from ..global_tensors.arguments import doubt as doubt_of
 from ..global_tensors.model_calls import ModelCalls, Unshared
 from ..global_tensors.tensors import GlobalTensor, Sharded, map_tensors, own_part, tensors_of
@@ -71,7 +71,7 @@ class Calls(ModelCalls):
             )
         if internals.num_dispatch_modes():  # a tool counts or records each operation
             return self._call_counted(original, module, args, kwargs)
-        shared = self._rows_of_plain(args, kwargs)
+        shared = self._rows_of_plain(module, args, kwargs)
         if shared is None:
             if self._run.world.size == 1 and not was_alone:
                 return self.call(original, module, args, kwargs)  # training began here, and this is the oracle
@@ -92,7 +92,8 @@ class Calls(ModelCalls):
     ) -> Any:
         """Compute this rank's rows of a batch that every rank has whole."""
         first = self._leading(args, kwargs)
-        doubt = doubt_of(module, tensors_of(args, kwargs), shared[0].size(0))
+        is_certain = shared[0].dim_of_rows > 0  # the layer names it
+        doubt = None if is_certain else doubt_of(module, tensors_of(args, kwargs), shared[0].size(0))
         every = [map_tensors((args, kwargs), partial(_exchanged, first, one)) for one in shared]
         try:
             return self._compute(original, module, (args, kwargs), every, [[one] for one in shared], first, doubt)
@@ -208,7 +209,7 @@ class Calls(ModelCalls):
             self._has_told_norm = True
             self._run.say(f"note: {batch_norm.OWN_STATISTICS}")
 
-    def _rows_of_plain(self, args: Args, kwargs: Kwargs) -> list[Sharded] | None:
+    def _rows_of_plain(self, module: nn.Module, args: Args, kwargs: Kwargs) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
 
         Return the rows of this rank, or those of each of its virtual shards; None where the ranks cannot share it.
@@ -218,12 +219,13 @@ class Calls(ModelCalls):
         if run.world.size == 1 or first is None or internals.is_going_backward() or not self._is_for_training(first):
             return None  # in backward, what a model computes again has the rows of this rank
         run.begin_training()
-        size = first.size(0)
+        dim = dim_of_samples(module, first, run.batch_sizes())
+        size = first.size(dim)
         if run.world.size == 1 or (size < run.world.size and size not in run.batch_sizes()):
             return None
         rows = batches.rows_of(size, run.world.size)
         return [
-            Sharded(own_part(exchange.enter(first, one), one.rank, rows).clone(), one, rows)
+            Sharded(own_part(exchange.enter(first, one), one.rank, rows, dim).clone(), one, rows, dim)
             for one in run.world.shards()
         ]
 
