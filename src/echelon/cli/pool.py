@@ -15,10 +15,8 @@ from echelon.units import aligned, counted, duration, size
 
 ACTS = ("start", "status", "stop")
 OPTIONS = (
-    Option(
-        names=("--idle",), value="TIME", fills="idle_seconds", reads=readers.seconds,
-        help="start: end after so long without a run: 30m (default), 2h, or 90 (seconds)",
-    ),
+    Option(names=("--idle",), value="TIME", fills="idle_seconds", reads=readers.seconds,
+           help="start: end after so long without a run: 30m (default), 2h, or 90 (seconds)"),
     Option(names=("--json",), help="status: as JSON"),
     Option(names=("-h", "--help"), help="show this"),
 )  # fmt: skip

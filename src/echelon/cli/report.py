@@ -25,14 +25,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(names=("--json",), help="as JSON"),
     Option(names=("--html",), value="FILE", help="write a page with plots, in one file that needs nothing else"),
     Option(names=("--paragraph",), help="print the paragraph for an application for more hours"),
-    Option(
-        names=("--track",),
-        value="NAME[:WHERE]",
-        choices=tuple(LIBRARIES),
-        help="write the run to tensorboard, mlflow or wandb, as far as it is not there; may be repeated",
-    ),
+    Option(names=("--track",), value="NAME[:WHERE]", choices=tuple(LIBRARIES),
+           help="write the run to tensorboard, mlflow or wandb, as far as it is not there; may be repeated"),
     Option(names=("-h", "--help"), help="show this"),
-)
+)  # fmt: skip
 HELP = Help(
     command="report",
     usage=("[options] [RUN]", "[options] RUN RUN"),
@@ -74,8 +70,6 @@ def main(arguments: list[str]) -> int:
     if "html" in scanned.values:
         _write(scanned.values["html"][-1], page.page(told))
     elif "paragraph" in scanned.values:
-        from echelon.monitor import report
-
         print("\n\n".join(report.paragraph_of_run(run.recorded, run.account) for run in told))
     elif "json" in scanned.values:
         print_json(runs=[_as_json(run, known) for run, known in zip(told, compared, strict=True)])
