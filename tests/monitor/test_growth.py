@@ -4,6 +4,8 @@ import math
 import os
 import random
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,21 @@ def test_what_a_process_uses(tmp_path: Path) -> None:
     assert now["open_files_limit"] >= now["open_files"]
     assert now["os_threads"] >= 1
     assert processes.usage(1 << 22) == {}
+
+
+def test_time_of_other_threads_is_not_the_main_threads() -> None:
+    def compute() -> None:
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end:
+            pass
+
+    beside = threading.Thread(target=compute)
+    before = processes.waits(os.getpid())
+    beside.start()
+    beside.join()
+    now = processes.waits(os.getpid())
+    assert now["beside_seconds"] - before["beside_seconds"] == pytest.approx(0.3, abs=0.1)
+    assert now["core_seconds"] - before["core_seconds"] < 0.1
 
 
 KEEPS = """

@@ -371,13 +371,13 @@ def test_wait_for_cores_is_that_of_the_threads_that_compute(measures: "dict[str,
 
 
 def test_short_steps_get_no_advice(tmp_path: Path) -> None:
-    """In steps of half a second all together a blink of the machine is a large part."""
+    """In steps of less than half a second all together a blink of the machine is a large part."""
     run = Generated(tmp_path / "run")
     run.event("supervisor")
     run.event("attempt", 1.0, number=0, ranks=2)
     for rank in range(2):
-        measures = {"step_seconds": 0.5, "communication_seconds": 0.4, "backward_seconds": 0.1}
-        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 0.5), measures=measures)
+        measures = {"step_seconds": 0.4, "communication_seconds": 0.3, "backward_seconds": 0.1}
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 0.4), measures=measures)
     run.event("end", 1.0, exit_code=0)
     run.write("plan.json", {"format": 1})
     found = recorded.read(str(run.folder))

@@ -55,13 +55,13 @@ def test_precision_and_recall() -> None:
     [
         ({"throttled_seconds": 5.0}, "is not let run, as its cgroup has used up its share of cores"),
         ({"core_wait_seconds": 5.0}, "waits for a core, on which another rank or program runs"),
-        ({"core_wait_seconds": 5.0, "cpu_seconds": 6.0}, "waits for a core, on which its own threads run"),
+        ({"core_wait_seconds": 5.0, "beside_seconds": 6.0}, "waits for a core, on which its own threads run"),
         ({"core_wait_seconds": 5.0, "core_seconds": 3.0}, COMPUTES),  # it waits because it computes more
         ({"disk_wait_seconds": 5.0}, "waits for a disk"),
         ({"tokens": 300.0}, "gets 4.0 times the tokens of the others"),
         ({"tokens": 20.0}, COMPUTES),  # too little to explain it
-        ({"cpu_seconds": 6.0, "threads": 1.0}, "runs threads of its own meanwhile"),
-        ({"cpu_seconds": 6.0, "threads": 2.0}, COMPUTES),  # they may compute the same
+        ({"beside_seconds": 6.0, "threads": 1.0}, "runs threads of its own meanwhile"),
+        ({"beside_seconds": 6.0, "threads": 2.0}, COMPUTES),  # they may compute the same
         ({"major_faults": 1000.0}, "reads 10 pages of its memory from a disk in each step"),
         ({"backward_seconds": 6.0}, "takes longer backward"),
         ({"data_seconds": 6.0}, "waits for its DataLoader"),
@@ -78,6 +78,18 @@ def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
     slow.update((name, usual.get(name, 0.0) + value) for name, value in more.items())
     told = stragglers.find([{}] * 3, [usual, slow, usual], 100)
     assert [(each.rank, each.cause) for each in told] == [(1, cause)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "beside", "told"),
+    [(1, [1.0, 6.0, 2.0], (1, 0.4)), (4, [1.0, 6.0, 2.0], (-1, 0.0)), (1, [6.0, 6.0, 6.0], (0, 0.0))],
+)
+def test_threads_beside_are_those_that_others_do_not_have(
+    threads: int, beside: list[float], told: tuple[int, float]
+) -> None:
+    """Threads of collectives are on all ranks, and several of PyTorch's own compute the same."""
+    ranks = [{"step_seconds": 10.0, "threads": float(threads), "beside_seconds": seconds} for seconds in beside]
+    assert stragglers.threads_beside(ranks) == told
 
 
 @pytest.mark.parametrize(("slow", "told"), [([0, 1] * 4, {0: 4, 1: 4}), ([1] * 8, {}), ([-1] * 8, {}), ([0, 1], {})])

@@ -11,7 +11,7 @@ from echelon.monitor import attempts as attempts_of
 from echelon.monitor import growth, lines, stragglers, training
 from echelon.monitor.attempts import STEPS, Attempt, Phase
 from echelon.monitor.growth import Growth
-from echelon.monitor.lines import LineShare, RankLines
+from echelon.monitor.lines import LineShare
 from echelon.monitor.recorded import Recorded
 from echelon.monitor.stragglers import Straggler
 from echelon.monitor.training import MeasuredTraining
@@ -72,6 +72,8 @@ class Account:
     """The lines of the script that took much of the last attempt's steps, the largest first."""
     stragglers: tuple[Straggler, ...]
     """The ranks of the last attempt that made the others wait, over all its steps."""
+    threads_beside: tuple[int, float]
+    """The rank whose own threads use cores most beyond those of others, and for which part of its steps."""
     alternating: dict[int, int]
     """Ranks that made the others wait in turn, and in how many parts of the last attempt each did; empty: none."""
     devices: tuple[DeviceUse, ...]
@@ -120,6 +122,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
     devices = _devices(recorded)
     made = [attempt.number for attempt in attempts if attempt.num_steps]
     of_ranks = lines.of_attempt(recorded.lines, made[-1]) if made else {}
+    ranks, num_steps = _ranks(attempts)
     energies = [device.energy_joules for device in devices if device.energy_joules is not None]
     return Account(
         seconds=seconds,
@@ -133,7 +136,8 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         steps=_steps(attempts),
         training=training.of_run(recorded, attempts),
         lines=tuple(lines.shares(of_ranks)),
-        stragglers=tuple(_stragglers(attempts, of_ranks)),
+        stragglers=tuple(stragglers.find([{} for _ in ranks], ranks, num_steps, of_ranks)),
+        threads_beside=stragglers.threads_beside(ranks),
         alternating=_alternating(recorded, attempts),
         devices=devices,
         energy_joules=sum(energies) if energies else None,
@@ -183,13 +187,13 @@ def _quantile(times: Counter[int], share: float) -> float:
     return 0.0
 
 
-def _stragglers(attempts: list[Attempt], of_ranks: dict[int, RankLines]) -> list[Straggler]:
+def _ranks(attempts: list[Attempt]) -> tuple[list[stragglers.Measures], int]:
+    """Return what all ranks of the last attempt have measured, and in how many steps."""
     measured = [attempt for attempt in attempts if attempt.measures]
     if not measured or set(measured[-1].measures) != set(range(measured[-1].num_ranks)):
-        return []  # ranks of a node that was lost have told nothing
+        return [], 0  # ranks of a node that was lost have told nothing
     ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
-    num_steps = measured[-1].num_steps - measured[-1].num_at_first  # they are measured from the end of the first one
-    return stragglers.find([{} for _ in ranks], ranks, num_steps, of_ranks)
+    return ranks, measured[-1].num_steps - measured[-1].num_at_first  # from the end of the first one on
 
 
 def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echelon.monitor import lines
+from echelon.monitor import lines, stragglers
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import BEFORE, RESTARTS
 from echelon.monitor.recorded import Recorded
@@ -17,7 +17,6 @@ LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
 COMMUNICATING = 0.3
 LEAST_PASSES = 1.5  # passes backward in a step from which gradients are accumulated
-LEAST_SECONDS_OF_STEPS = 1.0  # less time all together tells nothing: a blink of the machine is a large part of it
 LEAST_SECONDS = 60.0  # a phase that is shorter needs no advice
 UNSAVED_SECONDS = 1800.0
 _FEWER_BYTES = {
@@ -30,8 +29,8 @@ MEASURE = " (measure it: echelon profile --try)"
 
 def advise(recorded: Recorded, account: Account) -> list[str]:
     """Return at most five sentences, the most important first."""
-    of_steps = (_input, _collections, _compilers, _cores, _passes, _communication)
-    is_short = account.training is not None and account.training.seconds < LEAST_SECONDS_OF_STEPS
+    of_steps = (_input, _threads, _collections, _compilers, _cores, _passes, _communication)
+    is_short = account.training is not None and account.training.seconds < stragglers.LEAST_SECONDS
     rules = (_idle, *(() if is_short else of_steps), _busy, _restarts, _slow_steps, _before, _unsaved)
     return [sentence for rule in rules if (sentence := rule(recorded, account))][:MOST]
 
@@ -57,6 +56,17 @@ def _input(_: Recorded, account: Account) -> str:
         f"{training.share(DATA):.0%} of the steps' time was waiting for data: has the node idle cores for more workers "
         f"of the DataLoader ({now}), or can the work for each sample be done once before the training?"
         + (MEASURE if workers is not None else "")
+    )
+
+
+def _threads(_: Recorded, account: Account) -> str:
+    rank, share = account.threads_beside
+    if share < COMMUNICATING:
+        return ""
+    return (
+        f"threads of rank {rank} beside its main thread used a core for {share:.0%} of the steps' time, more than "
+        "those of other ranks: do they run Python? Then the training waits for them, as one thread at a time runs it; "
+        "a process would not stop it"
     )
 
 
@@ -123,7 +133,11 @@ def _communication(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
-    if _passes(recorded, account) or _is_of_cores(account, training.share(COMMUNICATION)):
+    if (
+        _passes(recorded, account)
+        or _threads(recorded, account)
+        or _is_of_cores(account, training.share(COMMUNICATION))
+    ):
         return ""
     options = recorded.scale_options
     accepted = [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
@@ -168,7 +182,7 @@ def _is_long(account: Account, phase: str) -> bool:
 def _slow_steps(_: Recorded, account: Account) -> str:
     """Ask whether the line, or the part, that may explain the slow steps does: nobody has measured them apart."""
     steps, training = account.steps, account.training
-    if steps is None or training is None or training.seconds < LEAST_SECONDS_OF_STEPS or account.stragglers:
+    if steps is None or training is None or training.seconds < stragglers.LEAST_SECONDS or account.stragglers:
         return ""  # a straggler has its own sentence
     if steps.slow_share < LARGE_SHARE or _is_of_cores(account, steps.slow_share):
         return ""

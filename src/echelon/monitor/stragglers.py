@@ -18,6 +18,7 @@ from echelon.node import frames
 from echelon.units import counted, step_time
 
 LEAST_STEPS = 20
+LEAST_SECONDS = 0.5  # less time all together tells nothing: a blink of the machine is a large part of it
 MOST_CAUSES = 3  # the slowest ranks alone have a cause: it compares each of them with all ranks
 LEAST_EXCESS = 0.05
 """The part by which a rank's own time must exceed that of the others; also by the standard deviation of one step."""
@@ -31,7 +32,7 @@ _CAUSES = {
     "optimizer_seconds": "takes longer in the optimizer",
     "backward_seconds": "takes longer backward",
 }
-CORE_WAIT = "core_wait_seconds"
+CORE_WAIT, BESIDE = "core_wait_seconds", "beside_seconds"
 _HELD = {
     "throttled_seconds": "is not let run, as its cgroup has used up its share of cores",
     CORE_WAIT: "waits for a core, on which another rank or program runs",
@@ -107,7 +108,7 @@ def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
         return []
     own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
     usual = median_low(own)
-    if usual <= 0:
+    if usual <= 0 or max(each.get("step_seconds", 0.0) for each in passed) < LEAST_SECONDS:
         return []
     limit = max(LEAST_EXCESS, NOISES * _noise(own, usual), _of_one_step(passed, own, num_steps))
     slow = [
@@ -122,6 +123,17 @@ def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
 def _variance(measures: Measures, own: float, num_steps: int) -> float:
     """Return the variance of the own time of all steps together, from the squares of each; 0 if they are not known."""
     return max(0.0, measures.get("own_squares", 0.0) - own**2 / num_steps)
+
+
+def threads_beside(ranks: Sequence[Measures]) -> tuple[int, float]:
+    """Return the rank whose own threads use cores most, beyond those of others, and the part of its steps they do.
+
+    Threads that PyTorch and its collectives have use as much on all ranks; with several of PyTorch's nothing is known.
+    """
+    if len(ranks) < 2 or not all(each.get(THREADS) == 1 and each.get("step_seconds") for each in ranks):
+        return -1, 0.0
+    shares = [_excess(ranks, rank, BESIDE) / each["step_seconds"] for rank, each in enumerate(ranks)]
+    return shares.index(max(shares)), max(shares)
 
 
 def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]:
@@ -185,8 +197,7 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         slower = None
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
     computed = _excess(passed, rank, "core_seconds")
-    others_compute = _excess(passed, rank, "cpu_seconds") - computed >= whole / 2
-    if held == _HELD[CORE_WAIT] and others_compute:
+    if held == _HELD[CORE_WAIT] and explains(BESIDE):
         held = "waits for a core, on which its own threads run"
     if held and computed < LARGE * whole:
         return held + (f", and spends longer in {slower.words}" if slower is not None else "")
@@ -202,7 +213,7 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     elif slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
-    if others_compute and passed[rank].get(THREADS) == 1:  # they are none of PyTorch's, but may hold Python's lock
+    if explains(BESIDE) and passed[rank].get(THREADS) == 1:  # they are none of PyTorch's, but may hold Python's lock
         told.append("runs threads of its own meanwhile")
     faults = _excess(passed, rank, "major_faults") / num_steps
     if faults >= 1:

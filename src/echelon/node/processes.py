@@ -102,14 +102,18 @@ def _open_files(pid: int) -> Dict[str, float]:
 def waits(pid: int) -> Dict[str, float]:
     """Return how long the main thread of a process was on a core, and waited for one or for a disk, so far.
 
-    With it are the pages that the process had to read from a disk, and how long its cgroup has not let it run.
+    With it are the seconds of its other threads on cores, the pages that the process had to read from a disk, and how
+    long its cgroup has not let it run.
     """
     fields = _text(pid, "stat").rpartition(")")[2].split()
     times = _text(pid, "schedstat").split()  # 8142381 102233 57: on a core, waiting for one, how often
     if len(fields) < 40 or len(times) < 2:
         return {}
+    core_seconds = int(times[0]) / 1e9
+    all_seconds = (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
     return {
-        "core_seconds": int(times[0]) / 1e9,
+        "core_seconds": core_seconds,
+        "beside_seconds": max(0.0, all_seconds - core_seconds),
         "core_wait_seconds": int(times[1]) / 1e9,
         "major_faults": float(fields[9]),  # majflt and delayacct_blkio_ticks are the fields 12 and 42
         "disk_wait_seconds": int(fields[39]) / CLOCK_TICKS,
