@@ -80,9 +80,12 @@ def test_hook_is_noted(tmp_path: Path, which: str) -> None:
     assert "a hook of" not in run(tmp_path, 2).stderr
 
 
-def test_batch_norm_is_noted_without_the_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [
+    {"nn.Linear(3, 6)": "nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6))"},
+    {"self.body(x))": "nn.functional.batch_norm(self.body(x), None, None, training=True))"},
+], ids=["as a module", "as a function"])  # fmt: skip
+def test_batch_norm_is_noted_without_the_check(tmp_path: Path, parts: dict[str, str]) -> None:
     """Losses are not those of one device: a line says so where no comparison does, unless --sync-bn is given."""
-    parts = {"nn.Linear(3, 6)": "nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6))"}
     for options, count in (([], 1), (["--sync-bn"], 0)):
         done = run(tmp_path, 2, "--no-check", *options, **parts)
         assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
 """BatchNorm with the statistics of the whole batch, on devices and on CPUs (PyTorch's SyncBatchNorm needs a GPU)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -57,6 +57,21 @@ def install(run: Owner) -> None:
         return result.to(input.dtype)
 
     why = "BatchNorm takes its statistics from the whole batch."
+    patches.replace(nn.functional, "batch_norm", batch_norm, why=why)
+
+
+def watch(run: Owner, say: Callable[[str], None]) -> None:
+    """Say once, where no comparison of the first step does, that ranks take their own statistics."""
+    original, told = nn.functional.batch_norm, list[bool]()
+
+    def batch_norm(*arguments: Any, **options: Any) -> Any:
+        is_training = options.get("training", arguments[5] if len(arguments) > 5 else False)
+        if is_training and not told and run.calls.is_inside:
+            told.append(True)
+            say(f"note: {OWN_STATISTICS}")
+        return original(*arguments, **options)
+
+    why = "A note tells that BatchNorm takes each rank's own statistics."
     patches.replace(nn.functional, "batch_norm", batch_norm, why=why)
 
 

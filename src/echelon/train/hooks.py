@@ -50,6 +50,8 @@ def install(run: Run) -> None:
         run.parallelism.install(run)
         if run.options.syncs_batch_norm and run.world.size > 1:
             batch_norm.install(run)
+        elif run.world.size > 1 and not run.options.checks_first_step:
+            batch_norm.watch(run, run.say)
         if run.batches_per_step > 1:
             _hook_lengths(run)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
-from .. import batch_norm, batches, events
+from .. import batches, events
 from ..batches import is_batch
 from ..function_types import Args, Function, Kwargs
 from ..global_tensors import aliases, kept_tensors, lists, numbered, outputs, pieces, returned_numbers
@@ -41,7 +41,7 @@ class Calls(ModelCalls):
     def __init__(self, run: Training) -> None:
         super().__init__(run)
         self._run = run
-        self._has_told_hook = self._has_told_norm = False
+        self._has_told_hook = False
         self._scripts: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """Modules that train inside of their forward(): they are parts of the script's loop, and no models."""
         self._error_of_model: Exception | None = None
@@ -152,7 +152,6 @@ class Calls(ModelCalls):
         self.num_shared += 1
         self.num_samples = max(self.num_samples, sum(leads[0][0].rows))
         self._note_hooks(module)
-        self._note_norms(module)
         self._run.parallelism.apply()  # weights that are trained from now on
         events.call(original, module, arguments, every, leads)
         results = []
@@ -200,14 +199,6 @@ class Calls(ModelCalls):
                 f"note: a hook of {place} gets the samples of its rank, not the whole batch; "
                 "let forward() return what the script prints or keeps of it"
             )
-
-    def _note_norms(self, module: nn.Module) -> None:
-        """Say, once, what makes another training, where the comparison of the first step does not say it."""
-        options = self._run.options
-        is_said = self._has_told_norm or options.checks_first_step or options.syncs_batch_norm
-        if not is_said and self.num_shared <= NUM_LOOKED_AT and batch_norm.is_there(module.modules()):
-            self._has_told_norm = True
-            self._run.say(f"note: {batch_norm.OWN_STATISTICS}")
 
     def _rows_of_plain(self, module: nn.Module, args: Args, kwargs: Kwargs) -> list[Sharded] | None:
         """Share a batch that every rank has whole: noise for a generator, or samples that the script drew itself.
