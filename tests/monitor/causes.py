@@ -270,7 +270,7 @@ CAUSES = (
     Cause(name="hook of a gradient", setup=HOOK, words=("LINE", "backward", "time.sleep", "sleeping")),
     Cause(name="own backward", setup=FUNCTION, before="x = Slow.apply(x.requires_grad_())", words=("LINE", "backward")),
     Cause(name="hook of an exchange", setup=COMMUNICATION_HOOK, words=("LINE", "backward", "time.sleep")),
-    Cause(name="thread of its own", setup=SPINNING, rank=None, words=("threads of rank 1 beside its main thread",),
+    Cause(name="thread of its own", setup=SPINNING, rank=None, words=("rank 1", "threads"), steps=200,
           before="for _ in range(20): x = x + 0"),
     Cause(name="workers of a loader", setup=SLOW_WORKERS, words=("LINE", "DataLoader"),
           before=f"x = next(batches)  {MARK}"),

@@ -76,6 +76,20 @@ def test_wait_is_said_once(parts: dict[str, float], kind: str, share: float) -> 
     assert course.said[0].evidence["share"] == pytest.approx(share, abs=0.01)
 
 
+def test_ranks_that_take_turns_are_not_equally_fast() -> None:
+    """On average they are, and wait half of the time for each other."""
+    facts, said = SampleFacts(), []
+    waited = [0.0, 0.0]
+    for second in range(1, 40):
+        slow = second // 2 % 2
+        waited[slow] += 0.2
+        waited[1 - slow] += 0.9
+        measures = {"step_seconds": float(second), "communication_seconds": list(waited)}
+        line = {"time": 1000.0 + second, "attempt": 0, "ranks": 2, "steps": 25 * second}
+        said.append(facts.look({**line, "measures": measures}))
+    assert [fact.kind for fact in said if fact is not None] == ["ranks take turns"]
+
+
 def test_steps_that_became_slower() -> None:
     """A slow window, such as an evaluation, is no fact; steps that stay slow are."""
     course = Course()

@@ -19,6 +19,7 @@ from echelon.cli.options import OPTIONS, scan
 from echelon.cli.run import read_job
 from echelon.errors import UsageError
 from echelon.monitor import account, advice, attempts, recorded, training
+from echelon.monitor import report as report_of
 from echelon.node.pulse import bucket, seconds_of
 from echelon.orders.checkpoint import VARIABLE
 
@@ -355,6 +356,19 @@ def test_advice_about_cores_follows_from_what_the_agent_offers(
     run.write("plan.json", {"format": 1})
     found = recorded.read(str(run.folder))
     assert advice.advise(found, account.of_run(found)) == [f"ranks waited 33% of the steps' time for a core: {advised}"]
+
+
+def test_what_the_run_said_of_its_way(tmp_path: Path) -> None:
+    """The sums at the end show no step that became slower; facts that have a line of their own stand once."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("fact", fact="slower", line="steps take 90 ms, and took 30 ms before")
+    run.event("fact", fact="straggler", line="rank 1 makes the others wait")
+    run.event("end", 1.0, exit_code=0)
+    run.write("plan.json", {"format": 1})
+    found = recorded.read(str(run.folder))
+    said = [(word, lines) for word, lines in report_of.findings(found, account.of_run(found), []) if lines]
+    assert said == [("note", ["steps take 90 ms, and took 30 ms before"])]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ from tests import warm
 from tests.runs import ECHELON
 
 from echelon.monitor import account, recorded, stragglers
+from echelon.monitor.lines import RankLines, ScriptLine
 from echelon.monitor.stragglers import COMPUTES, Measures
+from echelon.node import frames
 
+OTHERS = ScriptLine(part="", file="", number=0)
 NUM_RANKS, NUM_SEEDS, NOISE, FACTOR = 64, 100, 0.05, 1.10
 CAUSES = {"data_seconds": "waits for its DataLoader", "save_seconds": "saves", "": COMPUTES}
 
@@ -78,6 +81,26 @@ def test_what_holds_a_rank_up(more: Measures, cause: str) -> None:
     slow.update((name, usual.get(name, 0.0) + value) for name, value in more.items())
     told = stragglers.find([{}] * 3, [usual, slow, usual], 100)
     assert [(each.rank, each.cause) for each in told] == [(1, cause)]
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [
+        (frames.IN_BACKWARD, "takes longer backward in train.py:7"),
+        ("", "takes longer backward, spends longer in train.py:7"),
+    ],
+)
+def test_line_of_another_part_is_told_by_itself(part: str, cause: str) -> None:
+    """A line of the forward pass is not where a rank goes backward."""
+    line = ScriptLine(part=part, file="train.py", number=7)
+    usual = RankLines(now=None, core_wait=0.0, steps={line: (1.0, 1.0), OTHERS: (19.0, 9.0)})
+    slow = RankLines(now=None, core_wait=0.0, steps={line: (8.0, 3.0), OTHERS: (12.0, 9.0)})
+    ranks = [
+        {"step_seconds": 20.0, "communication_seconds": waited, "backward_seconds": backward}
+        for waited, backward in ((10.0, 1.0), (0.0, 7.0))
+    ]
+    (told,) = stragglers.find([{}] * 2, ranks, 100, {0: usual, 1: slow})
+    assert (told.rank, told.cause) == (1, cause)
 
 
 @pytest.mark.parametrize(

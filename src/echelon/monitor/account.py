@@ -138,7 +138,7 @@ def _of_run(recorded: Recorded, now: float | None) -> Account:
         lines=tuple(lines.shares(of_ranks)),
         stragglers=tuple(stragglers.find([{} for _ in ranks], ranks, num_steps, of_ranks)),
         threads_beside=stragglers.threads_beside(ranks),
-        alternating=_alternating(recorded, attempts),
+        alternating=stragglers.alternating_in(recorded.samples, attempts[-1].number if attempts else -1),
         devices=devices,
         energy_joules=sum(energies) if energies else None,
         growths=tuple(growth.find(recorded.samples)),
@@ -194,15 +194,6 @@ def _ranks(attempts: list[Attempt]) -> tuple[list[stragglers.Measures], int]:
         return [], 0  # ranks of a node that was lost have told nothing
     ranks = [measured[-1].measures[rank] for rank in range(measured[-1].num_ranks)]
     return ranks, measured[-1].num_steps - measured[-1].num_at_first  # from the end of the first one on
-
-
-def _alternating(recorded: Recorded, attempts: list[Attempt]) -> dict[int, int]:
-    """Compare the ranks in one part of the last attempt after the other, as far as its samples tell."""
-    number = attempts[-1].number if attempts else -1
-    samples = [sample for sample in recorded.samples if sample.get("attempt") == number and "measures" in sample]
-    return stragglers.alternating(
-        (min(attempts_of.steps_of(sample)), attempts_of.of_ranks(sample)) for sample in samples
-    )
 
 
 def _devices(recorded: Recorded) -> tuple[DeviceUse, ...]:

@@ -134,7 +134,8 @@ def _communication(recorded: Recorded, account: Account) -> str:
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
     if (
-        _passes(recorded, account)
+        account.alternating
+        or _passes(recorded, account)
         or _threads(recorded, account)
         or _is_of_cores(account, training.share(COMMUNICATION))
     ):

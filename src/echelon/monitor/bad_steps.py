@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from echelon.monitor.device_facts import Fact
@@ -98,5 +98,6 @@ def of_batch(note: dict[str, Any]) -> list[str]:
     return words
 
 
-def told(events: Iterable[dict[str, Any]]) -> list[str]:
-    return [str(event["line"]) for event in events if event["event"] == "fact" and event.get("fact") in KINDS]
+def told(events: Iterable[dict[str, Any]], kinds: Sequence[str] = KINDS) -> list[str]:
+    """Return the lines of the facts of some kinds that a run has said."""
+    return [str(event["line"]) for event in events if event["event"] == "fact" and event.get("fact") in kinds]

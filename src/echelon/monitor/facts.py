@@ -17,6 +17,8 @@ from echelon.monitor.stragglers import Measures
 from echelon.monitor.training import COMMUNICATION, DATA, PARTS
 from echelon.units import step_time
 
+EXPLODES, ALONE, SLOWER_STEPS = OF_THE_WAY = "loss explodes", "ranks train alone", "slower"
+"""Facts that only the way of a run shows, and not its sums at the end."""
 PAUSE_SECONDS = 60.0
 WINDOW_SECONDS = 10.0  # the least time between the two samples that are compared
 LARGE_SHARE = {DATA: 0.2, COMMUNICATION: 0.5}  # the share of the steps' time from which a wait is a fact
@@ -139,7 +141,7 @@ class SampleFacts:
         least = self._least_loss
         if least is not None and loss > GREW * abs(least) and loss > 1:
             yield Fact(
-                kind="loss explodes",
+                kind=EXPLODES,
                 line=f"the loss rose from {least:.4g} to {loss:.4g}: a smaller learning rate, or clipped "
                 "gradients, would show whether the training diverges",
                 evidence={"least": least, "loss": loss},
@@ -168,7 +170,7 @@ class SampleFacts:
         is_unshared, self._is_unshared = self._is_unshared, lambda: False
         if is_unshared():
             yield Fact(
-                kind="ranks train alone",
+                kind=ALONE,
                 line=f"each of the {len(now.ranks)} ranks trains the whole model by itself, and none exchanges "
                 "gradients: the loop of the training is in a library, where echelon does not look; echelon run "
                 "--scale data shares it",
@@ -178,18 +180,22 @@ class SampleFacts:
     def _of_window(self, before: _Sample, now: _Sample, in_lines: dict[int, RankLines]) -> Iterator[Fact]:
         num_steps = now.num_steps - before.num_steps
         slow = stragglers.find(before.ranks, now.ranks, num_steps, in_lines)
-        for straggler in slow[:1]:
+        seconds = _mean_passed(before, now, "step_seconds")
+        waits = slow or _mean_passed(before, now, PARTS[COMMUNICATION]) >= LARGE_SHARE[COMMUNICATION] * seconds > 0
+        turns = stragglers.alternating_in(self._kept, now.attempt) if waits else {}
+        if turns:
+            yield _of_turns(turns)
+        for straggler in slow[: 0 if turns else 1]:
             yield Fact(
                 kind="straggler",
                 line=stragglers.sentence(straggler),
                 evidence={"rank": straggler.rank, "excess": round(straggler.excess, 3), "cause": straggler.cause},
             )
-        seconds = _mean_passed(before, now, "step_seconds")
         if seconds <= 0:
             return
         for part, limit in LARGE_SHARE.items():
             share = _mean_passed(before, now, PARTS[part]) / seconds
-            if share >= limit and not (slow and part == COMMUNICATION):
+            if share >= limit and not ((slow or turns) and part == COMMUNICATION):
                 yield _of_wait(part, share)
         yield from self._of_pace(seconds / num_steps)
 
@@ -200,7 +206,7 @@ class SampleFacts:
         self._slow_windows = self._slow_windows + 1 if seconds > SLOWER * self._fastest else 0
         if self._slow_windows >= 2:
             yield Fact(
-                kind="slower",
+                kind=SLOWER_STEPS,
                 line=f"steps take {step_time(seconds)}, and took {step_time(self._fastest)} before; echelon watch "
                 "shows which rank and which part of a step",
                 evidence={"seconds": seconds, "before": self._fastest},
@@ -212,6 +218,10 @@ def _of_growth(grown: growth.Growth) -> Fact:
     return Fact(kind="grows", line=grown.sentence, evidence=evidence)
 
 
+def _of_turns(windows: dict[int, int]) -> Fact:
+    return Fact(kind="ranks take turns", line=stragglers.turns(windows), evidence={"ranks": list(windows)})
+
+
 def _of_wait(part: str, share: float) -> Fact:
     if part == DATA:
         line = (
@@ -220,8 +230,8 @@ def _of_wait(part: str, share: float) -> Fact:
         )
         return Fact(kind="bound by data", line=line, evidence={"share": round(share, 3)})
     line = (
-        f"{share:.0%} of the time is waiting for other ranks, and all are equally fast: would a larger batch make it "
-        "shorter? echelon report names the options that this run accepts"
+        f"{share:.0%} of the time is waiting for other ranks, and all are equally fast on average: would a larger "
+        "batch make it shorter? echelon report names the options that this run accepts"
     )
     return Fact(kind="bound by communication", line=line, evidence={"share": round(share, 3)})
 

@@ -207,15 +207,15 @@ class SlowerLine:
         return ", ".join(filter(None, (self.line.words, self.state)))
 
 
-def slower(ranks: Mapping[int, RankLines], rank: int) -> SlowerLine | None:
-    """Return the line that takes longer on a rank than on the others; None if the lines of the ranks are not known."""
+def slower(ranks: Mapping[int, RankLines], rank: int, *, part: str | None = None) -> SlowerLine | None:
+    """Return the line, of a part of the step or of all, that takes longer on a rank than on others; None: not known."""
     if rank not in ranks or len(ranks) < 2:
         return None
     known = {number: _by_place(each) for number, each in ranks.items()}
     excess = {
         key: times[0] - median_low([each[key][1][0] if key in each else 0.0 for each in known.values()])
         for key, (line, times) in known[rank].items()
-        if line.part not in WAITING and line.file
+        if line.part not in WAITING and line.file and part in (None, line.part)
     }
     if not excess or not ranks[rank].seconds:
         return None

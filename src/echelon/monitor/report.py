@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from echelon.monitor import bad_steps, growth, stragglers
+from echelon.monitor import bad_steps, facts, growth, stragglers
 from echelon.monitor import lines as script_lines
 from echelon.monitor.account import Account
 from echelon.monitor.attempts import RESTARTS, Attempt
@@ -76,6 +76,7 @@ def findings(recorded: Recorded, account: Account, advice: Sequence[str]) -> lis
     """Return what was found in a run in sentences, by the word of their lines."""
     return [
         ("bad step", bad_steps.told(recorded.events)),
+        ("note", bad_steps.told(recorded.events, facts.OF_THE_WAY)),
         ("where", where(account)),
         ("straggler", _stragglers(account)),
         ("grows", [each.sentence for each in account.growths[:MOST_GROWTHS]]),

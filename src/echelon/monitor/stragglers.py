@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, median_low
+from typing import Any
 
 from echelon.monitor import lines
-from echelon.monitor.lines import RankLines
+from echelon.monitor.attempts import of_ranks, steps_of
+from echelon.monitor.lines import RankLines, SlowerLine
 from echelon.node import frames
 from echelon.units import counted, step_time
 
@@ -27,11 +29,12 @@ NOISES_OF_MEAN = 2.5
 """So many standard errors of a rank's own time are chance: one very long step makes no slow rank, seven do."""
 _DEVIATION = 1.4826  # the standard deviation of a normal distribution, in its median absolute deviations
 _CAUSES = {
-    "data_seconds": "waits for its DataLoader",
-    "save_seconds": "saves",
-    "optimizer_seconds": "takes longer in the optimizer",
-    "backward_seconds": "takes longer backward",
+    "data_seconds": (frames.DATA, "waits for its DataLoader"),
+    "save_seconds": (frames.SAVES, "saves"),
+    "optimizer_seconds": (frames.OPTIMIZER, "takes longer in the optimizer"),
+    "backward_seconds": (frames.IN_BACKWARD, "takes longer backward"),
 }
+"""What a rank measures → the part of a step that its lines have, and what the rank does in it."""
 CORE_WAIT, BESIDE = "core_wait_seconds", "beside_seconds"
 _HELD = {
     "throttled_seconds": "is not let run, as its cgroup has used up its share of cores",
@@ -136,6 +139,12 @@ def threads_beside(ranks: Sequence[Measures]) -> tuple[int, float]:
     return shares.index(max(shares)), max(shares)
 
 
+def alternating_in(samples: Iterable[dict[str, Any]], attempt: int) -> dict[int, int]:
+    """Return the same of an attempt, from lines of samples.jsonl."""
+    told = [line for line in samples if line.get("attempt") == attempt and "measures" in line]
+    return alternating((min(steps_of(line)), of_ranks(line)) for line in told)
+
+
 def alternating(samples: Iterable[tuple[int, list[Measures]]]) -> dict[int, int]:
     """Return the ranks that make the others wait in turn, and in how many windows each does; empty if none do.
 
@@ -192,9 +201,11 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     def explains(name: str) -> bool:
         return _excess(passed, rank, name) >= whole / 2
 
-    slower = lines.slower(in_lines, rank)
-    if slower is not None and slower.share * passed[rank].get("step_seconds", 0.0) < whole / 2:
-        slower = None
+    def line_of(seconds: float, part: str | None = None) -> SlowerLine | None:
+        line = lines.slower(in_lines, rank, part=part)
+        return line if line is not None and line.share * passed[rank]["step_seconds"] >= seconds / 2 else None
+
+    slower = line_of(whole)
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
     computed = _excess(passed, rank, "core_seconds")
     if held == _HELD[CORE_WAIT] and explains(BESIDE):
@@ -208,9 +219,13 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
         if _more_of(passed, rank, name) >= min(more / 2, TWICE)
     ][:1]
     if explains(name):
-        has_workers = name == "data_seconds" and any(each.get(WORKERS) for each in passed)
-        told.append(_CAUSES[name] + (f" in {slower.words}" if slower is not None else "") + _OF_WORKERS * has_workers)
-    elif slower is not None:
+        part, words = _CAUSES[name]
+        line = line_of(_excess(passed, rank, name), part)
+        slower = None if slower is not None and slower.line.part == part else slower
+        words += f" in {line.words}" if line is not None else ""
+        has_workers = part == frames.DATA and any(each.get(WORKERS) for each in passed)
+        told.append(words + _OF_WORKERS * has_workers)
+    if slower is not None:
         word = "with " if slower.line.part == frames.COLLECTING else ""
         told.append(f"spends longer {word}{lines.does(slower.line, slower.state)}")
     if explains(BESIDE) and passed[rank].get(THREADS) == 1:  # they are none of PyTorch's, but may hold Python's lock
