@@ -83,6 +83,21 @@ def test_pool_keeps_the_copy(staging: Shell) -> None:
     assert any((staging.folder / "own").iterdir())
 
 
+def test_two_of_one_name(staging: Shell) -> None:
+    """Each argument gets its own; the variable that both would have is not set, and a note says so."""
+    shutil.copytree(staging.folder / "shared" / "data", staging.folder / "other" / "data")
+    (staging.folder / "other" / "data" / "inner" / "a.txt").write_text("beta")
+    staging.script(
+        "import os, sys\nread = [open(path + '/inner/a.txt').read() for path in sys.argv[1:]]\n"
+        "print(read, 'ECHELON_DATA_DATA' in os.environ)\n"
+    )
+    done = staging.run(
+        *("--stage-data", "shared/data", "--stage-data", "other/data"), "train.py", "shared/data", "other/data"
+    )
+    assert out(done) == "['alpha', 'beta'] False\n"
+    assert err(done).count("note: ECHELON_DATA_DATA is not set: 2 of --stage-data would have this name") == 1
+
+
 def test_target(staging: Shell) -> None:
     """`=DST` is a path of the user's own; what is there already is not replaced."""
     there = staging.folder / "there"
@@ -98,6 +113,7 @@ def test_target(staging: Shell) -> None:
     (("--stage-data", "nothing"), "there is no nothing"),
     (("--stage-data", "shared/data=here"), "give an absolute path after ="),
     (("--stage-data", "shard:train.py"), "shard: is for a folder of files"),
+    (("--stage-data", "shared/data", "--stage-data", "shared/data/"), "--stage-data shared/data/ is given twice"),
     (("--stage-data", "."), "holds the folder in which the run writes"),
     (("--stage-data", "shared/data", "--launch", "tasks"), "--launch tasks"),
 ])  # fmt: skip

@@ -37,8 +37,14 @@ def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) 
     folder = os.path.join(os.path.abspath(base), f"echelon-stage-{os.geteuid()}-{job_id(environ) or 'here'}")
     if job.stages_software:
         plan = _with_software(plan, folder, environ)
+    names = [variable_of(request.source) for request in job.stage_data]
     for request in job.stage_data:
         plan = _with_data(plan, request, folder, environ)
+        name = variable_of(request.source)
+        if names.count(name) > 1:  # it would name one of them
+            variables = tuple(pair for pair in plan.environ if pair[0] != name)
+            note = f"{name} is not set: {names.count(name)} of --stage-data would have this name"
+            plan = replace(plan, environ=variables, notes=tuple(dict.fromkeys([*plan.notes, note])))
     if plan.container is not None:
         place = plan.container.prefix.index(plan.container.image)
         prefix = (*plan.container.prefix[:place], "--bind", folder, *plan.container.prefix[place:])
@@ -61,6 +67,8 @@ def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[
             f"--stage-data {request.spelled} holds the folder in which the run writes, and staged files are read-only",
             hint="stage the folder of the data alone",
         )
+    if any(item.source == source for item in plan.staged):
+        raise UsageError(f"--stage-data {request.spelled} is given twice", hint="give it once")
     place, is_image = _place(folder, source), source.endswith(IMAGES)
     item = Staged(
         source=source,
