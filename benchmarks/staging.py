@@ -41,7 +41,7 @@ class Nodes:
         for number, copy in enumerate(self.copies):
             order = folder / f"order-{number}"
             order.mkdir(exist_ok=True)
-            on_node.write(str(order), on_node.StageOrder([address], str(copy.parent), "run", [item.key]), SECRET)
+            on_node.write(str(order), on_node.StageOrder([address], str(copy.parent), "run", {item.key: ""}), SECRET)
             words = [sys.executable, "-I", "-S", str(folder / "node.pyz"), "stage", str(order), str(number)]
             self.processes.append(subprocess.Popen(words, env={**os.environ, "ECHELON_POOL": str(folder)}))
 
@@ -98,7 +98,7 @@ def _round(num_nodes: int, megabytes: int) -> tuple[float, float, float]:
         source.mkdir()
         for number in range(NUM_FILES):
             (source / f"{number}.bin").write_bytes(os.urandom((megabytes << 20) // NUM_FILES))
-        item = Staged(source=str(source), folder="/nodes/key", target="/nodes/key/data")
+        item = Staged(source=str(source), folder="/nodes/key", target="/nodes/key/files/data")
         seconds = []
         for _ in range(2):  # the second time, all is there
             nodes = Nodes(folder, item, num_nodes)

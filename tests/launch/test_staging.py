@@ -10,7 +10,7 @@ import pytest
 from benchmarks.staging import Nodes
 
 from echelon.errors import EchelonError
-from echelon.launch import staging
+from echelon.launch import manifest, staging
 from echelon.node import staging as on_node
 from echelon.spec import Staged
 
@@ -28,6 +28,7 @@ def source(tmp_path: Path) -> Path:
     (folder / os.fsdecode(b"bytes-\xff")).write_text("")
     (folder / "inside").symlink_to("inner/large")
     (folder / "outside").symlink_to("../beside")
+    (folder / "manifest").write_text("a name of ours")
     (folder / "program").write_text("#!/bin/sh\n")
     (folder / "program").chmod(0o755)
     (tmp_path / "shared" / "beside").write_text("beside")
@@ -38,7 +39,7 @@ def source(tmp_path: Path) -> Path:
 def nodes(
     folder: Path, source: Path, num_nodes: int = NUM_NODES, places: dict[int, Path] | None = None, **fields: object
 ) -> Iterator[Nodes]:
-    item = Staged(source=str(source), folder="/x/key", target=f"/x/key/{source.name}", **fields)  # type: ignore[arg-type]
+    item = Staged(source=str(source), folder="/x/key", target=f"/x/key/files/{source.name}", **fields)  # type: ignore[arg-type]
     staged = Nodes(folder, item, num_nodes, places)
     try:
         yield staged
@@ -58,13 +59,13 @@ def content(folder: Path) -> dict[str, object]:
 def test_all_nodes_get_all(tmp_path: Path, source: Path) -> None:
     """The copies are equal and read-only; a link out of the folder still leads to its file; the end leaves nothing."""
     with nodes(tmp_path, source) as staged:
-        assert f"data staged on {NUM_NODES} nodes: 5 files, 3 MiB in " in staged.stage()
+        assert f"data staged on {NUM_NODES} nodes: 6 files, 3 MiB in " in staged.stage()
         wanted = {**content(source), "outside": str(tmp_path / "shared" / "beside")}
         for copy in staged.copies:
-            assert content(copy / "data") == wanted
-            assert (copy / "data" / "program").stat().st_mode & 0o777 == 0o555
-            assert not (copy / "data" / "inner").stat().st_mode & 0o222
-            assert (copy / "data" / "inner" / "large").stat().st_mtime == int(
+            assert content(copy / "files" / "data") == wanted
+            assert (copy / "files" / "data" / "program").stat().st_mode & 0o777 == 0o555
+            assert not (copy / "files" / "data" / "inner").stat().st_mode & 0o222
+            assert (copy / "files" / "data" / "inner" / "large").stat().st_mtime == int(
                 (source / "inner" / "large").stat().st_mtime
             )
     assert not any(copy.parent.exists() for copy in staged.copies)
@@ -82,10 +83,10 @@ def test_what_changed_is_sent_again(tmp_path: Path, source: Path) -> None:
         with nodes(tmp_path, source, 3) as again:
             assert "data staged on 3 nodes: what changed, " in again.stage()
             wanted = {**content(source), "outside": str(tmp_path / "shared" / "beside")}
-            assert [content(copy / "data") for copy in again.copies] == [wanted] * 3
+            assert [content(copy / "files" / "data") for copy in again.copies] == [wanted] * 3
             again.kill()
             with nodes(tmp_path, source, 3) as third:
-                assert third.stage() == "data is staged already: /x/key/data"
+                assert third.stage() == "data is staged already: /x/key/files/data"
 
 
 def test_full_disk_is_named(tmp_path: Path, source: Path) -> None:
@@ -102,7 +103,7 @@ def test_full_disk_is_named(tmp_path: Path, source: Path) -> None:
             with nodes(tmp_path, source, 3, {1: small / "stage"}) as staged:
                 with pytest.raises(EchelonError, match=r"data could not be staged on \S+: No space left on device"):
                     staged.stage()
-                assert content(staged.copies[2] / "data").keys() == content(source).keys()
+                assert content(staged.copies[2] / "files" / "data").keys() == content(source).keys()
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -116,19 +117,48 @@ def test_lost_node_is_named(tmp_path: Path, source: Path) -> None:
             staged.stage()
 
 
+def test_what_a_broken_stream_has_left_goes(tmp_path: Path, source: Path) -> None:
+    """A copy without a manifest is not known, so nothing of it stays beside what comes."""
+    with nodes(tmp_path, source, 2) as staged:
+        staged.stage()
+        staged.kill()
+        (staged.copies[1] / "manifest").unlink()
+        (source / "program").unlink()
+        with nodes(tmp_path, source, 2) as again:
+            again.stage()
+            wanted = {**content(source), "outside": str(tmp_path / "shared" / "beside")}
+            assert [content(copy / "files" / "data") for copy in again.copies] == [wanted] * 2
+
+
+def test_source_that_changes_meanwhile(tmp_path: Path, source: Path) -> None:
+    """A file that has another size or time than the list ends the staging."""
+    listing = manifest.read(str(source))
+    (source / "program").write_text("#!/bin/no")
+    with pytest.raises(EchelonError, match="program was changed while it was staged"):
+        list(manifest.stream(listing, listing.entries, None))
+
+
 def test_shards(tmp_path: Path) -> None:
     """Each node has the files that its ranks read by their numbers, and links to the others."""
     source = tmp_path / "shards"
     source.mkdir()
     for number in range(8):
         (source / f"{number}.tar").write_text(str(number))
+    (source / "link").symlink_to("0.tar")
+    (source / "empty").mkdir()
     with nodes(tmp_path, source, 2, is_shard=True, ranks_per_node=2) as staged:
         assert "8 shards of shards shared by 2 nodes" in staged.stage()
         links = [
-            [name.name for name in sorted((copy / "shards").iterdir()) if name.is_symlink()] for copy in staged.copies
+            [name.name for name in sorted((copy / "files" / "shards").iterdir()) if name.is_symlink()]
+            for copy in staged.copies
         ]
-        assert links == [["2.tar", "3.tar", "6.tar", "7.tar"], ["0.tar", "1.tar", "4.tar", "5.tar"]]
-        assert all((copy / "shards" / f"{n}.tar").read_text() == str(n) for copy in staged.copies for n in range(8))
+        assert links == [
+            ["2.tar", "3.tar", "6.tar", "7.tar", "link"], ["0.tar", "1.tar", "4.tar", "5.tar", "link"]
+        ]  # fmt: skip
+        assert all((copy / "files" / "shards" / "empty").stat().st_mode & 0o777 == 0o500 for copy in staged.copies)
+        assert all(
+            (copy / "files" / "shards" / f"{n}.tar").read_text() == str(n) for copy in staged.copies for n in range(8)
+        )
 
 
 def test_strangers_get_nothing(tmp_path: Path, source: Path) -> None:

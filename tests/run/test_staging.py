@@ -16,13 +16,17 @@ READS = """
 import io, os, pathlib, sys
 for place in sys.argv[1:] + ["{data}"]:
     print(open(os.path.join(place, "inner", "a.txt")).read(), sorted(os.listdir(place)), os.path.isdir(place))
-print(pathlib.Path("{data}/inner/a.txt").read_text(), [p.name for p in pathlib.Path("{data}").rglob("*.txt")])
+print(pathlib.Path("{data}/inner/a.txt").read_text(), sorted(p.name for p in pathlib.Path("{data}").rglob("*.txt")))
 print(io.open(file="{data}/inner/a.txt").read(), os.environ["ECHELON_DATA_DATA"], os.environ.get("DATA"))
-try:
-    print(open("{data}/new", "w"))
-except OSError as error:
-    print(type(error).__name__)
-pathlib.Path("{data}").with_name("written").write_text("by the script")
+for change in (lambda: open(sys.argv[1] + "/new", "w"), lambda: os.mkdir(sys.argv[1] + "/new")):
+    try:
+        print(change())
+    except OSError as error:
+        print(type(error).__name__)
+os.makedirs("{data}/made/inside")
+pathlib.Path("{data}/made/new").write_text("by the script")
+os.unlink("{data}/inner/b.txt")
+print(os.path.exists("{data}/inner/b.txt"), os.path.isdir("{data}/made/inside"), open("{data}/made/new").read())
 """
 
 
@@ -39,6 +43,7 @@ def staging(shell: Shell) -> Iterator[Shell]:
     """A shell whose nodes' own disk is a folder, with data on what stands for a shared disk."""
     (shell.folder / "shared" / "data" / "inner").mkdir(parents=True)
     (shell.folder / "shared" / "data" / "inner" / "a.txt").write_text("alpha")
+    (shell.folder / "shared" / "data" / "inner" / "b.txt").write_text("beta")
     shell.environ["ECHELON_STAGE"] = str(shell.folder / "own")
     shell.environ["ECHELON_POOL"] = str(shell.folder / "pools")
     (shell.folder / "own").mkdir()
@@ -51,7 +56,7 @@ def staging(shell: Shell) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("launch", ["warm", "exec"])
 def test_script_uses_the_copy(staging: Shell, launch: str) -> None:
-    """By its arguments, by variables, and where it names the old path itself; what it would write is refused."""
+    """By its arguments, by variables, and where it names the old path itself; what it changes is no copy."""
     data = staging.folder / "shared" / "data"
     staging.script(READS.format(data=data))
     staging.environ["DATA"] = f"{data}/inner"
@@ -60,11 +65,11 @@ def test_script_uses_the_copy(staging: Shell, launch: str) -> None:
     assert done.exit_code == 0, done.said
     copy = next(line.rpartition(": ")[2] for line in err(done).splitlines() if "data staged on this machine" in line)
     assert copy.startswith(str(staging.folder / "own"))
-    *reads, read, variables, refused = out(done).splitlines()
+    *reads, read, variables, written, made, changed = out(done).splitlines()
     assert reads == ["alpha ['inner'] True"] * 3
-    assert (read, variables) == ("alpha ['a.txt']", f"alpha {copy} {copy}/inner")
-    assert refused == ("PermissionError" if os.geteuid() else refused)
-    assert (staging.folder / "shared" / "written").read_text() == "by the script"
+    assert (read, variables) == ("alpha ['a.txt', 'b.txt']", f"alpha {copy} {copy}/inner")
+    assert (written, made, changed) == ("PermissionError", "PermissionError", "False True by the script")
+    assert (data / "made" / "new").read_text() == "by the script"
     assert not any((staging.folder / "own").iterdir())
 
 
@@ -74,7 +79,7 @@ def test_pool_keeps_the_copy(staging: Shell) -> None:
     pool = [sys.executable, "-m", "echelon", "pool"]
     subprocess.run([*pool, "start"], env=staging.environ, check=True, cwd=staging.folder)
     first, second = (staging.run("--stage-data", "shared/data", "train.py") for _ in range(2))
-    assert "data staged on this machine: 1 file, " in err(first)
+    assert "data staged on this machine: 2 files, " in err(first)
     assert "data is staged already: " in err(second)
     (staging.folder / "shared" / "data" / "inner" / "a.txt").write_text("beta")
     third = staging.run("--stage-data", "shared/data", "train.py")
@@ -106,7 +111,7 @@ def test_target(staging: Shell) -> None:
     assert (out(done), there.is_symlink()) == (f"{there} alpha\n", False)
     there.mkdir()
     refused = staging.run("--stage-data", f"shared/data={there}", "train.py", "shared/data")
-    assert (refused.exit_code, f"{there}: File exists" in err(refused), there.is_dir()) == (1, True, True)
+    assert (refused.exit_code, f"{there} is there already" in err(refused), there.is_dir()) == (1, True, True)
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -178,9 +183,9 @@ def test_image(staging: Shell) -> None:
     )
     assert (again.returncode, "data.squashfs is there already" in again.stderr) == (2, True)
     staging.script("import sys; print(open(sys.argv[1] + '/inner/a.txt').read())")
-    done = staging.run("--stage-data", "data.squashfs", "train.py", "data.squashfs")
+    done = staging.run("--stage-data", "data.squashfs", "train.py", "./data.squashfs")
     assert out(done) == "alpha\n", done.said
     broken = staging.folder / "broken.squashfs"
     broken.write_text("no image")
-    refused = staging.run("--stage-data", "broken.squashfs", "train.py", "broken.squashfs")
+    refused = staging.run("--stage-data", "broken.squashfs", "train.py", "./broken.squashfs")
     assert (refused.exit_code, "squashfuse ended: " in err(refused)) == (1, True), refused.said

@@ -17,9 +17,9 @@ def test_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path, *, with_pool: bo
     (tmp_path / "data" / "a.txt").write_text("alpha")
     (tmp_path / "own").mkdir()
     (tmp_path / "train.py").write_text(
-        "import os, sys; print(os.environ['RANK'], open(sys.argv[1] + '/a.txt').read(), sys.argv[1] != 'data')\n"
+        "import os, sys; print(os.environ['RANK'], open(sys.argv[1] + '/a.txt').read(), sys.argv[1] != './data')\n"
     )
-    run = f"{' '.join(ECHELON)} run -n 1 --show all --stage-data data train.py data"
+    run = f"{' '.join(ECHELON)} run -n 1 --show all --stage-data data train.py ./data"
     lines = [f"{' '.join(ECHELON)} pool start", run, run] if with_pool else [run, run]
     words = ("--quiet", "-N2", "--ntasks-per-node=1", "env", f"ECHELON_STAGE={tmp_path / 'own'}", "bash", "-c")
     done = slurm.run("salloc", *words, "; ".join(lines), check=False, cwd=tmp_path, timeout=120)

@@ -83,7 +83,10 @@ def stage_request(text: str, option: str) -> StageRequest:
     """Return what is to be staged: SRC, SRC=DST or shard:SRC."""
     kind, colon, rest = text.partition(":")
     is_shard = bool(colon) and kind == "shard"
-    spelled, equals, target = (rest if is_shard else text).partition("=")
+    whole = rest if is_shard else text
+    spelled, equals, target = (whole, "", "") if os.path.exists(whole) else whole.rpartition("=")
+    if not equals:
+        spelled = whole
     if not spelled or not os.path.exists(spelled):
         raise UsageError(f"{option} {seen(text)}: there is no {seen(spelled)}", hint=f"{option} FOLDER")
     if equals and not os.path.isabs(target):

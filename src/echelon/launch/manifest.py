@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
 import tarfile
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from echelon.errors import UsageError
@@ -93,14 +93,16 @@ def read(source: str, moved_to: str = "") -> Manifest:
     return Manifest(root, entries)
 
 
-def _walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    status = os.lstat(path)
-    yield path, status
-    if stat.S_ISDIR(status.st_mode):
-        with os.scandir(path) as inside:
-            names = sorted(entry.name for entry in inside)
-        for name in names:
-            yield from _walk(os.path.join(path, name))
+def _walk(source: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield each path with its status, a folder before what it holds."""
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        status = os.lstat(path)
+        yield path, status
+        if stat.S_ISDIR(status.st_mode):
+            with os.scandir(path) as inside:
+                waiting += sorted((entry.path for entry in inside), reverse=True)
 
 
 def _target(path: str, source: str, moved_to: str) -> str:
@@ -130,31 +132,37 @@ def stream(manifest: Manifest, wanted: Mapping[str, Entry], rewrite: Rewrite | N
         if entry.kind != "f":
             waiting += _block(header)
             continue
-        with open(os.path.join(manifest.root, path), "rb", buffering=0) as file:
-            content: io.RawIOBase = file
+        content = _content(os.path.join(manifest.root, path), entry)
+        if rewrite is not None and _may_name_prefix(path, entry):
+            changed = rewrite(b"".join(content))
+            content, header.size = iter([changed]), len(changed)
+        else:
             header.size = entry.size
-            if rewrite is not None and _may_name_prefix(path, entry):
-                changed = rewrite(file.read())
-                content, header.size = io.BytesIO(changed), len(changed)  # type: ignore[assignment]
-            waiting += _block(header)
-            left = header.size
-            while left:
-                piece = content.read(min(left, PIECE_BYTES))
-                if not piece:
-                    raise UsageError(
-                        f"{os.path.join(manifest.root, path)} became shorter while it was read",
-                        hint="stage what nobody writes",
-                    )
-                waiting += piece
-                left -= len(piece)
-                if len(waiting) >= PIECE_BYTES:
-                    yield bytes(waiting)
-                    waiting.clear()
+        waiting += _block(header)
+        for piece in content:
+            waiting += piece
+            if len(waiting) >= PIECE_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
         waiting += _padding(header.size)
         if len(waiting) >= PIECE_BYTES:
             yield bytes(waiting)
             waiting.clear()
     yield bytes(waiting + bytes(2 * tarfile.BLOCKSIZE))
+
+
+def _content(path: str, entry: Entry) -> Iterator[bytes]:
+    """Yield a file in pieces; raise UsageError if it is not, or does not stay, what the manifest says."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            for is_read in (False, True):
+                status = os.fstat(file.fileno())
+                if (status.st_size, status.st_mtime_ns) != (entry.size, entry.stamp):
+                    raise UsageError(f"{path} was changed while it was staged", hint="stage what nobody writes")
+                if not is_read:
+                    yield from iter(partial(file.read, PIECE_BYTES), b"")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="stage what you can read") from None
 
 
 def _block(header: tarfile.TarInfo) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from hashlib import blake2b
@@ -14,6 +15,7 @@ from echelon.environment.agent_place import job_id
 from echelon.errors import UsageError
 from echelon.node.survey import folders
 from echelon.spec import Plan, Staged
+from echelon.spec.staged import copied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +39,10 @@ def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) 
     folder = os.path.join(os.path.abspath(base), f"echelon-stage-{os.geteuid()}-{job_id(environ) or 'here'}")
     if job.stages_software:
         plan = _with_software(plan, folder, environ)
-    names = [variable_of(request.source) for request in job.stage_data]
+    names = [variable_of(os.path.abspath(request.spelled)) for request in job.stage_data]
     for request in job.stage_data:
         plan = _with_data(plan, request, folder, environ)
-        name = variable_of(request.source)
+        name = variable_of(os.path.abspath(request.spelled))
         if names.count(name) > 1:  # it would name one of them
             variables = tuple(pair for pair in plan.environ if pair[0] != name)
             note = f"{name} is not set: {names.count(name)} of --stage-data would have this name"
@@ -69,26 +71,25 @@ def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[
         )
     if any(item.source == source for item in plan.staged):
         raise UsageError(f"--stage-data {request.spelled} is given twice", hint="give it once")
-    place, is_image = _place(folder, source), source.endswith(IMAGES)
+    ranks = max(plan.ranks_per_node or plan.devices_per_node, 1)
+    layout = f"\0shard {plan.num_nodes} {ranks}" if request.is_shard else ""
+    place, is_image = _place(folder, source + layout), source.endswith(IMAGES)
+    own = os.path.join(place, f"mount-{plan.run_id}") if is_image else copied(place, source)
     item = Staged(
-        source=source,
-        folder=place,
-        target=request.target or os.path.join(place, "image" if is_image else os.path.basename(source)),
-        is_shard=request.is_shard,
-        is_image=is_image,
-        ranks_per_node=max(plan.ranks_per_node or plan.devices_per_node, 1),
-    )
-    spellings = tuple(dict.fromkeys([request.spelled.rstrip(os.sep), os.path.abspath(request.spelled), source]))
-    own = dict(plan.environ)
+        source=source, folder=place, target=request.target or own, is_shard=request.is_shard, is_image=is_image,
+        ranks_per_node=ranks,
+    )  # fmt: skip
+    old = (os.path.abspath(request.spelled), source)
+    ours = dict(plan.environ)
     moved = {
-        name: _moved(value, spellings, item.target)
-        for name, value in {**environ, **own}.items()
-        if name not in ("PWD", "OLDPWD", "HOME") and _moved(value, spellings, item.target) != value
+        name: _moved(value, old, item.target)
+        for name, value in {**environ, **ours}.items()
+        if name not in ("PWD", "OLDPWD", "HOME") and _moved(value, old, item.target) != value
     }
-    of_hook = json.loads(own.get("ECHELON_STAGED", "{}")) | dict.fromkeys(spellings[1:], item.target)
-    variables = own | moved | {variable_of(source): item.target, "ECHELON_STAGED": json.dumps(of_hook)}
+    of_hook = json.loads(ours.get("ECHELON_STAGED", "{}")) | dict.fromkeys(old, item.target)
+    variables = ours | moved | {variable_of(old[0]): item.target, "ECHELON_STAGED": json.dumps(of_hook)}
     words = 1 if not plan.is_python else 3 if plan.argv[1] == "-m" else 2
-    argv = (*plan.argv[:words], *(_moved_word(word, spellings, item.target) for word in plan.argv[words:]))
+    argv = (*plan.argv[:words], *(_moved_word(word, old, item.target) for word in plan.argv[words:]))
     return replace(plan, argv=argv, environ=tuple(variables.items()), staged=(*plan.staged, item))
 
 
@@ -102,22 +103,21 @@ def variable_of(source: str) -> str:
     return "ECHELON_DATA_" + re.sub(r"\W", "_", stem).upper()
 
 
-def _moved_word(word: str, spellings: tuple[str, ...], target: str) -> str:
-    """Return an argument, or an option with its value, that names the source or a path below it."""
+def _moved_word(word: str, old: tuple[str, ...], target: str) -> str:
+    """Return an argument, or an option with its value, that names the source or what lies below it."""
     name, equals, value = word.partition("=")
-    return name + equals + _moved(value, spellings, target) if equals else _moved(word, spellings, target)
+    moved = _moved(word, old, target)
+    return name + equals + _moved(value, old, target) if equals and moved == word else moved
 
 
-def _moved(path: str, spellings: tuple[str, ...], target: str) -> str:
-    spelled, *absolute = spellings
-    if path.rstrip(os.sep) == spelled:
-        return target
-    if os.sep not in path or ":" in path or "\n" in path:
+def _moved(path: str, old: tuple[str, ...], target: str) -> str:
+    """Return the path of the copy for one that is there; a name without "/" may be no path at all."""
+    if os.sep not in path or "\n" in path or not os.path.lexists(path):
         return path
     whole = os.path.abspath(path)
-    for old in absolute:
-        if whole == old or whole.startswith(old + os.sep):
-            return target + whole[len(old) :]
+    for source in old:
+        if whole == source or whole.startswith(source + os.sep):
+            return target + whole[len(source) :]
     return path
 
 
@@ -138,6 +138,8 @@ def _with_software(plan: Plan, folder: str, environ: Mapping[str, str]) -> Plan:
     for item in items:
         variables |= _moved_variables({**environ, **variables}, item)
     python, argv = plan.python, plan.argv
+    if not plan.is_python:
+        argv = (os.path.abspath(shutil.which(argv[0]) or argv[0]), *argv[1:])
     for item in items:
         python, argv = _inside(python, item), (_inside(argv[0], item), *argv[1:])
     return replace(plan, python=python, argv=argv, environ=tuple(variables.items()), staged=tuple(items))
@@ -148,7 +150,7 @@ def _software(prefix: str, spelled: str, folder: str) -> Staged:
     return Staged(
         source=prefix,
         folder=place,
-        target=os.path.join(place, os.path.basename(prefix)),
+        target=copied(place, prefix),
         moved_from=tuple(dict.fromkeys([prefix, os.path.abspath(spelled)])),
     )
 
@@ -159,7 +161,7 @@ def _with_image(plan: Plan, folder: str) -> Plan:
         raise UsageError(f"--stage-env: {image} is no file or folder that could be copied", hint="remove --stage-env")
     source = os.path.realpath(plan.container.image)
     place = _place(folder, source)
-    item = Staged(source=source, folder=place, target=os.path.join(place, os.path.basename(source)))
+    item = Staged(source=source, folder=place, target=copied(place, source))
     prefix = tuple(item.target if word == plan.container.image else word for word in plan.container.prefix)
     return replace(plan, container=replace(plan.container, image=item.target, prefix=prefix), staged=(item,))
 

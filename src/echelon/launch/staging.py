@@ -134,10 +134,10 @@ class Root:
             if is_part:
                 wanted, removed = self._changed(item.key, lacking[0], wanted)
             self._refuse_full(item, wanted, lacking)
-            sent, check = self._send(item, listing, wanted, removed, lacking)
+            sent, check = self._send(item, listing, wanted, removed, lacking, keeps=is_part)
         for node in self.nodes.values():
             node.answer = None
-            self.crew.tell(node.member, "finish", key=item.key, name=item.name, link=item.link, digest=check)
+            self.crew.tell(node.member, "finish", key=item.key, name=item.name, digest=check, manifest=digest)
         self.wait(lambda: all(node.answer is not None for node in self.nodes.values()), "unpacking")
         bad = {node.name: node.answer for node in self.nodes.values() if node.answer}
         if bad:
@@ -172,12 +172,17 @@ class Root:
 
     def _copy(self, item: Staged, listing: Manifest, nodes: list[_Node]) -> None:
         """Let each node copy the shards that its own ranks read; a shard that no rank reads by its number is linked."""
-        names = [path.partition(os.sep)[2] for path, entry in listing.entries.items() if entry.kind == "f"]
+        inner = [(path.partition(os.sep)[2], entry.kind) for path, entry in list(listing.entries.items())[1:]]
+        numbers = {path: number for number, path in enumerate(path for path, kind in inner if kind == "f")}
+        count = item.ranks_per_node
         for node in nodes:
-            place, count = node.member.placement.agent_index, item.ranks_per_node
-            own = [name for number, name in enumerate(names) if number % (self.num_nodes * count) // count == place]
+            place = node.member.placement.agent_index
+            entries = [
+                (path, kind, kind == "f" and numbers[path] % (self.num_nodes * count) // count == place)
+                for path, kind in inner
+            ]
             self.crew.tell(
-                node.member, "copy", key=item.key, source=item.source, name=item.name, names=names, own=own,
+                node.member, "copy", key=item.key, source=item.source, name=item.name, entries=entries,
                 manifest=listing.text,
             )  # fmt: skip
 
@@ -188,13 +193,15 @@ class Root:
         wanted: dict[str, manifests.Entry],
         removed: list[str],
         nodes: list[_Node],
+        *,
+        keeps: bool,
     ) -> tuple[int, str]:
         """Send a stream down a tree of nodes, each of which has two children at most; return its bytes and digest."""
         for number in reversed(range(len(nodes))):  # a child waits before its parent calls it
             node = nodes[number]
             node.is_ready = False
             children = [(child.addresses, child.port) for child in nodes[2 * number + 1 : 2 * number + 3]]
-            self.crew.tell(node.member, "receive", key=item.key, children=children, removed=removed)
+            self.crew.tell(node.member, "receive", key=item.key, children=children, removed=removed, keeps=keeps)
         rewrite = manifests.moved(item.moved_from, item.target) if item.moved_from else None
         total = sum(entry.size for entry in wanted.values())
         self.wait(lambda: nodes[0].is_ready, "connecting", GATHER_SECONDS)
@@ -270,8 +277,8 @@ def _start(plan: Plan, host: Host, root: Root, directory: str) -> list[Agents]:
     package.write(os.path.join(directory, "node.pyz"))
     addresses = [(name, root.listener.getsockname()[1]) for name in own_addresses()]
     folder = os.path.dirname(plan.staged[0].folder)
-    keys = list(dict.fromkeys(item.key for item in plan.staged))
-    on_node.write(directory, on_node.StageOrder(addresses, folder, plan.run_id, keys), root.secret)
+    links = {item.key: item.link for item in plan.staged}
+    on_node.write(directory, on_node.StageOrder(addresses, folder, plan.run_id, links), root.secret)
     words = (sys.executable, "-I", "-S", os.path.join(directory, "node.pyz"), "stage", directory)
     scheduler = members.of(plan.where)
     processes = []

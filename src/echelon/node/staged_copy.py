@@ -1,41 +1,91 @@
-"""The copy of a source on this node's own disk: its manifest, its lock, its link or mount, and its removal."""
+"""The copy of a source on this node's own disk: its manifest, its lock, its links and mounts, and its removal."""
 
 import fcntl
 import os
 import shutil
-import stat
 import subprocess
 import time
 from contextlib import suppress
 from hashlib import blake2b
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 from . import private
 from .secret import PROOF_BYTES
 
-PATIENCE_SECONDS = 2.0  # with another run that has this copy
-MANIFEST, _LOCK = "manifest", "lock"
+PATIENCE_SECONDS = 10.0  # with another run that has this copy
+MANIFEST, _LOCK, _LINKS, _FILES, _MOUNT = "manifest", "lock", "links", "files", "mount-"
 
 
 class Area:
-    """The copy of one source on this node: its folder, its manifest, and the lock of those that use or change it."""
+    """The copy of one source on this node, and the lock of those that use or change it.
+
+    A run that uses the copy holds the lock with others. Whoever changes or removes it holds the lock alone.
+    """
 
     def __init__(self, folder: str, word: str) -> None:
         self.path = folder
+        self.files = os.path.join(folder, _FILES)
         self._word = word
-        self.link = ""
-        self.mount: Optional["subprocess.Popen[bytes]"] = None
-        self.mount_point = ""
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        if not private.is_own(folder):
+        self._lock = -1
+        self._mount: Optional["subprocess.Popen[bytes]"] = None
+        self._open()
+
+    def _open(self) -> None:
+        """Open the lock; the run before may have removed the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        if not private.is_own(self.path):
             raise PermissionError(13, "it belongs to another user, or others may write there")
-        self._lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _is_there(self) -> bool:
+        with suppress(OSError):
+            return os.stat(os.path.join(self.path, _LOCK)).st_ino == os.fstat(self._lock).st_ino
+        return False
+
+    def use(self) -> None:
+        """Keep others from changing and removing it, as soon as nobody changes it."""
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        while not self._is_there():
+            self._open()
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def take(self, *, keeps: bool) -> str:
+        """Take it to change it; return "own", or "shared" if another process of this run on this machine does.
+
+        What it has goes, unless `keeps`. Raise BlockingIOError if another run uses it.
+        """
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_there():
+                    break
+                self._open()
+            except BlockingIOError:
+                if os.pread(self._lock, 64, 0).decode() == self._word:
+                    return "shared"
+                if time.monotonic() > deadline:
+                    raise BlockingIOError(11, "another run uses an older copy of it") from None
+                time.sleep(0.05)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, self._word.encode(), 0)
+        private.remove(os.path.join(self.path, MANIFEST))
+        make_writable(self.files)
+        if not keeps:
+            private.remove_folder(self.files)
+        os.makedirs(self.files, mode=0o700, exist_ok=True)
+        return "own"
 
     @property
     def manifest(self) -> str:
         """The list of what is here, as text; empty before all has come."""
         try:
-            with open(os.path.join(self.path, MANIFEST), encoding="utf-8") as file:
+            with open(
+                os.path.join(self.path, MANIFEST), encoding="utf-8", errors="surrogateescape", newline=""
+            ) as file:
                 return file.read()
         except OSError:
             return ""
@@ -45,70 +95,65 @@ class Area:
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
-    def take(self) -> str:
-        """Take the area to change it; return "own", or "shared" if another process of this run on this machine does.
-
-        Raise BlockingIOError if another run uses it.
-        """
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if os.pread(self._lock, 64, 0).decode() == self._word:
-                    return "shared"
-                if time.monotonic() > deadline:
-                    raise BlockingIOError(11, "another run uses an older copy of it") from None
-                time.sleep(0.05)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, self._word.encode(), 0)
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.path, MANIFEST))
-        return "own"
-
     def finish(self, manifest: str) -> None:
         """Note that all has come."""
         private.write(os.path.join(self.path, MANIFEST), manifest.encode("utf-8", "surrogateescape"))
 
-    def use(self) -> None:
-        """Keep others from changing it, as soon as nobody changes it."""
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+    def why_not_at(self, link: str) -> str:
+        """Return why the copy cannot be seen at a path; empty if it can, or if nothing is asked."""
+        path = link.rstrip(os.sep)
+        if not link or (os.path.islink(path) and os.readlink(path).startswith(self.path + os.sep)):
+            return ""
+        if not os.path.isdir(os.path.dirname(path)) and not path.startswith(self.path):
+            return "%s: there is no folder %s" % (path, os.path.dirname(path))
+        return "%s is there already" % path if os.path.lexists(path) else ""
 
     def show(self, name: str, link: str) -> None:
-        """Lay a link to the copy where the user wants it; mount an image of a file system."""
-        path = os.path.join(self.path, name)
+        """Lay a link to the copy where the user wants it, or mount an image of a file system there."""
+        path = os.path.join(self.files, name)
         if link.endswith(os.sep):  # the image is to be seen as a folder
-            self.mount_point = link.rstrip(os.sep)
-            self.mount = _mounted(path, self.mount_point)
-        elif link:
-            if os.path.islink(link) and os.readlink(link) == path:
-                return
+            if os.path.ismount(link):
+                return  # by another process of this run on this machine
+            self._mount = _mounted(path, link.rstrip(os.sep))
+        elif link and not os.path.islink(link):
             os.symlink(path, link)
-            self.link = link
+            with open(os.path.join(self.path, _LINKS), "a", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(link + "\n")
 
     def release(self) -> None:
         """Let others change it."""
-        if self.mount is not None:
-            self.mount.terminate()
-            self.mount.wait()
-        if self.link:
-            private.remove(self.link)
+        if self._mount is not None:
+            self._mount.terminate()
+            self._mount.wait()
+            with suppress(OSError):
+                os.rmdir(str(self._mount.args[-1]))  # type: ignore[index]
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def remove(self) -> None:
-        """Remove the copy, unless another run uses it."""
+        """Remove the copy with the links to it, unless another run uses it."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        make_writable(self.path)
+        with (
+            suppress(OSError),
+            open(os.path.join(self.path, _LINKS), encoding="utf-8", errors="surrogateescape") as file,
+        ):
+            for link in file.read().splitlines():
+                if os.path.islink(link) and os.readlink(link).startswith(self.path + os.sep):
+                    private.remove(link)
+        for name in os.listdir(self.path):
+            if name.startswith(_MOUNT) and os.path.ismount(
+                os.path.join(self.path, name)
+            ):  # of a stager that was killed
+                subprocess.run(["fusermount", "-u", "-z", os.path.join(self.path, name)], check=False)
+        make_writable(self.files)
         private.remove_folder(self.path)
 
 
 def _mounted(image: str, folder: str) -> "subprocess.Popen[bytes]":
     """Mount a SquashFS image without rights of an administrator; the process ends with the mount."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    os.makedirs(folder, mode=0o700)
     before = os.stat(folder).st_dev
     process = subprocess.Popen(
         ["squashfuse", "-f", image, folder], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -127,17 +172,22 @@ def make_writable(folder: str) -> None:
         os.chmod(path, 0o700)
 
 
-def copy_shards(source: str, target: str, names: List[str], own: List[str]) -> None:
-    copied = set(own)
-    for name in names:
+def copy_shards(source: str, target: str, entries: List[Tuple[str, str, bool]]) -> None:
+    """Copy the own files of a node; the other entries, by path, kind and whether they are own, are links to them."""
+    folders = [target]
+    os.makedirs(target, mode=0o700, exist_ok=True)
+    for name, kind, is_own in entries:
         path = os.path.join(target, name)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        private.remove(path)
-        if name in copied:
+        if kind == "d":
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            folders.append(path)
+        elif is_own:
             shutil.copyfile(os.path.join(source, name), path)
-            os.chmod(path, stat.S_IRUSR)
+            shutil.copystat(os.path.join(source, name), path)
         else:
             os.symlink(os.path.join(source, name), path)
+    for path in reversed(folders):
+        os.chmod(path, 0o500)
 
 
 def remove_path(path: str) -> None:

@@ -15,6 +15,7 @@ import socket
 import sys
 import tarfile
 import threading
+import time
 from contextlib import suppress
 from typing import IO, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -23,7 +24,7 @@ from . import pool_place, private
 from .channel import Channel, Closed, Message
 from .connect import ConnectError, connect
 from .secret import NONCE_BYTES, PROOF_BYTES, nonce, proof, proves
-from .staged_copy import MANIFEST, Area, copy_shards, digest_of, make_writable, new_digest, remove_path
+from .staged_copy import Area, copy_shards, digest_of, new_digest, remove_path
 from .survey.visit import facts
 
 ORDER = "stage.json"
@@ -31,6 +32,7 @@ PIECE_BYTES = 1 << 20
 NUM_WAITING_PIECES = 16
 CONNECT_SECONDS = 30.0
 STALL_SECONDS = 600.0
+ORPHAN_SECONDS = 3.0  # what ranks have to end after the command was killed, and a little more
 _KEEPER = "keeper"
 
 
@@ -40,7 +42,7 @@ class StageOrder(NamedTuple):
     addresses: List[Tuple[str, int]]  # addresses of the process that reads the shared disk
     folder: str  # of all that is staged on a node
     word: str  # of the run
-    keys: List[str]  # the folders inside, one for each source
+    links: Dict[str, str]  # the folders inside, one for each source; where nodes shall see it, or ""
 
 
 def write(directory: str, order: StageOrder, secret: bytes) -> None:
@@ -151,7 +153,7 @@ class Reception:
         try:
             if self._area is not None:
                 with tarfile.open(fileobj=self._pieces, mode="r|", bufsize=PIECE_BYTES) as archive:  # type: ignore[call-overload]
-                    self._write(archive, self._area.path)
+                    self._write(archive, self._area.files)
         except (OSError, tarfile.TarError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.why_not = self.why_not or why
@@ -162,7 +164,7 @@ class Reception:
         folders = []
         for member in archive:
             content = archive.extractfile(member) if member.isreg() else None
-            if member.name == MANIFEST and content is not None:
+            if not self.manifest and content is not None:
                 self.manifest = content.read().decode("utf-8", "surrogateescape")
                 continue
             path = os.path.join(folder, member.name)
@@ -197,6 +199,7 @@ class Stager:
         self._channel = channel
         self._areas: Dict[str, Area] = {}
         self._receptions: Dict[str, Reception] = {}
+        self._is_told_to_end = False
         self._listener = socket.create_server(("", 0), backlog=8)
 
     def run(self) -> None:
@@ -210,14 +213,18 @@ class Stager:
                 for message in self._channel.receive():
                     getattr(self, "_" + message["kind"])(message)
         except Closed:
-            return
+            if not self._is_told_to_end:
+                time.sleep(ORPHAN_SECONDS)  # ranks may still save
 
     def _stand(self) -> None:
         items: Dict[str, Dict[str, Any]] = {}
-        for key in self._order.keys:
+        for key, link in self._order.links.items():
             try:
                 area = self._areas[key] = Area(os.path.join(self._order.folder, key), self._order.word)
+                area.use()  # from now on no other run changes or removes it
                 items[key] = {"digest": digest_of(area.manifest), "free_bytes": area.free_bytes}
+                if area.why_not_at(link):
+                    items[key]["why_not"] = area.why_not_at(link)
             except OSError as error:
                 items[key] = {"why_not": "%s: %s" % (self._order.folder, error.strerror)}
         self._channel.send("standing", port=self._listener.getsockname()[1], items=items)
@@ -230,11 +237,10 @@ class Stager:
         area, key = self._areas[message["key"]], message["key"]
         why_not, owned = "", None
         try:
-            if area.take() == "own":
+            if area.take(keeps=message["keeps"]) == "own":
                 owned = area
-                make_writable(area.path)
                 for name in message["removed"]:
-                    remove_path(os.path.join(area.path, name))
+                    remove_path(os.path.join(area.files, name))
         except OSError as error:
             why_not = error.strerror or str(error)
         children = []
@@ -270,11 +276,8 @@ class Stager:
         area = self._areas[message["key"]]
         reception = self._receptions[message["key"]] = Reception(None, [])
         try:
-            if area.take() == "own":
-                make_writable(area.path)
-                copy_shards(
-                    message["source"], os.path.join(area.path, message["name"]), message["names"], message["own"]
-                )
+            if area.take(keeps=False) == "own":
+                copy_shards(message["source"], os.path.join(area.files, message["name"]), message["entries"])
                 reception.manifest = message["manifest"]
         except OSError as error:
             reception.why_not = "%s: %s" % (error.filename or "", error.strerror)
@@ -291,13 +294,16 @@ class Stager:
                 area.finish(reception.manifest)
             if not why_not:
                 area.use()
-                area.show(message["name"], message["link"])
+                if digest_of(area.manifest) != message["manifest"]:
+                    raise OSError(116, "another run has changed or removed it meanwhile", area.path)
+                area.show(message["name"], self._order.links[key])
         except OSError as error:
             why_not = "%s: %s" % (error.filename2 or error.filename or area.path, error.strerror)
         self._channel.send("staged", key=key, why_not=why_not)
 
     def _end(self, _message: Message) -> None:
         """Tell whether what is here stays for the next run, and end."""
+        self._is_told_to_end = True
         self._channel.send("left", stays=_pool_lock(fcntl.LOCK_SH | fcntl.LOCK_NB) < 0)
         self._channel.flush()
         raise Closed("the run has ended")

@@ -49,4 +49,9 @@ class Staged:
         """Where nodes lay a link to the copy; with "/" at its end they mount it there; empty: nowhere."""
         if self.is_image:
             return self.target + os.sep
-        return "" if self.target == os.path.join(self.folder, self.name) else self.target
+        return "" if self.target == copied(self.folder, self.source) else self.target
+
+
+def copied(folder: str, source: str) -> str:
+    """Return the path of the copy of a source."""
+    return os.path.join(folder, "files", os.path.basename(source))

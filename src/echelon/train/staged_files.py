@@ -1,50 +1,104 @@
 """Let a script that names staged files by their old paths read the copies on its node's own disk."""
 
 import builtins
+import errno
 import io
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from . import patches
 
 _WHY = "a script that names staged files by their old paths reads the copy on its node's own disk"
-_OF_OS = ("open", "stat", "lstat", "listdir", "scandir", "access", "readlink", "statvfs")
+_WHY_NOT = "a script that changes staged files changes the old ones, and reads those from then on"
+_READING = ("stat", "lstat", "listdir", "access", "readlink")
+_CHANGING = ("mkdir", "unlink", "remove", "rmdir", "rename", "replace", "link", "symlink", "chmod", "utime", "truncate")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+class _Copies:
+    """The copies by the old paths; one that the script changes is left to itself."""
+
+    def __init__(self, targets: Mapping[str, str]) -> None:
+        self._targets = targets
+        self._left: set[str] = set()
+
+    def _of(self, path: Any) -> tuple[str, str]:
+        """Return the copy with the rest of a path; two empty texts for a path of something else."""
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        whole = os.path.abspath(text) if isinstance(text, str) and text else ""
+        inside = [old for old in self._targets if whole == old or whole.startswith(old + os.sep)]
+        longest = max(inside, key=len, default="")
+        return (self._targets[longest], whole[len(longest) :]) if longest else ("", "")
+
+    def read(self, path: Any) -> Any:
+        """Return the path in the copy."""
+        target, rest = self._of(path)
+        return target + rest if target and target not in self._left else path
+
+    def leave(self, path: Any) -> None:
+        """Leave the copy of a path that the script changes; refuse to change the copy itself, which will be removed."""
+        self._left.add(self._of(path)[0])
+        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        whole = os.path.abspath(text) if isinstance(text, str) and text else ""
+        if any(whole == target or whole.startswith(target + os.sep) for target in self._targets.values()):
+            raise PermissionError(errno.EACCES, "staged files are read-only: they are removed after the run", whole)
+
+    def opened(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return open(), whose mode says whether it reads."""
+
+        @wraps(original)
+        def call(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if set(mode) & set("wax+"):
+                self.leave(file)
+            return original(self.read(file), mode, *arguments, **options)
+
+        return call
+
+    def opened_by_flags(self, original: Callable[..., int]) -> Callable[..., int]:
+        @wraps(original)
+        def call(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+            if options.get("dir_fd") is not None:
+                return original(path, flags, *arguments, **options)
+            if flags & _WRITING:
+                self.leave(path)
+            return original(self.read(path), flags, *arguments, **options)
+
+        return call
+
+    def reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            moved = path if options.get("dir_fd") is not None else self.read(path)
+            return original(moved, *arguments, **options)
+
+        return call
+
+    def changing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(*arguments: Any, **options: Any) -> Any:
+            for path in [*arguments[:2], *options.values()]:
+                if isinstance(path, (str, os.PathLike)):
+                    self.leave(path)
+            return original(*arguments, **options)
+
+        return call
 
 
 def begin(environ: Mapping[str, str]) -> None:
     """Replace the functions by which Python finds and opens files; a library in C reads the shared disk as before."""
-    moved = sorted(json.loads(environ["ECHELON_STAGED"]).items(), key=lambda pair: -len(pair[0]))
-    opened = _replaced(builtins.open, moved)
+    copies = _Copies(json.loads(environ["ECHELON_STAGED"]))
+    opened = copies.opened(builtins.open)
     patches.replace(builtins, "open", opened, why=_WHY)
     patches.replace(io, "open", opened, why=_WHY)  # pathlib uses it
-    for name in _OF_OS:
-        function = getattr(os, name)
-        patches.replace(os, name, _replaced(function, moved), why=_WHY)
-        for abilities in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
-            if function in abilities:
-                abilities.add(getattr(os, name))
-
-
-def _replaced(function: Callable[..., Any], moved: list[tuple[str, str]]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        if options.get("dir_fd") is None:
-            arguments = (_place(arguments[0], moved), *arguments[1:]) if arguments else ()
-            options |= {name: _place(options[name], moved) for name in ("file", "path") if name in options}
-        return function(*arguments, **options)
-
-    return call
-
-
-def _place(path: Any, moved: list[tuple[str, str]]) -> Any:
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str) or os.sep not in text:
-        return path
-    whole = os.path.abspath(text)
-    for old, new in moved:
-        if whole == old or whole.startswith(old + os.sep):
-            return new + whole[len(old) :]
-    return path
+    patches.replace(os, "open", copies.opened_by_flags(os.open), why=_WHY)
+    put = partial(patches.replace, os)
+    for names, wrapped, why in ((_READING, copies.reading, _WHY), (_CHANGING, copies.changing, _WHY_NOT)):
+        for name in names:
+            function = getattr(os, name)
+            put(name, wrapped(function), why=why)
+            for can in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+                if function in can:
+                    can.add(getattr(os, name))
