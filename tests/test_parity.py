@@ -128,12 +128,14 @@ def _everywhere(change: Change) -> dict[str, Change]:
 
 _SIGSETXID = 33
 _WHY_LIVE = "rank 0 is read live, so its stdout is line-buffered"
+_FATAL = (signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSEGV)
 _WHY_WARNED = "sites announce the end of a job by SIGUSR1 or SIGUSR2, which must not end a script without a handler"
 
 
 def _with_warnings_ignored(outcome: Outcome) -> Outcome:
-    """Return the outcome with the kernel's bits for SIGUSR1, SIGUSR2 and the signal for stacks; Python says SIG_DFL.
+    """Return the outcome with the kernel's bits for SIGUSR1, SIGUSR2, the signal for stacks and those of a crash.
 
+    Python says SIG_DFL. What is written at a crash goes into the rank's page, and the signal then ends the rank.
     glibc catches SIGSETXID once a process has had a second thread.
     """
 
@@ -142,7 +144,8 @@ def _with_warnings_ignored(outcome: Outcome) -> Outcome:
         return match[1] + b"%016x" % (int(match[2], 16) | bits)
 
     def caught(match: re.Match[bytes]) -> bytes:
-        return match[1] + b"%016x" % (int(match[2], 16) | 1 << pulse.SIGNAL - 1 | 1 << _SIGSETXID - 1)
+        bits = sum(1 << number - 1 for number in (pulse.SIGNAL, _SIGSETXID, *_FATAL))
+        return match[1] + b"%016x" % (int(match[2], 16) | bits)
 
     stdout = re.sub(rb"(SigIgn:', ')([0-9a-f]+)", ignored, outcome.stdout)
     return outcome._replace(stdout=re.sub(rb"(SigCgt:', ')([0-9a-f]+)", caught, stdout))
