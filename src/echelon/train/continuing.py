@@ -304,7 +304,8 @@ class Continuing:
         self._objects.prepare(facts, saved)
         tensors = self._objects.tensors()
         same_script.check_names(tensors, saved)
-        same_script.refuse_whole_copies(tensors, facts.get("split", ()))
+        trained, kinds = self._objects.trained(), facts.get("gradients", {})
+        same_script.refuse_whole_copies(tensors, facts.get("split", ()), trained)
         carried = resumed.empty(CARRIED)
         for path, name in facts.get("cut", {}).items():
             if is_dtensor(tensors[name]):
@@ -313,7 +314,6 @@ class Continuing:
         own = resumed.empty(_OWN % rank, is_whole_name=True)
         drawn = resumed.empty(_DRAWN % (rank if is_as_before else 0), is_whole_name=True)
         kept, cycled = resumed.empty(same_script.PREFIX), resumed.empty(cycles.PREFIX)
-        trained, kinds = self._objects.trained(), facts.get("gradients", {})
         gradients = pending.empty(trained, kinds)
         self._load({**tensors, **carried, **own, **drawn, **kept, **cycled, **gradients}, resumed.found.path)
         pending.put(trained, kinds, gradients)

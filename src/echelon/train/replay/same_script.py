@@ -175,12 +175,16 @@ def check_names(tensors: Iterable[str], saved: Iterable[str]) -> None:
             raise ScalingError(text % ", ".join(sorted(names)[:5]), "start the script without --resume")
 
 
-def refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Sequence[str]) -> None:
-    """Refuse a copy of a split model that is made in the loop: repeated, the loop copies a model that is not split."""
+def refuse_whole_copies(tensors: Mapping[str, torch.Tensor], split: Iterable[str], trained: Iterable[str]) -> None:
+    """Refuse a copy of a split model that is made in the loop: repeated, the loop copies a model that is not split.
+
+    A model with trained weights is no such copy: the present way to scale has left this weight whole.
+    """
     if not any(map(is_dtensor, tensors.values())):
         return
+    trained_models = {name.partition("/")[0] for name in trained}
     for name in split:
-        if not is_dtensor(tensors[name]):
+        if not is_dtensor(tensors[name]) and name.partition("/")[0] not in trained_models:
             raise ScalingError(
                 f"{name} was a part on each rank when it was saved, and is whole now: a model that the loop has copied",
                 "echelon run --scale data --resume …, which has whole weights",
