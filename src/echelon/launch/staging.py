@@ -78,14 +78,14 @@ class Root:
         self.listener = listen("")
         self.crew = AgentConnections(
             self.listener, self.secret, self.selector, on_join=lambda _member: None, on_message=self._hear,
-            on_loss=self._lose, on_refusal=self._note,
+            on_loss=self._lose, on_refusal=self.note,
         )  # fmt: skip
 
-    def _note(self, problem: str) -> None:
+    def note(self, problem: str) -> None:
         self.problem = self.problem or problem
 
     def _lose(self, member: AgentConnection, why: str) -> None:
-        self._note(f"{member.placement.node}: {why}")
+        self.note(f"{member.placement.node}: {why}")
 
     def _hear(self, member: AgentConnection, message: Message) -> None:
         index, kind = member.placement.agent_index, message["kind"]
@@ -222,7 +222,7 @@ class Root:
                     left = f", {duration(max(total - sent, 0) / rate)} left" if total > sent else ""
                     self.say(f"staging {item.name}: {size(sent)} of {size(total)}, {size(int(rate))}/s{left}")
         except OSError as error:
-            self._note(f"the first node took no more: {error}")
+            self.note(f"the first node took no more: {error}")
         return sent, digest.hexdigest()
 
     def end(self) -> None:
@@ -286,7 +286,7 @@ def _start(plan: Plan, host: Host, root: Root, directory: str) -> list[Agents]:
 
         def ended(code: int, said: str, name: str = start.name) -> None:
             if code:
-                root._note(f"{name} ended with exit code {code}: {said.strip()}")
+                root.note(f"{name} ended with exit code {code}: {said.strip()}")
 
         process = Agents.start(start, host, on_end=ended, on_said=lambda _said: None)
         process.watch(root.selector)
