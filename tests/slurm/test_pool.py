@@ -12,6 +12,11 @@ pytestmark = pytest.mark.slurm
 SCRIPT = "import json, os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
 
 
+def own_places(folder: Path) -> tuple[str, ...]:
+    """Return the words before a command that finds no pool, and no mark of one, of a job with the same number."""
+    return "env", f"ECHELON_POOL={folder / 'pools'}", f"XDG_CACHE_HOME={folder / 'cache'}"
+
+
 def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
     """Two runs on two nodes are forked from their pools, a third one asks for none; afterwards nothing is left."""
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -23,7 +28,7 @@ def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
         f"{echelon} pool stop",
         f"{echelon} pool status",
     ]
-    words = ("--quiet", "-N2", "--ntasks-per-node=1", "bash", "-c", "; ".join(lines))
+    words = ("--quiet", "-N2", "--ntasks-per-node=1", *own_places(tmp_path), "bash", "-c", "; ".join(lines))
     done = slurm.run("salloc", *words, check=False, cwd=tmp_path, timeout=120)
     assert "echelon: pools of 2 nodes started" in done.stderr
     assert "echelon: the pools of 2 nodes ended; runs go on" in done.stderr
@@ -39,7 +44,7 @@ def test_runs_of_an_allocation(slurm: Cluster, tmp_path: Path) -> None:
         [event["is_pooled"] for event in map(json.loads, lines) if event["event"] == "imported"] for lines in events
     ]
     assert sorted(pooled) == [[False, False], [True, True], [True, True]]
-    assert not list(Path("/tmp").glob("echelon-pool-*-nid*"))
+    assert not list(tmp_path.glob("pools/echelon-pool-*"))
 
 
 def test_first_run_at_a_terminal_starts_pools(slurm: Cluster, tmp_path: Path) -> None:
@@ -48,7 +53,7 @@ def test_first_run_at_a_terminal_starts_pools(slurm: Cluster, tmp_path: Path) ->
     echelon = " ".join(ECHELON)
     line = "; ".join([*[f"{echelon} run -n 1 train.py"] * 2, f"{echelon} pool stop"])
     terminal = f"import pty; pty.spawn(['bash', '-c', {line!r}])"
-    words = ("--quiet", "-N1", "--ntasks-per-node=1", sys.executable, "-c", terminal)
+    words = ("--quiet", "-N1", "--ntasks-per-node=1", *own_places(tmp_path), sys.executable, "-c", terminal)
     done = slurm.run("salloc", *words, check=False, cwd=tmp_path, timeout=120)
     assert done.stdout.count("keeps what this script imports ready on its nodes for later runs") == 1, done.stdout
     assert done.stdout.count("rank 0 of 1") == 2
