@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks.figures import Figure, Row, Spread, Target, circumstances, markdown
-from echelon.launch import manifest, package, staging
+from echelon.launch import package, staged_source, staging
 from echelon.node import staging as on_node
 from echelon.spec import Staged
 
@@ -33,7 +33,7 @@ class Nodes:
 
     def __init__(self, folder: Path, item: Staged, num_nodes: int, places: dict[int, Path] | None = None) -> None:
         self.item = item
-        self.root = staging.Root(SECRET, num_nodes, lambda _line: None)
+        self.root = staging.StagingRoot(SECRET, num_nodes, lambda _line: None)
         self.copies = [(places or {}).get(number, folder / f"node-{number}") / item.key for number in range(num_nodes)]
         self.processes = []
         package.write(str(folder / "node.pyz"))
@@ -47,8 +47,8 @@ class Nodes:
 
     def stage(self) -> str:
         """Bring the source to all nodes; return how it went."""
-        self.root.gather()
-        return self.root.stage(self.item, manifest.read(self.item.source, self.item.target))
+        self.root.gather([self.item])
+        return self.root.stage(self.item, staged_source.read(self.item.source, self.item.target))
 
     def kill(self) -> None:
         """End the processes, which leaves the copies, as a pool does."""
@@ -102,7 +102,7 @@ def _round(num_nodes: int, megabytes: int) -> tuple[float, float, float]:
         seconds = []
         for _ in range(2):  # the second time, all is there
             nodes = Nodes(folder, item, num_nodes)
-            nodes.root.gather()
+            nodes.root.gather([item])
             began = time.monotonic()
             nodes.stage()
             seconds.append(time.monotonic() - began)

@@ -10,8 +10,10 @@ import pytest
 from benchmarks.staging import Nodes
 
 from echelon.errors import EchelonError
-from echelon.launch import manifest, staging
+from echelon.launch import staged_source, staging
+from echelon.node import staged_copy
 from echelon.node import staging as on_node
+from echelon.node.survey import folders
 from echelon.spec import Staged
 
 NUM_NODES = 7
@@ -111,7 +113,7 @@ def test_full_disk_is_named(tmp_path: Path, source: Path) -> None:
 def test_lost_node_is_named(tmp_path: Path, source: Path) -> None:
     """A node that is lost ends the staging with its name."""
     with nodes(tmp_path, source) as staged:
-        staged.root.gather()
+        staged.root.gather([staged.item])
         staged.processes[1].kill()
         with pytest.raises(EchelonError, match=r"the nodes' disks could not be filled: .*connection"):
             staged.stage()
@@ -132,10 +134,10 @@ def test_what_a_broken_stream_has_left_goes(tmp_path: Path, source: Path) -> Non
 
 def test_source_that_changes_meanwhile(tmp_path: Path, source: Path) -> None:
     """A file that has another size or time than the list ends the staging."""
-    listing = manifest.read(str(source))
+    listing = staged_source.read(str(source))
     (source / "program").write_text("#!/bin/no")
     with pytest.raises(EchelonError, match="program was changed while it was staged"):
-        list(manifest.stream(listing, listing.entries, None))
+        list(staged_source.stream(listing, listing.entries, None))
 
 
 def test_shards(tmp_path: Path) -> None:
@@ -164,7 +166,15 @@ def test_shards(tmp_path: Path) -> None:
 def test_strangers_get_nothing(tmp_path: Path, source: Path) -> None:
     """A node hears of no stream from one without the secret, and goes on to wait for the right one."""
     with nodes(tmp_path, source, 1) as staged:
-        staged.root.gather()
+        staged.root.gather([staged.item])
         (node,) = staged.root.nodes.values()
         with pytest.raises(OSError, match=r"another program answers there|closed|timed out|reset"):
             on_node.call(["127.0.0.1"], node.port, bytes(31) + b"x")
+
+
+def test_disk_that_nodes_share_takes_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes would write the same files there."""
+    copy = staged_copy.StagedCopy(str(tmp_path / "key"), "run")
+    assert copy.why_not_here() == ""
+    monkeypatch.setattr(folders, "mounts", lambda _root: [("/", "lustre")])
+    assert copy.why_not_here().endswith("lies on lustre, which nodes share")

@@ -103,6 +103,45 @@ def test_two_of_one_name(staging: Shell) -> None:
     assert err(done).count("note: ECHELON_DATA_DATA is not set: 2 of --stage-data would have this name") == 1
 
 
+TRAINS = """
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+names = [os.path.join(sys.argv[1], "inner", name) for name in ("a.txt", "b.txt")]
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(40, 1)), batch_size=4)):
+    names.reverse()
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+    print(step, names[0], open(names[0]).read(), flush=True)
+    if step == 5 and not os.path.exists("killed"):
+        raise SystemExit(3)
+"""
+
+
+def test_saved_training_goes_on_beside_another_copy(staging: Shell) -> None:
+    """Its variables keep the old paths, which lead to the copy wherever it is; its arguments are the same."""
+    staging.script(TRAINS)
+    data = staging.folder / "shared" / "data"
+    words = ("--stage-data", "shared/data", "--checkpoint-every", "2steps", "--max-restarts", "0")
+    first = staging.run("-n", "2", *words, "--run-dir", "one", "train.py", str(data))
+    assert first.exit_code == 3, first.said
+    (staging.folder / "killed").touch()
+    staging.environ["ECHELON_STAGE"] = str(staging.folder / "other")
+    second = staging.run("-n", "2", *words, "--resume", "one", "train.py", str(data))
+    assert second.exit_code == 0, second.said
+    lines = dict(line.split(" ", 1) for line in (out(first) + out(second)).splitlines())
+    read = [f"{data}/inner/{'b.txt beta' if step % 2 == 0 else 'a.txt alpha'}" for step in range(10)]
+    assert lines == {str(step): line for step, line in enumerate(read)}
+    assert "arguments" not in err(second)
+    (staging.folder / "data.squashfs").touch()
+    refused = staging.run(
+        "--stage-data", "data.squashfs", "--checkpoint-every", "2steps", "train.py", "./data.squashfs"
+    )
+    assert (refused.exit_code, "hint: --stage-data data.squashfs=/tmp/data" in err(refused)) == (2, True), refused.said
+
+
 def test_target(staging: Shell) -> None:
     """`=DST` is a path of the user's own; what is there already is not replaced."""
     there = staging.folder / "there"

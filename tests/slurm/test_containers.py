@@ -62,6 +62,24 @@ def test_ranks_here_run_inside(singularity: Singularity, folder: Path, launch: s
         assert report["environ"]["WORLD_SIZE"] == "2"
 
 
+def test_image_and_data_from_the_own_disk(singularity: Singularity, folder: Path) -> None:
+    """The ranks run in the copy of the image, and see the copy of the data."""
+    singularity.image(folder / "image.sif")
+    (folder / "data").mkdir()
+    (folder / "data" / "a.txt").write_text("alpha")
+    (folder / "own").mkdir()
+    words = ("--container", "image.sif", "--stage-env", "--stage-data", "data", "read.py", "./data")
+    (folder / "read.py").write_text("import sys; print(sys.argv[1], open(sys.argv[1] + '/a.txt').read())")
+    done = echelon(folder, "run", "-n", "1", *words, ECHELON_STAGE=str(folder / "own"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(folder / "own"))
+    assert done.stdout.endswith("/files/data alpha\n")
+    assert "image.sif staged on this machine" in done.stderr
+    plan = next(folder.glob("echelon-runs/*/plan.json")).read_text()
+    assert f"{folder / 'own'}/echelon-stage-" in plan.partition('"prefix"')[2].partition("]")[0]
+    assert not any((folder / "own").iterdir())
+
+
 @pytest.mark.slurm
 def test_ranks_on_nodes_run_inside(slurm: Cluster, singularity: Singularity, folder: Path) -> None:
     """Over two nodes the one Slurm step starts one container a node, and no rank finds srun."""

@@ -35,13 +35,14 @@ def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) 
     if plan.launch == "tasks" or plan.mpi or plan.where == "meet":
         how = "--launch tasks" if plan.launch == "tasks" else plan.mpi or "nodes that you start by hand"
         raise UsageError(f"{asked} needs a run whose agents echelon starts; {how} starts them", hint=f"remove {asked}")
-    base = environ.get(VARIABLE) or _own_disk(os.path.expandvars(scratch)) or environ.get("TMPDIR") or "/tmp"
+    base = environ.get(VARIABLE) or _own_disk(os.path.expandvars(scratch)) or _own_disk(environ.get("TMPDIR", ""))
+    base = base or "/tmp"
     folder = os.path.join(os.path.abspath(base), f"echelon-stage-{os.geteuid()}-{job_id(environ) or 'here'}")
     if job.stages_software:
         plan = _with_software(plan, folder, environ)
     names = [variable_of(os.path.abspath(request.spelled)) for request in job.stage_data]
     for request in job.stage_data:
-        plan = _with_data(plan, request, folder, environ)
+        plan = _with_data(plan, request, folder, environ, is_saved=job.checkpoints is not None)
         name = variable_of(os.path.abspath(request.spelled))
         if names.count(name) > 1:  # it would name one of them
             variables = tuple(pair for pair in plan.environ if pair[0] != name)
@@ -55,14 +56,20 @@ def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) 
 
 
 def _own_disk(path: str) -> str:
-    return "" if "$" in path else path
+    """Return a folder for the copies; empty if its variable is not set, or if nodes share its disk."""
+    return "" if not path or "$" in path or folders.is_shared(path) else path
 
 
 def _place(folder: str, source: str) -> str:
     return os.path.join(folder, blake2b(os.fsencode(source), digest_size=6).hexdigest())
 
 
-def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[str, str]) -> Plan:
+def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[str, str], *, is_saved: bool) -> Plan:
+    """Return the plan with one more source, which ranks read by its copy.
+
+    A training that is saved keeps paths in its variables, and may go on where the copy has another path. So its
+    arguments stay as they are, unless the user gave the copy a path: then the hook of open() alone leads to the copy.
+    """
     source = request.source
     if any(path == source or path.startswith(source + os.sep) for path in (os.getcwd(), plan.run_directory)):
         raise UsageError(
@@ -71,6 +78,12 @@ def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[
         )
     if any(item.source == source for item in plan.staged):
         raise UsageError(f"--stage-data {request.spelled} is given twice", hint="give it once")
+    if is_saved and source.endswith(IMAGES) and not request.target:
+        raise UsageError(
+            f"--stage-data {request.spelled} mounts the image at another path in each run, but a saved training keeps "
+            "paths in its variables",
+            hint=f"--stage-data {request.spelled}=/tmp/{os.path.basename(source).partition('.')[0]}",
+        )
     ranks = max(plan.ranks_per_node or plan.devices_per_node, 1)
     layout = f"\0shard {plan.num_nodes} {ranks}" if request.is_shard else ""
     place, is_image = _place(folder, source + layout), source.endswith(IMAGES)
@@ -80,16 +93,17 @@ def _with_data(plan: Plan, request: StageRequest, folder: str, environ: Mapping[
         ranks_per_node=ranks,
     )  # fmt: skip
     old = (os.path.abspath(request.spelled), source)
+    of_words = () if is_saved and not request.target else old
     ours = dict(plan.environ)
     moved = {
-        name: _moved(value, old, item.target)
+        name: _moved(value, of_words, item.target)
         for name, value in {**environ, **ours}.items()
-        if name not in ("PWD", "OLDPWD", "HOME") and _moved(value, old, item.target) != value
+        if name not in ("PWD", "OLDPWD", "HOME") and _moved(value, of_words, item.target) != value
     }
     of_hook = json.loads(ours.get("ECHELON_STAGED", "{}")) | dict.fromkeys(old, item.target)
     variables = ours | moved | {variable_of(old[0]): item.target, "ECHELON_STAGED": json.dumps(of_hook)}
     words = 1 if not plan.is_python else 3 if plan.argv[1] == "-m" else 2
-    argv = (*plan.argv[:words], *(_moved_word(word, old, item.target) for word in plan.argv[words:]))
+    argv = (*plan.argv[:words], *(_moved_word(word, of_words, item.target) for word in plan.argv[words:]))
     return replace(plan, argv=argv, environ=tuple(variables.items()), staged=(*plan.staged, item))
 
 

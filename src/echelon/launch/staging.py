@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from echelon.errors import RunError
-from echelon.launch import manifest as manifests
-from echelon.launch import package
+from echelon.launch import package, staged_source
 from echelon.launch.agents import Agents
 from echelon.launch.crew import AgentConnection, AgentConnections, listen
 from echelon.launch.run_directory import shared_folder
@@ -24,10 +23,10 @@ from echelon.units import counted, duration, size
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from echelon.host import Host
-    from echelon.launch.manifest import Manifest
+    from echelon.launch.staged_source import Manifest
     from echelon.node.channel import Message
     from echelon.spec import Plan, Staged
 
@@ -61,7 +60,7 @@ class _Node:
 
 
 @dataclass
-class Root:
+class StagingRoot:
     """The process that reads the shared disk, and talks to a stager on each node."""
 
     secret: bytes
@@ -113,12 +112,17 @@ class Root:
                 if key.fd in self.selector.get_map():
                     key.data()
 
-    def gather(self) -> None:
+    def gather(self, items: Sequence[Staged]) -> None:
+        """Wait for all nodes; raise RunError with the first reason against a copy on one of them."""
         self.wait(lambda: len(self.nodes) == self.num_nodes, "the start of a process on each node", GATHER_SECONDS)
         for node in self.nodes.values():
-            for key, item in node.items.items():
-                if item.get("why_not"):
-                    raise RunError(f"{key} cannot be staged on {node.name}: {item['why_not']}")
+            for item in items:
+                why_not = node.items[item.key]["why_not"]
+                if why_not:
+                    raise RunError(
+                        f"{item.source} cannot be staged on {node.name}: {why_not}",
+                        hint="ECHELON_STAGE=FOLDER names another folder of the nodes, SRC=DST another path",
+                    )
 
     def stage(self, item: Staged, listing: Manifest) -> str:
         """Bring one source to all nodes; return how it went."""
@@ -147,27 +151,26 @@ class Root:
         return _how(item, listing, sent, len(lacking), time.monotonic() - began, is_part=is_part)
 
     def _changed(
-        self, key: str, node: _Node, entries: dict[str, manifests.Entry]
-    ) -> tuple[dict[str, manifests.Entry], list[str]]:
+        self, key: str, node: _Node, entries: dict[str, staged_source.Entry]
+    ) -> tuple[dict[str, staged_source.Entry], list[str]]:
         """Return the entries that a node lacks, with all folders, and the paths that are to be removed there."""
         self.manifest = None
         self.crew.tell(node.member, "tell", key=key)
         self.wait(lambda: self.manifest is not None, "comparing")
-        old = manifests.parse(self.manifest or "")
+        old = staged_source.parse(self.manifest or "")
         wanted = {path: entry for path, entry in entries.items() if entry.kind == "d" or old.get(path) != entry}
         gone = [path for path, entry in old.items() if path not in entries or entries[path].kind != entry.kind]
         return wanted, gone
 
-    def _refuse_full(self, item: Staged, wanted: dict[str, manifests.Entry], nodes: list[_Node]) -> None:
-        needs = manifests.size_of(wanted) + SPARE_BYTES
+    def _refuse_full(self, item: Staged, wanted: dict[str, staged_source.Entry], nodes: list[_Node]) -> None:
+        needs = staged_source.size_of(wanted) + SPARE_BYTES
         for node in nodes:
             free = int(str(node.items[item.key]["free_bytes"]))
             if free < needs:
                 raise RunError(
                     f"{item.source} takes {size(needs - SPARE_BYTES)}, but {node.name} has {size(free)} free in "
                     f"{os.path.dirname(item.folder)}",
-                    hint="ECHELON_STAGE=FOLDER names another folder of the nodes; "
-                    "--stage-data shard:SRC gives each node a part",
+                    hint="ECHELON_STAGE=FOLDER names another folder of the nodes",
                 )
 
     def _copy(self, item: Staged, listing: Manifest, nodes: list[_Node]) -> None:
@@ -190,23 +193,23 @@ class Root:
         self,
         item: Staged,
         listing: Manifest,
-        wanted: dict[str, manifests.Entry],
+        wanted: dict[str, staged_source.Entry],
         removed: list[str],
         nodes: list[_Node],
         *,
         keeps: bool,
     ) -> tuple[int, str]:
-        """Send a stream down a tree of nodes, each of which has two children at most; return its bytes and digest."""
+        """Send a stream down a tree of nodes with two children each; return its bytes and its digest."""
         for number in reversed(range(len(nodes))):  # a child waits before its parent calls it
             node = nodes[number]
             node.is_ready = False
             children = [(child.addresses, child.port) for child in nodes[2 * number + 1 : 2 * number + 3]]
             self.crew.tell(node.member, "receive", key=item.key, children=children, removed=removed, keeps=keeps)
-        rewrite = manifests.moved(item.moved_from, item.target) if item.moved_from else None
+        rewrite = staged_source.moved(item.moved_from, item.target) if item.moved_from else None
         total = sum(entry.size for entry in wanted.values())
         self.wait(lambda: nodes[0].is_ready, "connecting", GATHER_SECONDS)
         with on_node.call(nodes[0].addresses, nodes[0].port, self.secret) as sock:
-            return self._pour(sock, item, manifests.stream(listing, wanted, rewrite), total)
+            return self._pour(sock, item, staged_source.stream(listing, wanted, rewrite), total)
 
     def _pour(self, sock: socket.socket, item: Staged, pieces: Iterator[bytes], total: int) -> tuple[int, str]:
         digest, sent = new_digest(), 0
@@ -245,8 +248,8 @@ def _how(item: Staged, listing: Manifest, sent: int, num_nodes: int, seconds: fl
     if item.is_shard:
         shards = counted(listing.num_files, "shard")
         return f"{shards} of {item.name} shared by {where} in {duration(seconds)}: {item.target}"
-    what = "what changed, " if is_part else f"{counted(listing.num_files, 'file')}, "
-    return f"{item.name} staged on {where}: {what}{size(sent)} in {duration(seconds)}: {item.target}"
+    amount = "what changed" if is_part else counted(listing.num_files, "file")
+    return f"{item.name} staged on {where}: {amount}, {size(sent)} in {duration(seconds)}: {item.target}"
 
 
 @contextmanager
@@ -255,13 +258,13 @@ def staged(plan: Plan, host: Host, say: Callable[[str], None]) -> Iterator[None]
     if not plan.staged:
         yield
         return
-    listings = {item.key: manifests.read(item.source, item.target) for item in plan.staged}
+    listings = {item.key: staged_source.read(item.source, item.target) for item in plan.staged}
     secret = os.urandom(32)
     with shared_folder("stage", "the nodes find their instructions there") as directory:
-        root = Root(secret, plan.num_nodes + plan.num_spares, say)
+        root = StagingRoot(secret, plan.num_nodes + plan.num_spares, say)
         processes = _start(plan, host, root, directory)
         try:
-            root.gather()
+            root.gather(plan.staged)
             for item in plan.staged:
                 say(root.stage(item, listings[item.key]))
         except BaseException:
@@ -273,7 +276,7 @@ def staged(plan: Plan, host: Host, say: Callable[[str], None]) -> Iterator[None]
         _end(root, processes)
 
 
-def _start(plan: Plan, host: Host, root: Root, directory: str) -> list[Agents]:
+def _start(plan: Plan, host: Host, root: StagingRoot, directory: str) -> list[Agents]:
     package.write(os.path.join(directory, "node.pyz"))
     addresses = [(name, root.listener.getsockname()[1]) for name in own_addresses()]
     folder = os.path.dirname(plan.staged[0].folder)
@@ -294,7 +297,7 @@ def _start(plan: Plan, host: Host, root: Root, directory: str) -> list[Agents]:
     return processes
 
 
-def _end(root: Root, processes: list[Agents]) -> None:
+def _end(root: StagingRoot, processes: list[Agents]) -> None:
     root.end()
     deadline = time.monotonic() + END_SECONDS
     while not root.num_staying and not all(process.has_ended() for process in processes):

@@ -188,7 +188,7 @@ def _quantile(times: Counter[int], share: float) -> float:
 
 
 def _ranks(attempts: list[Attempt]) -> tuple[list[stragglers.Measures], int]:
-    """Return what all ranks of the last attempt have measured, and in how many steps."""
+    """Return the sums that all ranks of the last attempt have measured, and the number of their steps."""
     measured = [attempt for attempt in attempts if attempt.measures]
     if not measured or set(measured[-1].measures) != set(range(measured[-1].num_ranks)):
         return [], 0  # ranks of a node that was lost have told nothing

@@ -11,12 +11,13 @@ from typing import List, Optional, Tuple
 
 from . import private
 from .secret import PROOF_BYTES
+from .survey import folders
 
 PATIENCE_SECONDS = 10.0  # with another run that has this copy
 MANIFEST, _LOCK, _LINKS, _FILES, _MOUNT = "manifest", "lock", "links", "files", "mount-"
 
 
-class Area:
+class StagedCopy:
     """The copy of one source on this node, and the lock of those that use or change it.
 
     A run that uses the copy holds the lock with others. Whoever changes or removes it holds the lock alone.
@@ -28,6 +29,7 @@ class Area:
         self._word = word
         self._lock = -1
         self._mount: Optional["subprocess.Popen[bytes]"] = None
+        self._mount_point = ""
         self._open()
 
     def _open(self) -> None:
@@ -99,9 +101,16 @@ class Area:
         """Note that all has come."""
         private.write(os.path.join(self.path, MANIFEST), manifest.encode("utf-8", "surrogateescape"))
 
+    def why_not_here(self) -> str:
+        """Return why no copy can lie here; empty if one can."""
+        place, _mount, filesystem = folders.where(self.path, folders.mounts("/"))
+        return "%s lies on %s, which nodes share" % (place, filesystem) if filesystem in folders.SHARED else ""
+
     def why_not_at(self, link: str) -> str:
         """Return why the copy cannot be seen at a path; empty if it can, or if nothing is asked."""
         path = link.rstrip(os.sep)
+        if link.endswith(os.sep) and shutil.which("squashfuse") is None:
+            return "squashfuse, which mounts the image, is not installed there"
         if not link or (os.path.islink(path) and os.readlink(path).startswith(self.path + os.sep)):
             return ""
         if not os.path.isdir(os.path.dirname(path)) and not path.startswith(self.path):
@@ -114,7 +123,8 @@ class Area:
         if link.endswith(os.sep):  # the image is to be seen as a folder
             if os.path.ismount(link):
                 return  # by another process of this run on this machine
-            self._mount = _mounted(path, link.rstrip(os.sep))
+            self._mount_point = link.rstrip(os.sep)
+            self._mount = _mounted(path, self._mount_point)
         elif link and not os.path.islink(link):
             os.symlink(path, link)
             with open(os.path.join(self.path, _LINKS), "a", encoding="utf-8", errors="surrogateescape") as file:
@@ -126,7 +136,7 @@ class Area:
             self._mount.terminate()
             self._mount.wait()
             with suppress(OSError):
-                os.rmdir(str(self._mount.args[-1]))  # type: ignore[index]
+                os.rmdir(self._mount_point)
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def remove(self) -> None:

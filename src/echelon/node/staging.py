@@ -24,7 +24,7 @@ from . import pool_place, private
 from .channel import Channel, Closed, Message
 from .connect import ConnectError, connect
 from .secret import NONCE_BYTES, PROOF_BYTES, nonce, proof, proves
-from .staged_copy import Area, copy_shards, digest_of, new_digest, remove_path
+from .staged_copy import StagedCopy, copy_shards, digest_of, new_digest, remove_path
 from .survey.visit import facts
 
 ORDER = "stage.json"
@@ -120,8 +120,8 @@ class _Pieces:
 class Reception:
     """A stream that comes in, goes on to other nodes, and is unpacked."""
 
-    def __init__(self, area: Optional[Area], children: List[socket.socket]) -> None:
-        self._area = area
+    def __init__(self, copy: Optional[StagedCopy], children: List[socket.socket]) -> None:
+        self._copy = copy
         self._children = children
         self._pieces = _Pieces()
         self.digest = new_digest()
@@ -151,9 +151,9 @@ class Reception:
 
     def _unpack(self) -> None:
         try:
-            if self._area is not None:
+            if self._copy is not None:
                 with tarfile.open(fileobj=self._pieces, mode="r|", bufsize=PIECE_BYTES) as archive:  # type: ignore[call-overload]
-                    self._write(archive, self._area.files)
+                    self._write(archive, self._copy.files)
         except (OSError, tarfile.TarError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.why_not = self.why_not or why
@@ -197,7 +197,7 @@ class Stager:
         self._order = order
         self._secret = secret
         self._channel = channel
-        self._areas: Dict[str, Area] = {}
+        self._copies: Dict[str, StagedCopy] = {}
         self._receptions: Dict[str, Reception] = {}
         self._is_told_to_end = False
         self._listener = socket.create_server(("", 0), backlog=8)
@@ -220,27 +220,26 @@ class Stager:
         items: Dict[str, Dict[str, Any]] = {}
         for key, link in self._order.links.items():
             try:
-                area = self._areas[key] = Area(os.path.join(self._order.folder, key), self._order.word)
-                area.use()  # from now on no other run changes or removes it
-                items[key] = {"digest": digest_of(area.manifest), "free_bytes": area.free_bytes}
-                if area.why_not_at(link):
-                    items[key]["why_not"] = area.why_not_at(link)
+                copy = self._copies[key] = StagedCopy(os.path.join(self._order.folder, key), self._order.word)
+                copy.use()  # from now on no other run changes or removes it
+                items[key] = {"digest": digest_of(copy.manifest), "free_bytes": copy.free_bytes}
+                items[key]["why_not"] = copy.why_not_here() or copy.why_not_at(link)
             except OSError as error:
                 items[key] = {"why_not": "%s: %s" % (self._order.folder, error.strerror)}
         self._channel.send("standing", port=self._listener.getsockname()[1], items=items)
 
     def _tell(self, message: Message) -> None:
         """Send the manifest of what is here, for only what differs to be sent."""
-        self._channel.send("manifest", key=message["key"], manifest=self._areas[message["key"]].manifest)
+        self._channel.send("manifest", key=message["key"], manifest=self._copies[message["key"]].manifest)
 
     def _receive(self, message: Message) -> None:
-        area, key = self._areas[message["key"]], message["key"]
+        copy, key = self._copies[message["key"]], message["key"]
         why_not, owned = "", None
         try:
-            if area.take(keeps=message["keeps"]) == "own":
-                owned = area
+            if copy.take(keeps=message["keeps"]) == "own":
+                owned = copy
                 for name in message["removed"]:
-                    remove_path(os.path.join(area.files, name))
+                    remove_path(os.path.join(copy.files, name))
         except OSError as error:
             why_not = error.strerror or str(error)
         children = []
@@ -273,11 +272,11 @@ class Stager:
 
     def _copy(self, message: Message) -> None:
         """Copy the files that this node's ranks read from the shared disk; the others are links to it."""
-        area = self._areas[message["key"]]
+        copy = self._copies[message["key"]]
         reception = self._receptions[message["key"]] = Reception(None, [])
         try:
-            if area.take(keeps=False) == "own":
-                copy_shards(message["source"], os.path.join(area.files, message["name"]), message["entries"])
+            if copy.take(keeps=False) == "own":
+                copy_shards(message["source"], os.path.join(copy.files, message["name"]), message["entries"])
                 reception.manifest = message["manifest"]
         except OSError as error:
             reception.why_not = "%s: %s" % (error.filename or "", error.strerror)
@@ -285,20 +284,20 @@ class Stager:
     def _finish(self, message: Message) -> None:
         """Compare what has come with what was sent, and let the run use it."""
         key = message["key"]
-        area, reception = self._areas[key], self._receptions.pop(key, None)
+        copy, reception = self._copies[key], self._receptions.pop(key, None)
         why_not = reception.why_not if reception is not None else ""
         if reception is not None and message["digest"] and not why_not:
             why_not = "" if reception.digest.hexdigest() == message["digest"] else "the stream broke off"
         try:
             if reception is not None and reception.manifest and not why_not:
-                area.finish(reception.manifest)
+                copy.finish(reception.manifest)
             if not why_not:
-                area.use()
-                if digest_of(area.manifest) != message["manifest"]:
-                    raise OSError(116, "another run has changed or removed it meanwhile", area.path)
-                area.show(message["name"], self._order.links[key])
+                copy.use()
+                if digest_of(copy.manifest) != message["manifest"]:
+                    raise OSError(116, "another run has changed or removed it meanwhile", copy.path)
+                copy.show(message["name"], self._order.links[key])
         except OSError as error:
-            why_not = "%s: %s" % (error.filename2 or error.filename or area.path, error.strerror)
+            why_not = "%s: %s" % (error.filename2 or error.filename or copy.path, error.strerror)
         self._channel.send("staged", key=key, why_not=why_not)
 
     def _end(self, _message: Message) -> None:
@@ -312,15 +311,15 @@ class Stager:
         """Remove what was staged; where this node has a pool, at the end of the pool."""
         self._channel.close()
         self._listener.close()
-        for area in self._areas.values():
-            area.release()
+        for copy in self._copies.values():
+            copy.release()
         folder = self._order.folder
-        if self._areas and _is_last(os.path.join(folder, _KEEPER)):
-            for key in os.listdir(folder):
-                if os.path.isdir(os.path.join(folder, key)):
-                    Area(os.path.join(folder, key), "").remove()
-            private.remove(os.path.join(folder, _KEEPER))
-            with suppress(OSError):
+        if self._copies and _is_last(os.path.join(folder, _KEEPER)):
+            with suppress(OSError):  # another run that ends now removes the same
+                for key in os.listdir(folder):
+                    if os.path.isdir(os.path.join(folder, key)):
+                        StagedCopy(os.path.join(folder, key), "").remove()
+                private.remove(os.path.join(folder, _KEEPER))
                 os.rmdir(folder)
 
 

@@ -142,7 +142,7 @@ class Journal:
         return value
 
     def left_out(self, act: Callable[..., Any], instead: Callable[..., Any] = _nothing) -> Callable[..., Any]:
-        """Return a function of which nothing is kept; while the loop is repeated, `instead` is called."""
+        """Return a function whose results are not kept; while the loop is repeated, `instead` is called."""
 
         @wraps(act)
         def call(*args: Any, **kwargs: Any) -> Any:
