@@ -57,7 +57,7 @@ TOLD = {
 def test_rank_that_left_the_others(tmp_path: Path, how: str) -> None:
     """What each rank called, where, and in which batch."""
     told = words(tmp_path, how).replace("have called", "are in")  # gloo may add tensors of two sizes, and go on
-    assert TOLD[how] in told
+    assert TOLD[how] in told, told
 
 
 def test_parameters_without_a_gradient_have_names(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ def test_slots_are_on_all_nodes_of_an_allocation(slurm: Cluster, tmp_path: Path)
     assert "6 trials, 4 runs of 2 ranks side by side" in done.stderr
     assert [trial["metric"] for trial in json.loads(done.stdout)["trials"]] == [0, 1, 2, 3, 4, 5]
     places = {tuple(log.split()[2:]) for log in logs(tmp_path)}
-    assert places == {(node, devices) for node in ("nid005000", "nid005001") for devices in ("0,1", "2,3")}
+    nodes = {node for node, _ in places}  # Slurm may leave out one that another test has just freed
+    assert len(nodes) == 2
+    assert places == {(node, devices) for node in nodes for devices in ("0,1", "2,3")}
 
 
 def test_end_of_a_sweep_lets_trials_on_all_nodes_save(slurm: Cluster, tmp_path: Path) -> None:
