@@ -309,6 +309,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """The attributes of a module with its hooks."""
 
 
+COMPOSABLE = "__composable_api_state_key"
+"""The names under which fully_shard() and its like keep their states at a module begin with it."""
+
+
 def hooks_of(module: nn.Module) -> list[dict[int, Any]]:
     """Return a module's hooks around forward() and backward; the dicts are the module's."""
     return [module.__dict__.get(name, {}) for name in HOOKS]

@@ -115,8 +115,9 @@ def _shard(root: nn.Module, mesh: Any) -> dict[int, nn.Parameter]:
         )
     fully_shard(root, mesh=mesh, reshard_after_forward=True)  # else model.zero_grad() after a forward() clears nothing
     gather.install(root, torch.device(mesh.device_type))
-    for name in dir(type(root)):
-        if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(type(root), name)):
+    kind = modules.class_in_script(root)
+    for name in dir(kind):
+        if not name.startswith("_") and not hasattr(nn.Module, name) and callable(getattr(kind, name)):
             _let_be_called(root, name)
     new = dict(root.named_parameters(remove_duplicate=False))
     return {id(parameter): new[name] for name, parameter in old.items()}

@@ -4,15 +4,21 @@ import gc
 import hashlib
 import weakref
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..pytorch import internals
 from .function_types import Function
 from .global_tensors.tensors import map_tensors
 
 Place = tuple[Any, ...]
+_OF_MODULES = frozenset(vars(nn.Module()))
+_HOOKS = [name for name in sorted(_OF_MODULES) if "hooks" in name]
+_OURS = f"{__name__.partition('.')[0]}."
+_OF_STRATEGIES = ("torch.distributed.", _OURS)
 OF_OPTIMIZERS = "parameters_of_optimizers"
 """In the names of the weights of echelon's own module, which has them in the order of the optimizers."""
 
@@ -20,6 +26,40 @@ OF_OPTIMIZERS = "parameters_of_optimizers"
 def living() -> list[nn.Module]:
     """Return every module in memory; `isinstance` could wake a proxy of a dead object."""
     return [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+
+
+def class_in_script(value: object) -> type:
+    """Return an object's class as the script knows it: fully_shard() makes an FSDPNet of a Net."""
+    kind = type(value)
+    bases = kind.__bases__
+    return bases[1] if len(bases) == 2 and bases[0].__module__.startswith(_OF_STRATEGIES) else kind
+
+
+def hooks_of_script(module: nn.Module) -> dict[str, dict[int, Any]]:
+    """Return a module's hooks by kind, without those by which a model is split over ranks."""
+    kinds = {name: vars(module).get(name) or {} for name in _HOOKS}
+    foreign = {number for hooks in kinds.values() for number, hook in hooks.items() if _is_of_strategy(hook)}
+    return {name: {n: one for n, one in hooks.items() if n not in foreign} for name, hooks in kinds.items()}
+
+
+def attributes_of_script(module: nn.Module) -> dict[str, Any]:
+    """Return what a script has put at a module besides weights, buffers, modules and hooks."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name not in _OF_MODULES and not name.startswith(internals.COMPOSABLE) and not _is_ours(value)
+    }
+
+
+def _is_ours(value: object) -> bool:
+    """Say whether an attribute is a function by which echelon surrounds a method of the script."""
+    return isinstance(value, FunctionType) and value.__globals__["__name__"].startswith(_OURS)
+
+
+def _is_of_strategy(hook: Any) -> bool:
+    function = getattr(hook, "hook", hook)  # PyTorch wraps those of load_state_dict()
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.startswith(_OF_STRATEGIES)
 
 
 def weights_of(owner: Any) -> list[nn.Parameter]:
@@ -41,7 +81,7 @@ def places() -> dict[int, Place]:
         named = dict(module.named_parameters())
         if any(OF_OPTIMIZERS in name for name in named):
             continue
-        kind = type(module).__qualname__.removeprefix("FSDP")  # which fully_shard() adds
+        kind = class_in_script(module).__qualname__
         described = (kind, tuple((tuple(one.shape), str(one.dtype)) for one in named.values()))
         for number, weight in enumerate(named.values()):
             place = (*described, number)

@@ -64,7 +64,7 @@ def loss_of(batch: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(model(batch).flatten(0, 1), batch.roll(-1, 1).flatten())
 
 
-step, best, average = 0, 9.0, []
+step, best, average, more = 0, 9.0, [], ""
 for epoch in range(4):
     for (batch,) in loader:
         loss = loss_of(batch)
@@ -78,6 +78,10 @@ for epoch in range(4):
         step += 1
         if "anchor" in sys.argv:
             anchor = anchor or tuple(one.detach().clone() for one in model.parameters())
+            with torch.no_grad():
+                pairs = zip(anchor, model.parameters(), strict=True)
+                far = sum(float((one - weight).square().sum()) for one, weight in pairs)
+            more = f" far {far:.6f}"
         if "copies" in sys.argv and step == 2:
             kept = copy.deepcopy(model)
         if "average" in sys.argv:
@@ -85,7 +89,7 @@ for epoch in range(4):
                 average = average or [one.detach().clone() for one in model.parameters()]
                 for one, weight in zip(average, model.parameters(), strict=True):
                     one.lerp_(weight, 0.1)
-        print(f"step {step} loss {loss.item():.6f} norm {float(norm):.6f}")
+        print(f"step {step} loss {loss.item():.6f} norm {float(norm):.6f}{more}")
     with torch.no_grad():
         held = loss_of(tokens[168:]).item()
     if held < best:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiers import pick, some
+from tests.tiers import pick
 
 from echelon.checkpoint import safetensors
 from echelon.orders import rehearsal
@@ -62,6 +62,8 @@ def test_killed_run_is_resumed(
     assert first.returncode == 137, first.stderr
     second = folder.run(after, *other, *every, "--resume", "one")
     assert second.returncode == 0, second.stderr
+    assert "; its variables were put back in" in second.stderr
+    assert "repeats its steps" not in first.stderr + second.stderr
     saved = int(re.search(r"continues after step (\d+)", second.stderr)[1])  # type: ignore[index]
     assert min(int(name[5:]) for name in numbers(second.stdout) if name.startswith("step")) == saved + 1
     assert_same(first.stdout + second.stdout, undisturbed[0])
@@ -85,21 +87,31 @@ def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
 
 
 @pytest.mark.tier("all")
-@pytest.mark.parametrize(
-    ("word", "text"),
-    some([("anchor", "is in a tuple, and it was a part"), ("copies", "a model that the loop has copied")], 2),
-)
-def test_parts_that_are_not_found_again_are_refused(tmp_path: Path, word: str, text: str) -> None:
-    """They would be those of the model before the training; whole, they are found."""
-    folder = Folder(tmp_path / "run", SCRIPT, word)
+def test_copied_model_is_refused(tmp_path: Path) -> None:
+    """Its parts would be those of the model before the training; whole, they are found."""
+    folder = Folder(tmp_path / "run", SCRIPT, "copies")
     every = ("--checkpoint-every", "5steps")
     first = folder.run(2, *TENSOR, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=14)
     assert first.returncode == 137, first.stderr
     again = folder.run(2, *TENSOR, *every, "--resume", "one")
     assert again.returncode == 2
-    assert text in again.stderr
+    assert "a model that the loop has copied" in again.stderr
     whole = folder.run(2, *DATA, *every, "--resume", "one")
     assert whole.returncode == 0, whole.stderr
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize(("how", "other"), [(TENSOR, TENSOR), (FSDP, FSDP), (FSDP, DATA), (DATA, TENSOR)])
+def test_tuple_of_copied_weights_is_put_back(tmp_path: Path, how: "tuple[str, ...]", other: "tuple[str, ...]") -> None:
+    """A tuple that the loop has made, whose tensors are parts on each rank; each step prints how far they are."""
+    folder = Folder(tmp_path / "run", SCRIPT, "anchor")
+    undisturbed = folder.plain()
+    every = ("--checkpoint-every", "5steps")
+    first = folder.run(2, *how, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=14)
+    assert first.returncode == 137, first.stderr
+    second = folder.run(2, *other, *every, "--resume", "one")
+    assert second.returncode == 0, second.stderr
+    assert_same(first.stdout + second.stdout, undisturbed.stdout)
 
 
 def test_attribute_that_the_stages_count_apart_is_refused(tmp_path: Path) -> None:

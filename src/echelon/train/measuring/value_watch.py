@@ -234,6 +234,7 @@ def _weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     with internals.plain_functions(), internals.without_modes(), torch.no_grad():
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         parts = [getattr(weight, "to_local", lambda weight=weight: weight)().detach() for weight in weights]
+        parts = [part for part in parts if type(part) is torch.Tensor]  # a pipeline has others' weights without values
         return [part for part in parts if part.is_floating_point() and not part.is_meta]
 
 

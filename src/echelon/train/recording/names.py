@@ -100,7 +100,7 @@ class _Labels:
 
     def of(self, root: nn.Module) -> str:
         if id(root) not in self._of:
-            label = _class(root)
+            label = modules.class_in_script(root).__name__
             self._counts[label] = self._counts.get(label, 0) + 1
             self._of[id(root)] = label if self._counts[label] == 1 else f"{label}#{self._counts[label]}"
         return self._of[id(root)]
@@ -110,11 +110,3 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     while type(module).__name__ in _WRAPPERS and len(internals.children(module)) == 1:
         module = next(one for one in internals.children(module).values() if one is not None)
     return module
-
-
-def _class(module: nn.Module) -> str:
-    """Return the name of the class in the script: fully_shard makes an FSDPNet of a Net."""
-    bases = type(module).__bases__
-    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
-        return bases[1].__name__
-    return type(module).__name__

@@ -15,10 +15,11 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ..loops import may_have_state
+from ..modules import hooks_of_script
 from .carried import modules_of_script
 from .changes import IMMUTABLE, NAMED, are_others, can_be_made, changed_variables, changes_of, differ
 from .passes import Passes
-from .picture import HOOKS, MOST_OBJECTS, NEW, FirstPicture, ObjectNode, Picture, without_collector
+from .picture import MOST_OBJECTS, NEW, FirstPicture, ObjectNode, Picture, without_collector
 from .placing import Placing, is_alike
 from .state import ScriptObjects
 
@@ -124,8 +125,8 @@ class LeftOut:
                 picture.add(value, f"{kind}-{number}")
         for number, model in enumerate(models):
             for name, module in model.named_modules():
-                for kind in HOOKS:
-                    for place, hook in enumerate((vars(module).get(kind) or {}).values()):
+                for kind, hooks in hooks_of_script(module).items():
+                    for place, hook in enumerate(hooks.values()):
                         picture.add(hook, f"model-{number}.{name}.{kind}.{place}")
         for loader, number in sorted(self._passes.begun.items(), key=lambda item: item[1]):
             for kind in ("dataset", "sampler", "batch_sampler", "collate_fn"):

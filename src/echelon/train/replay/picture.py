@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from ...pytorch import internals
+from ..modules import attributes_of_script, class_in_script, hooks_of_script
 from ..rng.states import is_generator, state_of
 from ..wire import plain_data
 from .iterator_positions import is_iterator, position_of, reaches
@@ -38,8 +39,6 @@ _MANY = 10_000
 """A list or an array of so many entries that has not changed is not written."""
 _FILLED = frozenset(("list", "dict", "set", "deque", "frame", "function that yields"))
 """What gets its whole content, so that it need not be the very object that was there before."""
-_MODULE = frozenset(nn.Module().__dict__)
-HOOKS = tuple(name for name in sorted(_MODULE) if "hooks" in name)
 _OPTIMIZER = frozenset(("defaults", "state", "param_groups"))
 CLASS = "class of "
 """The label of an object's class among its parts."""
@@ -169,7 +168,7 @@ class Picture:
         return reference if isinstance(reference, list) else self.paths[reference]
 
     def _take_apart(self, value: Any) -> tuple[str, Any, Any, Iterable[tuple[Any, Any]]]:
-        kind = type(value)
+        kind = class_in_script(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if kind is list or kind is tuple or kind is collections.deque:
@@ -249,13 +248,14 @@ class Picture:
 
     def _module(self, module: nn.Module) -> tuple[str, Any, Any, Any]:
         weights = list(module.named_parameters(recurse=False))
-        own = vars(module)
-        is_own = self._is_of_script(type(module).__module__)
-        hooks = [list(own.get(name) or ()) for name in HOOKS]  # PyTorch gives each hook a number of its own
-        forward = inspect.getattr_static(type(module), "forward", None)  # that of a scripted module raises an error
-        fixed = [type(module).__qualname__, hooks, id(forward), [name for name, _ in weights]]
+        kind = class_in_script(module)
+        is_own = self._is_of_script(kind.__module__)
+        hooks = list(map(list, hooks_of_script(module).values()))  # PyTorch gives each hook a number of its own
+        forward = inspect.getattr_static(kind, "forward", None)  # that of a scripted module raises an error
+        fixed = [kind.__qualname__, hooks, id(forward), [name for name, _ in weights]]
         flags = [bool(one.requires_grad) for _, one in weights]
-        others = [(name, one) for name, one in own.items() if name not in _MODULE and (is_own or name[0] != "_")]
+        own = attributes_of_script(module).items()
+        others = [(name, one) for name, one in own if is_own or name[0] != "_"]
         buffers = [[name, None if one is None else form_of(one)] for name, one in module._buffers.items()]
         return "module", fixed, [module.training, flags, buffers], [*module._modules.items(), *others]
 
