@@ -1,13 +1,15 @@
 """A run that reads many small files from a shared disk, or imports from there, is told what would read them once."""
 
+import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from echelon.cli import shared_disk
+from echelon.cli import main, shared_disk
 from echelon.host import Host
 from echelon.launch.prepare import prepare
 from echelon.spec import Command, Job, Staged
@@ -50,3 +52,19 @@ def test_imports_are_counted() -> None:
     match = re.search(r"import torch reads ([\d,]+) files, \S+ MiB, from lustre", finding.message)
     assert match, finding.message
     assert int(match.group(1).replace(",", "")) > 500
+
+
+def test_job_that_names_such_a_folder(lustre: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """`echelon lint` finds it in a job, behind a variable too; a folder that is staged is not named."""
+    monkeypatch.chdir(lustre)
+    for number in range(20):
+        (lustre / "data").mkdir(exist_ok=True)
+        (lustre / "data" / f"{number}.png").write_bytes(b"1" * 100)
+    head = f"#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH --gpus-per-node=4\nDATA={lustre}/data\n"
+    Path("job.sh").write_text(f"{head}srun python train.py --data $DATA\n")
+    Path("staged.sh").write_text(f"{head}echelon run --stage-data $DATA train.py\n")
+    assert main(["lint", "--json", "job.sh", "staged.sh"]) in (0, 1)
+    told = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["code"] == "ECH318"]
+    assert [(each["path"], each["line"]) for each in told] == [("job.sh", 4)]
+    assert "holds more than 20 files of about 100 B on lustre" in told[0]["message"]
+    assert f"echelon pack {lustre}/data; echelon run --stage-data data.squashfs" in told[0]["repair"]

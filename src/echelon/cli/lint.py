@@ -15,6 +15,7 @@ import echelon
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.resources import machine_names, today
+from echelon.cli.shared_disk import about_folder
 from echelon.cli.talk import say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
@@ -128,13 +129,14 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
     from echelon.machines import detect, load
 
     host = Host()
+    known = partial(lint, today=today(), about_folder=about_folder)
     if "machine" in values:
-        return partial(lint, today=today(), machine=load.find(values["machine"], host.environ)), ()
+        return partial(known, machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
-        return partial(lint, today=today()), ()  # these files do not depend on the machine
+        return known, ()  # these files do not depend on the machine
     machine = detect.here(host)
-    known = {} if machine is not None else load.load_all(host.environ)
-    return partial(lint, today=today(), machine=machine, machines=known), tuple(known)
+    machines = {} if machine is not None else load.load_all(host.environ)
+    return partial(known, machine=machine, machines=machines), tuple(machines)
 
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:

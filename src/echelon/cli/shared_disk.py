@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from functools import cache
 from typing import TYPE_CHECKING
 
 from echelon.host.host import ToolSlow
@@ -69,13 +70,22 @@ def of_arguments(plan: Plan) -> Iterator[str]:
     staged = {item.source for item in plan.staged}
     for word in plan.argv[1:]:
         path = os.path.realpath(word.rpartition("=")[2])
-        name = filesystem(path) if os.sep in word and os.path.isdir(path) and path not in staged else ""
-        num_files, num_bytes = _looked(path) if name else (0, 0)
-        if num_files >= MANY_FILES and num_bytes < num_files * SMALL_BYTES:
-            yield (
-                f"{path} holds more than {MANY_FILES:,} files of about {size(num_bytes // num_files)} on {name}, "
-                f"and each epoch opens each of them: echelon pack {shlex.quote(path)}, then --stage-data the image"
-            )
+        told = about_folder(path) if os.sep in word and path not in staged else ""
+        if told:
+            yield f"{told}: echelon pack {shlex.quote(path)}, then --stage-data the image"
+
+
+@cache
+def about_folder(path: str) -> str:
+    """Say that a folder lies on a shared disk and holds many small files; empty if not, as far as a short look gets."""
+    name = filesystem(os.path.realpath(path)) if os.path.isdir(path) else ""
+    num_files, num_bytes = _looked(path) if name else (0, 0)
+    if num_files < MANY_FILES or num_bytes >= num_files * SMALL_BYTES:
+        return ""
+    average = size(num_bytes // num_files)
+    return (
+        f"{path} holds more than {MANY_FILES:,} files of about {average} on {name}, and each epoch opens each of them"
+    )
 
 
 def _looked(folder: str) -> tuple[int, int]:

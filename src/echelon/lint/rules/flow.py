@@ -1,8 +1,10 @@
-"""Rules about the order of a script: background steps, environments, pipes."""
+"""Rules about the course of a script: background steps, environments, pipes, the data of its programs."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -157,10 +159,24 @@ def module_after_environment(job: JobScript) -> Iterator[Hit]:
             return
 
 
+def small_files(job: JobScript) -> Iterator[Hit]:
+    """Find an argument that names a folder of many small files on a shared disk."""
+    for start in job.starts:
+        for before, word in pairwise((start.word, *start.words)):
+            path = word.text.rpartition("=")[2]
+            if "/" not in path or "$" in path or "--stage-data" in (before.text, word.text.partition("=")[0]):
+                continue
+            message = job.about_folder(path)
+            if message:
+                image = os.path.basename(path.rstrip("/")) + ".squashfs"
+                yield hit(word, message, f"echelon pack {shlex.quote(path)}; echelon run --stage-data {image} …")
+
+
 RULES = (
     Rule(code="ECH313", find=not_waited_for),
     Rule(code="ECH314", find=conda_without_hook),
     Rule(code="ECH315", find=conda_with_nounset),
     Rule(code="ECH316", find=hidden_by_pipe),
     Rule(code="ECH317", find=module_after_environment),
+    Rule(code="ECH318", find=small_files),
 )
