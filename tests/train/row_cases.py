@@ -127,6 +127,17 @@ def _masked(n: Net, x: Any, y: Any) -> Any:
     return (F.cross_entropy(n.b(n.a(x)), y, reduction="none") * keep).sum() / keep.sum()
 
 
+def _far_apart(n: Net, x: Any, y: Any) -> Any:
+    z = n.a(x)
+    return F.cross_entropy(n.b(z), y) + torch.relu(0.05 - torch.pdist(z)).mean()  # no two samples are so near
+
+
+def _other_ways(n: Net, x: Any, y: Any) -> Any:
+    z = n.a(x)
+    cosines = F.cosine_similarity(z[:, None], z[None], dim=2)[(y[:, None] != y[None])]
+    return F.cross_entropy(n.b(z), y) + torch.relu(cosines - 0.999).sum() / len(x)
+
+
 def _plain(n: Net, x: Any, _: Any) -> Any:
     return n.b(n.a(torch.as_tensor(x)))
 
@@ -147,6 +158,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "of each": (lambda n, x, y: n.b(n.a(torch.stack([one + torch.randn(6) for one in x]))), None, DRAWS),
     "contrastive": (_contrastive, None, MIXES + "mm()"),
     "pairs by hand": (_by_pairs, None, MIXES),
+    "margin of distances": (_far_apart, None, MIXES + "mean()"),
+    "margin of angles": (_other_ways, None, MIXES),
+    "diagonal of pairs": (lambda n, x, y: (n.a(x) @ n.a(x).tanh().T).diag().mean(), None, EQUAL),
+    "clamped": (lambda n, x, y: F.hinge_embedding_loss(n.b(n.a(x))[:, 0], 2.0 * (y > 0) - 1), None, EQUAL),
+    "log of probabilities": (lambda n, x, y: F.nll_loss(n.b(n.a(x)).softmax(1).log(), y), None, EQUAL),
     "centred": (lambda n, x, y: n.b(n.a(x - x.mean(0))), None, MIXES + "sub()"),
     "deviation": (lambda n, x, y: n.a(x).std(0).mean(), None, MIXES + "std()"),
     "sorted": (lambda n, x, y: n.b(n.a(x).sort(0).values), None, MIXES + "sort()"),

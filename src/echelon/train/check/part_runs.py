@@ -71,6 +71,9 @@ class PartRuns:
         self._run, self._original, self._module = run, original, module
         self._copies = Copies(module)
         self._inputs: list[tuple[object, Sharded]] = []
+        self._entries: Entries
+        self._own: Any = None
+        self._lead: Sharded
         self._generators: list[object] = []
         self.sizes = Sizes(1, 1)
         self.need_gradients: set[int] = set()
@@ -90,12 +93,26 @@ class PartRuns:
             own, lead, num_rows = entries.doubled(own), _doubled_lead(lead), 2
         first_rows = max(min(2, num_rows // 2), num_rows // 3)  # one row alone has no deviation, and no pairs
         self.sizes = Sizes(first_rows, num_rows - first_rows)
-        parts = ((0, num_rows), (0, self.sizes.first), (self.sizes.first, self.sizes.rest))
-        self._inputs = [
-            (own if size == num_rows else entries.some(own, at, size), _lead_of_part(lead, at, size))
-            for at, size in parts
-        ]
+        self._entries, self._own, self._lead = entries, own, lead
+        self._inputs = self._cut(own)
         self._generators = _of_script(self._module)
+
+    def _cut(self, own: Any) -> list[tuple[object, Sharded]]:
+        sizes = self.sizes
+        return [
+            (own if size == sizes.all_rows else self._entries.some(own, at, size), _lead_of_part(self._lead, at, size))
+            for at, size in ((0, sizes.all_rows), (0, sizes.first), (sizes.first, sizes.rest))
+        ]
+
+    @contextmanager
+    def of_rows_alike(self) -> Iterator[None]:
+        """Compute with rows that are nearly equal: margins and thresholds between them take another side."""
+        before = self._inputs
+        self._inputs = self._cut(self._entries.alike(self._own))
+        try:
+            yield
+        finally:
+            self._inputs = before
 
     def compute(
         self, place: int, mode: AbstractContextManager[object] | None = None, *, num_calls: int = 1

@@ -190,9 +190,25 @@ class RowTrials:
             return self._mixes(runs, whole)
         if whole.carried and self._carries(runs):
             return RowVerdict(REFUSED, _CARRIES % " and ".join(whole.carried[:3]))
+        if any(place in runs.need_gradients for place in numbers):
+            hidden = self._mixes_alike(runs)
+            if hidden is not None:
+                return hidden
         ways = kept_ways(results, runs.sizes)
         is_certain = list(ways.values()).count(set()) == 1  # else the first mixing line may be that of another tensor
         return RowVerdict("", first_of(runs).what if is_certain else "", numbers, attributes=ways)
+
+    def _mixes_alike(self, runs: PartRuns) -> RowVerdict | None:
+        """Refuse a loss over pairs whose margins hide them in this batch; None if its rows do not mix."""
+        with runs.of_rows_alike():
+            try:
+                results = [runs.compute(place) for place in range(3)]
+            except Exception:  # noqa: BLE001  (a model may refuse such rows; it took those of the script)
+                return None
+            if MIXED not in (_numbers(runs, results) or {}):
+                return None
+            verdict = self._mixes(runs, results[0])
+            return verdict if verdict.kind == REFUSED else None
 
     def _carries(self, runs: PartRuns) -> bool:
         """Say whether a second call mixes samples, because of what the first call has kept."""

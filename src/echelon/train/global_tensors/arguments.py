@@ -65,6 +65,17 @@ class Entries:
 
         return self._changed(value, cut, lambda one: one[first : first + count])
 
+    def alike(self, value: object) -> Any:
+        """Return arguments that `enter` returned with rows that differ by a hundredth of what they differ now."""
+
+        def blend(tensor: torch.Tensor) -> torch.Tensor:
+            dim = self._dims.get(id(tensor))
+            if dim is None or not tensor.is_floating_point():
+                return tensor
+            return self._noted(torch.lerp(tensor.mean(dim, keepdim=True).expand_as(tensor), tensor, 0.01).detach(), dim)
+
+        return self._changed(value, blend, lambda one: one)
+
     def doubled(self, value: object) -> Any:
         """Return arguments that `enter` returned with a second row, where this rank has one: an altered copy."""
 
@@ -72,14 +83,16 @@ class Entries:
             dim = self._dims.get(id(tensor))
             if dim is None:
                 return tensor
-            both = torch.cat([tensor, _altered(tensor)], dim).detach()
-            self._dims[id(both)] = dim
-            self._kept.append(both)
-            return both
+            return self._noted(torch.cat([tensor, _altered(tensor)], dim).detach(), dim)
 
         both = self._changed(value, double, lists.doubled)
         self._num_rows = 2
         return both
+
+    def _noted(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        self._dims[id(tensor)] = dim
+        self._kept.append(tensor)
+        return tensor
 
     def _argument(self, name: object, value: object) -> object:
         value = lists.hide(value, self._own_list)
