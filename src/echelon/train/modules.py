@@ -32,7 +32,8 @@ def class_in_script(value: object) -> type:
     """Return an object's class as the script knows it: fully_shard() makes an FSDPNet of a Net."""
     kind = type(value)
     bases = kind.__bases__
-    return bases[1] if len(bases) == 2 and bases[0].__module__.startswith(_OF_STRATEGIES) else kind
+    is_made = len(bases) == 2 and all(one.__module__.startswith(_OF_STRATEGIES) for one in (kind, bases[0]))
+    return bases[1] if is_made else kind
 
 
 def hooks_of_script(module: nn.Module) -> dict[str, dict[int, Any]]:
