@@ -200,15 +200,16 @@ class RowTrials:
 
     def _mixes_alike(self, runs: PartRuns) -> RowVerdict | None:
         """Refuse a loss over pairs whose margins hide them in this batch; None if its rows do not mix."""
-        with runs.of_rows_alike():
-            try:
+        try:
+            with runs.of_rows_alike():
                 results = [runs.compute(place) for place in range(3)]
-            except Exception:  # noqa: BLE001  (a model may refuse such rows; it took those of the script)
-                return None
-            if MIXED not in (_numbers(runs, results) or {}):
-                return None
-            verdict = self._mixes(runs, results[0])
-            return verdict if verdict.kind == REFUSED else None
+                verdict = self._mixes(runs, results[0]) if MIXED in (_numbers(runs, results) or {}) else None
+        except ScalingError as refusal:
+            refusal.withdraw()
+            return None
+        except Exception:  # noqa: BLE001  (a model may refuse such rows; it took those of the script)
+            return None
+        return verdict if verdict is not None and verdict.kind == REFUSED else None
 
     def _carries(self, runs: PartRuns) -> bool:
         """Say whether a second call mixes samples, because of what the first call has kept."""
