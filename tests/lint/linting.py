@@ -14,10 +14,10 @@ def texts(sources: dict[str, str], *, machine: str = "", today: datetime.date = 
     """Lint files by name."""
     given = {name: text.encode() for name, text in sources.items()}
     chosen = MACHINES[machine] if machine else None
-    return lint(given, today=today, machine=chosen, machines=MACHINES, about_folder=_about_folder)
+    return lint(given, today=today, machine=chosen, machines=MACHINES, folder_note=_folder_note)
 
 
-def _about_folder(path: str) -> str:
+def _folder_note(path: str) -> str:
     """Take the folder of a rule's example for one of many small files."""
     return "many small files" if path == "/scratch/project/imagenet" else ""
 

@@ -55,15 +55,16 @@ def test_imports_are_counted() -> None:
 
 
 def test_job_that_names_such_a_folder(lustre: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """`echelon lint` finds it in a job, behind a variable too; a folder that is staged is not named."""
+    """`echelon lint` finds it in a job, behind a variable too; a folder that is staged or packed is not named."""
     monkeypatch.chdir(lustre)
     for number in range(20):
         (lustre / "data").mkdir(exist_ok=True)
         (lustre / "data" / f"{number}.png").write_bytes(b"1" * 100)
     head = f"#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH --gpus-per-node=4\nDATA={lustre}/data\n"
     Path("job.sh").write_text(f"{head}srun python train.py --data $DATA\n")
-    Path("staged.sh").write_text(f"{head}echelon run --stage-data $DATA train.py\n")
-    assert main(["lint", "--json", "job.sh", "staged.sh"]) in (0, 1)
+    Path("staged.sh").write_text(f"{head}echelon run --stage-data $DATA train.py --data $DATA\n")
+    Path("packed.sh").write_text(f"{head}echelon pack $DATA\nls $DATA\n")
+    assert main(["lint", "--json", "job.sh", "staged.sh", "packed.sh"]) in (0, 1)
     told = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["code"] == "ECH318"]
     assert [(each["path"], each["line"]) for each in told] == [("job.sh", 4)]
     assert "holds more than 20 files of about 100 B on lustre" in told[0]["message"]

@@ -15,7 +15,7 @@ import echelon
 from echelon.cli.help import Help
 from echelon.cli.options import Option
 from echelon.cli.resources import machine_names, today
-from echelon.cli.shared_disk import about_folder
+from echelon.cli.shared_disk import folder_note
 from echelon.cli.talk import say
 from echelon.environment import regular_files
 from echelon.errors import UsageError
@@ -129,14 +129,14 @@ def _linter(files: list[str], values: dict[str, str]) -> tuple[Callable[..., Lin
     from echelon.machines import detect, load
 
     host = Host()
-    known = partial(lint, today=today(), about_folder=about_folder)
+    linter = partial(lint, today=today(), folder_note=folder_note)
     if "machine" in values:
-        return partial(known, machine=load.find(values["machine"], host.environ)), ()
+        return partial(linter, machine=load.find(values["machine"], host.environ)), ()
     if all(name.endswith((".py", ".json", ".yaml", ".yml")) for name in files):
-        return known, ()  # these files do not depend on the machine
+        return linter, ()  # these files do not depend on the machine
     machine = detect.here(host)
     machines = {} if machine is not None else load.load_all(host.environ)
-    return partial(known, machine=machine, machines=machines), tuple(machines)
+    return partial(linter, machine=machine, machines=machines), tuple(machines)
 
 
 def _beside(sources: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -70,13 +70,13 @@ def of_arguments(plan: Plan) -> Iterator[str]:
     staged = {item.source for item in plan.staged}
     for word in plan.argv[1:]:
         path = os.path.realpath(word.rpartition("=")[2])
-        told = about_folder(path) if os.sep in word and path not in staged else ""
+        told = folder_note(path) if os.sep in word and path not in staged else ""
         if told:
             yield f"{told}: echelon pack {shlex.quote(path)}, then --stage-data the image"
 
 
 @cache
-def about_folder(path: str) -> str:
+def folder_note(path: str) -> str:
     """Say that a folder lies on a shared disk and holds many small files; empty if not, as far as a short look gets."""
     name = filesystem(os.path.realpath(path)) if os.path.isdir(path) else ""
     num_files, num_bytes = _looked(path) if name else (0, 0)

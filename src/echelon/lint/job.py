@@ -48,7 +48,7 @@ class JobScript:
     """The training scripts that were given beside it."""
     scripts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The texts of the shell scripts that were given beside it, by name."""
-    about_folder: Callable[[str], str] = field(default=lambda _: "", repr=False)
+    folder_note: Callable[[str], str] = field(default=lambda _: "", repr=False)
     """Tells what is wrong with a folder on this machine's disks; empty if nothing is, or if nobody looks."""
     writer: JobScript | None = field(default=None, repr=False)
     """The script that writes this one and fills in its variables."""

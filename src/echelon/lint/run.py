@@ -45,12 +45,12 @@ def lint(
     machine: Machine | None = None,
     machines: Mapping[str, Machine] | None = None,
     beside: Mapping[str, bytes] | None = None,
-    about_folder: Callable[[str], str] = lambda _: "",
+    folder_note: Callable[[str], str] = lambda _: "",
 ) -> Linted:
     """Return all findings in these files, worst first; files may be jobs, training scripts and settings.
 
     `machine` is the machine of all jobs; without it, each job's own is looked for among `machines`.
-    `beside` are files that jobs call: rules read them, but report nothing about them. `about_folder` looks at a folder
+    `beside` are files that jobs call: rules read them, but report nothing about them. `folder_note` looks at a folder
     of this machine that a job names, and tells what is wrong with it.
     """
     texts = {path: decode(source, path) for path, source in sources.items()}
@@ -63,7 +63,7 @@ def lint(
     for path, text in texts.items():
         if kind(path, text) == "shell":
             own = {name: other for name, other in scripts.items() if name != os.path.basename(path)}
-            job = JobScript(path=path, text=text, today=today, programs=known, scripts=own, about_folder=about_folder)
+            job = JobScript(path=path, text=text, today=today, programs=known, scripts=own, folder_note=folder_note)
             for script, lines in [(job, 0), *jobs_inside(job)]:
                 jobs.append(replace(script, machine=machine or recognise(script, machines or {})))
                 findings += [moved(hit, lines) for hit in look(jobs[-1:], table.OF_JOBS)]

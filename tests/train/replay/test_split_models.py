@@ -5,6 +5,7 @@ In the tier "all" also in other ways than before.
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,46 +73,48 @@ def test_killed_run_is_resumed(
         torch.testing.assert_close(here[name], tensor, atol=1e-4, rtol=1e-4)
 
 
+COPIES = [
+    ("average", FSDP, FSDP), ("average", FSDP, DATA), ("anchor", TENSOR, TENSOR), ("anchor", FSDP, FSDP),
+    ("anchor", FSDP, DATA), ("anchor", DATA, TENSOR),
+]  # fmt: skip
+
+
+def _killed(folder: Folder, *how: str) -> str:
+    """Kill a run after some saves, and return what it has printed."""
+    every = ("--checkpoint-every", "5steps", "--max-restarts", "0", "--run-dir", "one")
+    done = folder.run(2, *how, *every, kind=KILL_RANK, rank=1, step=24)
+    assert done.returncode == 137, done.stderr
+    return str(done.stdout)
+
+
+def _continued(folder: Folder, *how: str) -> "subprocess.CompletedProcess[str]":
+    return folder.run(2, *how, "--checkpoint-every", "5steps", "--resume", "one")
+
+
 @pytest.mark.tier("all")
-@pytest.mark.parametrize("other", [FSDP, DATA])
-def test_average_of_weights(tmp_path: Path, other: "tuple[str, ...]") -> None:
-    """An average that the script keeps in a list is cut as the weights are."""
-    folder = Folder(tmp_path / "run", SCRIPT, "average")
+@pytest.mark.parametrize(("word", "how", "other"), COPIES)
+def test_copies_of_weights_are_put_back(
+    tmp_path: Path, word: str, how: "tuple[str, ...]", other: "tuple[str, ...]"
+) -> None:
+    """An average in a list that changes, and an anchor in a tuple: both are cut as the weights are."""
+    folder = Folder(tmp_path / "run", SCRIPT, word)
     undisturbed = folder.plain()
-    every = ("--checkpoint-every", "5steps")
-    first = folder.run(3, *FSDP, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=0, step=24)
-    assert first.returncode == 137, first.stderr
-    second = folder.run(2, *other, *every, "--resume", "one")
+    first = _killed(folder, *how)
+    second = _continued(folder, *other)
     assert second.returncode == 0, second.stderr
-    assert_same(first.stdout + second.stdout, undisturbed.stdout)
+    assert_same(first + second.stdout, undisturbed.stdout)
 
 
 @pytest.mark.tier("all")
 def test_copied_model_is_refused(tmp_path: Path) -> None:
     """Its parts would be those of the model before the training; whole, they are found."""
     folder = Folder(tmp_path / "run", SCRIPT, "copies")
-    every = ("--checkpoint-every", "5steps")
-    first = folder.run(2, *TENSOR, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=14)
-    assert first.returncode == 137, first.stderr
-    again = folder.run(2, *TENSOR, *every, "--resume", "one")
+    _killed(folder, *TENSOR)
+    again = _continued(folder, *TENSOR)
     assert again.returncode == 2
     assert "a model that the loop has copied" in again.stderr
-    whole = folder.run(2, *DATA, *every, "--resume", "one")
+    whole = _continued(folder, *DATA)
     assert whole.returncode == 0, whole.stderr
-
-
-@pytest.mark.tier("all")
-@pytest.mark.parametrize(("how", "other"), [(TENSOR, TENSOR), (FSDP, FSDP), (FSDP, DATA), (DATA, TENSOR)])
-def test_tuple_of_copied_weights_is_put_back(tmp_path: Path, how: "tuple[str, ...]", other: "tuple[str, ...]") -> None:
-    """A tuple that the loop has made, whose tensors are parts on each rank; each step prints how far they are."""
-    folder = Folder(tmp_path / "run", SCRIPT, "anchor")
-    undisturbed = folder.plain()
-    every = ("--checkpoint-every", "5steps")
-    first = folder.run(2, *how, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=14)
-    assert first.returncode == 137, first.stderr
-    second = folder.run(2, *other, *every, "--resume", "one")
-    assert second.returncode == 0, second.stderr
-    assert_same(first.stdout + second.stdout, undisturbed.stdout)
 
 
 def test_attribute_that_the_stages_count_apart_is_refused(tmp_path: Path) -> None:
@@ -127,12 +130,10 @@ def test_compiled_model_goes_on(
 ) -> None:
     """A weight has one name, compiled or not; reads within the compiled model are not the script's."""
     folder = Folder(tmp_path / "run", SCRIPT, "compile")
-    every = ("--checkpoint-every", "5steps")
-    first = folder.run(2, *how, *every, "--max-restarts", "0", "--run-dir", "one", kind=KILL_RANK, rank=1, step=24)
-    assert first.returncode == 137, first.stderr
-    second = folder.run(2, *other, *every, "--resume", "one")
+    first = _killed(folder, *how)
+    second = _continued(folder, *other)
     assert second.returncode == 0, second.stderr
-    assert_same(first.stdout + second.stdout, undisturbed[0])
+    assert_same(first + second.stdout, undisturbed[0])
 
 
 @pytest.mark.tier("all")

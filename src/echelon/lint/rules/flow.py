@@ -160,13 +160,13 @@ def module_after_environment(job: JobScript) -> Iterator[Hit]:
 
 
 def small_files(job: JobScript) -> Iterator[Hit]:
-    """Find an argument that names a folder of many small files on a shared disk."""
+    """Find an argument of a script that names a folder of many small files on a shared disk, and is not staged."""
     for start in job.starts:
-        for before, word in pairwise((start.word, *start.words)):
+        staged = " ".join(word.text for word in start.own) if start.name == "echelon" else ""
+        for word in start.words[len(start.own) :]:
             path = word.text.rpartition("=")[2]
-            if "/" not in path or "$" in path or "--stage-data" in (before.text, word.text.partition("=")[0]):
-                continue
-            message = job.about_folder(path)
+            is_staged = re.search(rf"--stage-data[ =](shard:)?{re.escape(path)}/?(?:[ =]|$)", staged)
+            message = job.folder_note(path) if "/" in path and "$" not in path and not is_staged else ""
             if message:
                 image = os.path.basename(path.rstrip("/")) + ".squashfs"
                 yield hit(word, message, f"echelon pack {shlex.quote(path)}; echelon run --stage-data {image} …")

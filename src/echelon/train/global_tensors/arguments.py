@@ -15,6 +15,8 @@ from .tensors import GlobalTensor, Sharded, entered, map_tensors, own_part, tens
 _Place = tuple[object, ...]
 """The place of a tensor among a module's arguments: the argument, the tensor in it, its number of dims, its width."""
 _WHOLE = -1
+_ALIKE = 0.01
+"""What is left of the distance of a row from the mean of all, where rows are made nearly equal."""
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[_Place, int]]" = weakref.WeakKeyDictionary()
 """The dim of the rows of a module's arguments, by place, where the sizes of an earlier call showed it."""
 
@@ -66,13 +68,14 @@ class Entries:
         return self._changed(value, cut, lambda one: one[first : first + count])
 
     def alike(self, value: object) -> Any:
-        """Return arguments that `enter` returned with rows that differ by a hundredth of what they differ now."""
+        """Return arguments that `enter` returned with rows that are nearly equal, each close to the mean of all."""
 
         def blend(tensor: torch.Tensor) -> torch.Tensor:
             dim = self._dims.get(id(tensor))
             if dim is None or not tensor.is_floating_point():
                 return tensor
-            return self._noted(torch.lerp(tensor.mean(dim, keepdim=True).expand_as(tensor), tensor, 0.01).detach(), dim)
+            mean = tensor.mean(dim, keepdim=True).expand_as(tensor)
+            return self._noted(torch.lerp(mean, tensor, _ALIKE).detach(), dim)
 
         return self._changed(value, blend, lambda one: one)
 
