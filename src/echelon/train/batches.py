@@ -210,7 +210,8 @@ def _of_shape(last: Unshared, num_ranks: int) -> ScalingError:
         sizes = " or ".join(map(str, sorted(last.batch_sizes)))
         return ScalingError(
             f"{told}, but the loader's batches have {sizes} samples: no dim of the tensor is the batch dimension",
-            "put the samples in the first dim of the model's arguments; or " + _ONE_RANK,
+            "put the samples in the first dim of the model's arguments; or give the model the whole list of samples, "
+            "model(batch), and let it return a row for each; or " + _ONE_RANK,
         )
     if len(shape) == 1:
         return ScalingError(

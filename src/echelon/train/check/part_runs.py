@@ -1,7 +1,7 @@
 """One call of a model, computed for all rows of this rank and for two parts of them, without side effects.
 
 All three draw the numbers that one device draws for these rows, from the same states of all generators. A rank with a
-single row gets a second one, which is an altered copy.
+single row, and a model that fails with fewer rows than this rank has, get as many again: altered copies.
 """
 
 import gc
@@ -89,13 +89,22 @@ class PartRuns:
         entries = Entries(self._module, lead, first)
         own = entries.enter(*map_tensors(value, detached))
         num_rows = lead.rows[lead.world.rank]
+        self._entries, self._own, self._lead = entries, own, lead
+        self._generators = _of_script(self._module)
         if num_rows < 2:
-            own, lead, num_rows = entries.doubled(own), _doubled_lead(lead), 2
+            self.double()
+            return
         first_rows = max(min(2, num_rows // 2), num_rows // 3)  # one row alone has no deviation, and no pairs
         self.sizes = Sizes(first_rows, num_rows - first_rows)
-        self._entries, self._own, self._lead = entries, own, lead
         self._inputs = self._cut(own)
-        self._generators = _of_script(self._module)
+
+    def double(self) -> None:
+        """Take twice as many rows: each of the two parts has as many as this rank computes anyway."""
+        lead = self._lead
+        num_rows = lead.rows[lead.world.rank]
+        self._own, self._lead = self._entries.doubled(self._own), _doubled_lead(lead, num_rows)
+        self.sizes = Sizes(num_rows, num_rows)
+        self._inputs = self._cut(self._own)
 
     def _cut(self, own: Any) -> list[tuple[object, Sharded]]:
         sizes = self.sizes
@@ -172,10 +181,10 @@ def _lead_of_part(lead: Sharded, at: int, size: int) -> Sharded:
     return part
 
 
-def _doubled_lead(lead: Sharded) -> Sharded:
+def _doubled_lead(lead: Sharded, num_rows: int) -> Sharded:
     world = lead.world._replace(rank=0, size=1, hosted=1, graph_cuts=None)
-    first = lead.local.narrow(lead.dim_of_rows, 0, 1)
-    return Sharded(torch.cat([first, first], lead.dim_of_rows), world, (2,), lead.dim_of_rows)
+    first = lead.local.narrow(lead.dim_of_rows, 0, num_rows)
+    return Sharded(torch.cat([first, first], lead.dim_of_rows), world, (2 * num_rows,), lead.dim_of_rows)
 
 
 def _of_script(module: nn.Module) -> list[object]:

@@ -149,6 +149,10 @@ class RowTrials:
         sites = self._run.draws.sites
         heard: list[Any] = []
         results = self._results(runs, heard)
+        if isinstance(results, RowVerdict) and results.reason:
+            runs.double()  # the model may need more rows than the smaller part has
+            heard.clear()
+            results = self._results(runs, heard)
         if isinstance(results, RowVerdict) or not any(heard):
             return results
         unruly = sites.learn(heard, (runs.sizes.all_rows, *runs.sizes))

@@ -80,7 +80,7 @@ class Entries:
         return self._changed(value, blend, lambda one: one)
 
     def doubled(self, value: object) -> Any:
-        """Return arguments that `enter` returned with a second row, where this rank has one: an altered copy."""
+        """Return arguments that `enter` returned with twice as many rows: the second half is an altered copy."""
 
         def double(tensor: torch.Tensor) -> torch.Tensor:
             dim = self._dims.get(id(tensor))
@@ -89,7 +89,7 @@ class Entries:
             return self._noted(torch.cat([tensor, _altered(tensor)], dim).detach(), dim)
 
         both = self._changed(value, double, lists.doubled)
-        self._num_rows = 2
+        self._num_rows *= 2
         return both
 
     def _noted(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:

@@ -97,7 +97,7 @@ def show(value: object) -> object:
 
 
 def doubled(value: Any) -> object:
-    """Return a list or array of one sample with this sample twice."""
+    """Return a list or array of samples with each sample twice."""
     if is_array(value):
         return sys.modules["numpy"].concatenate([value, value])
     entries: list[Any] = [*value, *value]
