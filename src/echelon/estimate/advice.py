@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from echelon.errors import UsageError
@@ -20,19 +19,21 @@ LEAST_SHARE = 0.02
 """Smaller savings are no advice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(NamedTuple):
     """One change, and the bytes that it saves of what the training needs at most."""
 
     change: str
     why: str
     saved_bytes: int
+    before: FitVerdict
     verdict: FitVerdict
     """The judgement with the change."""
 
     @property
     def text(self) -> str:
-        return f"{self.why}: {self.change} saves {size(self.saved_bytes)}, and then it {self.verdict.predicate}"
+        is_other = self.verdict.predicate != self.before.predicate
+        then = f", and then it {self.verdict.predicate}" if is_other else ""
+        return f"{self.why}: {self.change} saves {size(self.saved_bytes)}{then}"
 
 
 def advice(log: EventLog, verdict: FitVerdict) -> tuple[Advice, ...]:
@@ -45,7 +46,7 @@ def advice(log: EventLog, verdict: FitVerdict) -> tuple[Advice, ...]:
             continue  # too few rows or blocks for this change
         saved = verdict.high_bytes - judged.high_bytes
         if saved >= LEAST_SHARE * verdict.high_bytes:
-            changes.append(Advice(change=change.text, why=change.why, saved_bytes=saved, verdict=judged))
+            changes.append(Advice(change.text, change.why, saved, verdict, judged))
     return tuple(sorted(changes, key=lambda each: -each.saved_bytes)[:MOST])
 
 
