@@ -181,7 +181,7 @@ ROWS: dict[str, Callable[[int, random.Random], Row]] = {
     **{f"rank-{number}": partial(_rank, ranks_per_node=number) for number in (2, 4, 8)},
     **{f"rank-{number}x2": partial(_rank, num_nodes=number, ranks_per_node=2) for number in (2, 4)},
     "supervisor": _supervisor, "node": _node, "job": _job,
-    **{f"resume-{number}": partial(_resume, num_steps=number) for number in (1000, 10_000, 100_000)},
+    **{f"resume-{number}": partial(_resume, num_steps=number) for number in (1000, 10_000, 100_000, 1_000_000)},
 }  # fmt: skip
 
 

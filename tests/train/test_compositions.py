@@ -67,6 +67,10 @@ SMALLER_THAN_RANKS = Composition(
     num_samples=3, is_loaded=True, operations=(("both", 0, 0), ("context of rows", 1, 0)), losses=(("absolute", 0, 1),),
     ending="by hand", num_steps=2, has_two_optimizers=False,
 )  # fmt: skip
+LAST_SMALLER_THAN_RANKS = Composition(
+    num_samples=2, is_loaded=True, operations=(("of each", 0, 0),), losses=(("absolute", 0, 1),),
+    ending="each", num_steps=2, has_two_optimizers=False,
+)  # fmt: skip
 USED_WITHOUT_GRADIENTS = Composition(
     num_samples=4, is_loaded=False, operations=(("a", 0, 0), ("flat in place", 0, 0), ("no grad", 0, 0)),
     losses=(("absolute", 0, 1),), ending="sum", num_steps=1, has_two_optimizers=False,
@@ -136,6 +140,7 @@ def test_compositions_are_those_of_one_device(worlds: Worlds) -> None:
     @example(AS_MANY_CLASSES)
     @example(UNUSED_BY_A_RANK)
     @example(SMALLER_THAN_RANKS)
+    @example(LAST_SMALLER_THAN_RANKS)
     @example(USED_WITHOUT_GRADIENTS)
     @example(NUMBERS_OF_TWO_KINDS)
     def check(composition: Composition) -> None:

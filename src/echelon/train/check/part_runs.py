@@ -101,7 +101,7 @@ class PartRuns:
     def double(self) -> None:
         """Take twice as many rows: each of the two parts has as many as this rank computes anyway."""
         lead = self._lead
-        num_rows = lead.rows[lead.world.rank]
+        num_rows = max(1, lead.rows[lead.world.rank])  # a rank without samples has a placeholder
         self._own, self._lead = self._entries.doubled(self._own), _doubled_lead(lead, num_rows)
         self.sizes = Sizes(num_rows, num_rows)
         self._inputs = self._cut(self._own)

@@ -150,9 +150,8 @@ class RowTrials:
         heard: list[Any] = []
         results = self._results(runs, heard)
         if isinstance(results, RowVerdict) and results.reason:
-            runs.double()  # the model may need more rows than the smaller part has
             heard.clear()
-            results = self._results(runs, heard)
+            results = self._results(runs, heard, is_doubled=True)
         if isinstance(results, RowVerdict) or not any(heard):
             return results
         unruly = sites.learn(heard, (runs.sizes.all_rows, *runs.sizes))
@@ -160,11 +159,16 @@ class RowTrials:
             return RowVerdict(REFUSED, _DRAWS % str(unruly.line))
         return self._results(runs, [])
 
-    def _results(self, runs: PartRuns, heard: list[Any]) -> RowVerdict | list[Computed]:
-        """Compute all rows and both parts, and hear what they draw."""
+    def _results(self, runs: PartRuns, heard: list[Any], *, is_doubled: bool = False) -> RowVerdict | list[Computed]:
+        """Compute all rows and both parts, and hear what they draw.
+
+        A model may need more rows than the smaller part has: twice as many rows are tried then.
+        """
         sites = self._run.draws.sites
         results: list[Computed] = []
         try:
+            if is_doubled:
+                runs.double()
             for place in range(3):
                 sites.listen()
                 results.append(runs.compute(place))
