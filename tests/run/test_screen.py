@@ -138,3 +138,13 @@ def test_progress_is_not_drawn_over_the_bar_of_a_rank(capfd: pytest.CaptureFixtu
     console.rank_output(0, "stderr", b"\n")
     console.progress("starting · 0/1 ranks started")
     assert capfd.readouterr().err.endswith("echelon: starting · 0/1 ranks started")
+
+
+def test_next_attempt_begins_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """A rank that died in the middle of a line does not share it with the next attempt; a whole line gets no other."""
+    console = Console(is_terminal=False)
+    console.rank_output(0, "stdout", b"loss 0.25")
+    console.begin_attempt()
+    console.rank_output(0, "stdout", b"loss 0.25\n")
+    console.begin_attempt()
+    assert capfd.readouterr().out == "loss 0.25\nloss 0.25\n"

@@ -87,6 +87,13 @@ class Console:
             self._is_mid_line[target] = False
         self._partial.clear()
 
+    def begin_attempt(self) -> None:
+        """Show what is unfinished, and let the next attempt begin a new line."""
+        self.finish_output()
+        if self._is_mid_line[STDOUT]:
+            _write(STDOUT, b"\n", self.gives_up)
+            self._is_mid_line[STDOUT] = False
+
     def progress(self, text: str) -> None:
         """Show the progress of the start, on a terminal only; never over the unfinished line of a rank."""
         if self._shows_progress and text != self._progress and not self._is_after_text():

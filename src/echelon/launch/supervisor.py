@@ -369,7 +369,7 @@ class Supervisor:
     def _start_again(self, reason: Failure) -> None:
         """Begin a new attempt: a new world with its own port."""
         self.kept.note_restart()
-        self.console.finish_output()
+        self.console.begin_attempt()
         self.reason = reason
         self.attempt = Attempt(self.attempt.number + 1)
         self.late_ranks = LateRanks(self.console.say)
