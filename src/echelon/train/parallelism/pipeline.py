@@ -100,7 +100,7 @@ class Pipeline(ModelParallel):
                 "stays whole, and the ranks compute one after another"
             )
         shared = self._keep_own(root, layout.stages_of(root))
-        stage = Stage(root, layout, self.world.rank)
+        stage = Stage(root, layout.forward_of(self.world.rank, self.world.device))
         self._micro_batches[id(root)] = MicroBatches(stage, self.world, shared, {form_of(args, kwargs): number})
 
     def _keep_own(self, root: nn.Module, stages_of: dict[str, int]) -> list[nn.Parameter]:

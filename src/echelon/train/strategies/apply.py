@@ -9,7 +9,7 @@ from torch import nn
 from ...pytorch import internals
 from ..function_types import Kwargs
 from ..training import Training
-from . import attention, blocks, meta, precision, spreading, stages, states, tensor_plans, versions
+from . import attention, blocks, meta, precision, spreading, stage_modules, stages, states, tensor_plans, versions
 from . import virtual_shards as exact
 from .axes import Axes
 from .batches import each, in_parts, own_rows
@@ -75,10 +75,10 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> dict[int, nn.Modu
     parts = {0: model}
     if strategy.pipeline > 1:
         begin = stages.begins(model, model_blocks, strategy)
-        parts = stages.split(model, model_blocks, begin, _sample(hints, axes), axes)
+        parts = stage_modules.split(model, model_blocks, begin, _sample(hints, axes), axes)
     done: dict[int, nn.Module] = {}
     for number, part in parts.items():
-        own = stages.own_blocks(part, model_blocks)
+        own = stage_modules.own_blocks(part, model_blocks)
         if strategy.tensor > 1:
             tensor_plans.apply(part, own, axes, hints.plan)
         if strategy.context > 1:
@@ -91,7 +91,7 @@ def _apply(model: nn.Module, axes: Axes, hints: ModelHints) -> dict[int, nn.Modu
         if skeleton is not None and not strategy.is_fully_sharded:
             meta.materialize([part], device)
         done[number] = spreading.apply(part, own, axes)
-    stages.watch(parts.values())
+    stage_modules.watch(parts.values())
     _fill(list(done.values()), skeleton, axes, hints)
     return done
 

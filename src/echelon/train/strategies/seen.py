@@ -1,7 +1,7 @@
 """Record one forward pass of a model: the order of its blocks, and the modules with weights outside of the blocks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,8 +24,11 @@ class ForwardRecord:
     """The record of one forward(): the called modules in their order, and their outputs."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module], args: Args, named: Kwargs) -> None:
+        self.order = list(blocks)
         self.calls: list[str] = []
         self.outputs: dict[str, Any] = {}
+        self.leading: dict[str, int] = {}
+        """The number of leading dims that the output of a module shares with its input."""
         self.changed = ""
         """A block whose output was changed in place before the next block got it."""
         self._left: Any = None
@@ -45,7 +48,7 @@ class ForwardRecord:
         self.uses: dict[str, set[int]] = {name: set() for name in self._weights}
         """Where each weight outside of the blocks is used: before them (-1), among them (0) or after them (1)."""
         self._names = {_memory_of(one): name for name, one in self._weights.items()}
-        self._last, self._side = list(blocks)[-1], -1
+        self._last, self._side = self.order[-1], -1
         hooks = [one.register_forward_hook(self._note(name)) for name, one in watched.items()]
         hooks += [one.register_forward_pre_hook(self._compare) for one in blocks.values()]
         hooks += [one.register_forward_hook(self._leave(name)) for name, one in blocks.items()]
@@ -57,10 +60,18 @@ class ForwardRecord:
                 hook.remove()
         self._left = None
 
+    def bounds_of(self, begin: Iterable[str]) -> list[int]:
+        """Return where stages begin and end, by the names of the first blocks of all but the first stage."""
+        return [0, *(self.order.index(name) for name in begin), len(self.order)]
+
     def _note(self, name: str) -> Function:
-        def note(_module: nn.Module, _args: object, output: object) -> None:
+        def note(_module: nn.Module, args: object, output: object) -> None:
             self.calls.append(name)
             self.outputs[name] = output
+            source, made = next(iter(tensors_of(args)), None), next(iter(tensors_of(output)), None)
+            if source is not None and made is not None:
+                pairs = zip(source.shape, made.shape, strict=False)
+                self.leading[name] = next((at for at, (one, other) in enumerate(pairs) if one != other), source.dim())
 
         return note
 
@@ -115,9 +126,9 @@ class Sides(NamedTuple):
     """The modules whose weights are used without a separate call of the module, such as the model itself."""
 
 
-def sides(model: nn.Module, seen: ForwardRecord, order: list[str]) -> Sides:
+def sides(model: nn.Module, seen: ForwardRecord) -> Sides:
     """Return which modules with weights are called before the blocks, and which after; refuse modules between them."""
-    kind = type(model).__name__
+    kind, order = type(model).__name__, seen.order
     if [name for name in seen.calls if name in order] != order:
         raise StrategyError(
             f"{kind} does not call its blocks once each and in order, so the stages have no order",
@@ -172,7 +183,6 @@ def needed_later(
     model: nn.Module,
     seen: ForwardRecord,
     before: Sequence[str],
-    first: str,
     args: Args,
     named: Kwargs,
     weights: Sequence[str] = (),
@@ -184,6 +194,7 @@ def needed_later(
     """
     if any(one.is_meta for one in tensors_of(args, named)):
         return []
+    first = seen.order[0]
     expected, block = tensors_of(seen.output), model.get_submodule(first)
     own = dict(model.named_parameters(remove_duplicate=False))
 
@@ -206,10 +217,6 @@ def needed_later(
 
     names = [*before, *weights]
     return [name for name in names if is_needed([name])] if names and is_needed(names) else []
-
-
-def _give_none(_module: nn.Module, _args: object, output: object) -> object:
-    return map_tensors(output, _none_like)
 
 
 def _none_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""Place an unchanged model on the stages of a pipeline, and compute micro-batches in PyTorch's schedules."""
+"""Where the stages of a pipeline begin, which ranks have them, and PyTorch's schedules of micro-batches over them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import nn
 
 from ...pytorch import distributed
 from ..wire import messages
-from . import blocks, stage_modules
 from .axes import Axes
 from .strategy import SCHEDULES, SHAPED_LIKE_V, SINGLE, Strategy, StrategyError
 from .versions import unscaled
@@ -61,46 +60,6 @@ def _sizes(model: nn.Module, names: Sequence[str]) -> list[int]:
         place = owner[inside] if inside is not None else place
         sizes[place] += parameter.numel()
     return sizes
-
-
-def split(
-    model: nn.Module,
-    model_blocks: Mapping[str, nn.Module],
-    begin: Sequence[str],
-    sample: object,
-    axes: Axes,
-) -> dict[int, nn.Module]:
-    _refuse_shared(model)
-    unknown = [name for name in begin if name not in model_blocks]
-    if unknown:
-        raise StrategyError(
-            "split names {}, but the blocks of {} are {}".format(
-                ", ".join(unknown), type(model).__name__, ", ".join(model_blocks)
-            ),
-            hint=f"split={tuple(list(model_blocks)[1 : axes.strategy.num_stages])!r}",
-        )
-    mine = places(axes.strategy, axes.place("pipeline"))
-    return stage_modules.split(model, model_blocks, begin, sample, mine, axes.world.device)
-
-
-def own_blocks(part: nn.Module, model_blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    prefix = blocks.STAGE if isinstance(part, stage_modules.StrategyStage) else ""
-    own = {prefix + name: part.get_submodule(prefix + name) for name in model_blocks}
-    return {name: one for name, one in own.items() if any(True for _ in one.parameters())}
-
-
-def watch(parts: Iterable[nn.Module]) -> None:
-    for part in parts:
-        if isinstance(part, stage_modules.StrategyStage):
-            part.watch()
-
-
-def _refuse_shared(model: nn.Module) -> None:
-    for names in blocks.tied(model).values():
-        raise StrategyError(
-            "{} are one shared tensor, but a pipeline would put it on two stages".format(" and ".join(names)),
-            hint="give each name its own weights, or use pipeline=1",
-        )
 
 
 def make_schedule(
