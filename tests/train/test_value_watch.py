@@ -117,6 +117,17 @@ def test_gradient_that_is_not_finite(tmp_path: Path) -> None:
     assert (fact["what"], fact["step"], fact["value"], fact["weights"]) == ("norm", 7, "nan", "finite")
 
 
+def test_norm_of_a_split_model_that_is_not_finite(tmp_path: Path) -> None:
+    """It is the norm of the weights of all ranks, and is told as that of a whole model is."""
+    bad = "output = model(rows)\nloss = torch.nn.functional.mse_loss(output, targets)\n"
+    bad += "if step == 7:\n    loss = loss + (output - output.detach()).abs().sum().sqrt()\n"
+    bad += "loss.backward()\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    blocks = "*(torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(2))"
+    text = script(backward=bad).replace("(6, 1)", f"(6, 1)\nmodel = torch.nn.Sequential({blocks}, model)", 1)
+    (fact,), _ = noted(tmp_path, text, "-n", "2", "--scale", "pipeline")
+    assert (fact["what"], fact["step"], fact["value"], fact["weights"]) == ("norm", 7, "nan", "finite")
+
+
 def test_learning_rate_that_diverges(tmp_path: Path) -> None:
     diverging = script().replace("lr=0.01", "lr=1e9").replace("range(2)", "range(3)")
     (fact,), _ = noted(tmp_path, diverging, "-n", "1")

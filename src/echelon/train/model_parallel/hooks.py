@@ -20,8 +20,8 @@ from ..wire.world import World
 from .absent_weights import WITH_THE_BATCH
 
 
-class SplitGradients(Protocol):
-    """The gradients of models that are split over ranks."""
+class SplitModels(Protocol):
+    """Models that are split: every rank holds a part of each."""
 
     world: World
 
@@ -35,81 +35,76 @@ class SplitGradients(Protocol):
     def are_parts(self, gradients: Sequence[object]) -> list[bool]:
         """Return for each gradient whether it is cut: other ranks then hold other parts of it."""
 
+    def has_part_of(self, module: nn.Module) -> bool:
+        """Say whether some weights of a module are on other ranks."""
 
-def install_clipping(gradients: SplitGradients) -> None:
-    """Replace PyTorch's clipping functions; they also accept parameters that a script kept from before the split."""
-    by_value = nn.utils.clip_grad_value_
+
+class Clipping:
+    """PyTorch's functions that clip, by the norm of all parts of the models together."""
+
+    def __init__(self, models: SplitModels) -> None:
+        self._models = models
+
+    def install(self) -> None:
+        """Replace the functions with which a script clips in two steps."""
+        for function in (self.get_total_norm, self.clip_grads_with_norm_):
+            for owner in (nn.utils, nn.utils.clip_grad):
+                why = "The norm of gradients is that of all parts of the model together."
+                patches.replace(owner, function.__name__, function, why=why)
 
     def clip_grad_norm_(
-        parameters: object,
+        self,
+        parameters: Any,
         max_norm: float,
         norm_type: float = 2.0,
         error_if_nonfinite: bool = False,
         foreach: object = None,
     ) -> torch.Tensor:
-        weights = _listed(parameters)
-        tensors = [one.grad for one in map(gradients.current_parameter, weights) if one.grad is not None]
-        total = get_total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-        clip_grads_with_norm_(weights, max_norm, total, foreach)
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        total = self.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
+        self.clip_grads_with_norm_(parameters, max_norm, total, foreach)
         return total
 
     def get_total_norm(
-        tensors: object, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: object = None
+        self, tensors: object, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: object = None
     ) -> torch.Tensor:
         del foreach  # it affects only the speed
-        total = _total(_listed(tensors), float(norm_type), gradients)
+        models, kind, gradients = self._models, float(norm_type), _listed(tensors)
+        copies = [1 if is_part else models.world.size for is_part in models.are_parts(gradients)]
+
+        def over_ranks(own: torch.Tensor) -> torch.Tensor:
+            if not models.is_alone:
+                dist.all_reduce(own, op=dist.ReduceOp.MAX if kind == INFINITE else dist.ReduceOp.SUM)
+            return own
+
+        total = norms.total(gradients, copies, models.world.device, kind=kind, reduce=over_ranks).float()
         if error_if_nonfinite and not bool(torch.isfinite(total)):
             raise as_of_library(RuntimeError(f"the total norm of order {norm_type} for gradients is non-finite"))
         return total
 
-    def clip_grads_with_norm_(parameters: object, max_norm: float, total_norm: Any, foreach: object = None) -> None:
+    def clip_grads_with_norm_(
+        self, parameters: object, max_norm: float, total_norm: Any, foreach: object = None
+    ) -> None:
         del foreach
         factor = torch.clamp(max_norm / (total_norm + EPSILON), max=1.0)
-        for parameter in map(gradients.current_parameter, _listed(parameters)):
+        for parameter in map(self._models.current_parameter, _listed(parameters)):
             if parameter.grad is not None:
                 own = local(parameter.grad.detach())
                 own.mul_(factor.to(own.device, own.dtype))
-
-    def clip_grad_value_(parameters: Sequence[torch.Tensor], clip_value: float, foreach: Any = None) -> None:
-        by_value([gradients.current_parameter(one) for one in _listed(parameters)], clip_value, foreach)
-
-    for function in (clip_grad_norm_, get_total_norm, clip_grads_with_norm_, clip_grad_value_):
-        for owner in (nn.utils, nn.utils.clip_grad):
-            why = "The norm of gradients is that of all parts of the model together."
-            patches.replace(owner, function.__name__, function, why=why)
 
 
 def _listed(tensors: Any) -> list[object]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _total(gradients: Sequence[object], kind: float, models: SplitGradients) -> torch.Tensor:
-    world = models.world
-    copies = [1 if is_part else world.size for is_part in models.are_parts(gradients)]
-
-    def over_ranks(own: torch.Tensor) -> torch.Tensor:
-        if not models.is_alone:
-            dist.all_reduce(own, op=dist.ReduceOp.MAX if kind == INFINITE else dist.ReduceOp.SUM)
-        return own
-
-    return norms.total(gradients, copies, world.device, kind=kind, reduce=over_ranks).float()
-
-
 _READS = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__format__", "__array__")
-
-
-class SplitModels(SplitGradients, Protocol):
-    """The models that are split: every rank holds a part of each."""
-
-    def has_part_of(self, module: nn.Module) -> bool:
-        """Say whether some weights of a module are on other ranks."""
 
 
 def install(run: Training, models: SplitModels) -> None:
     """Hook the functions that clip, scale losses, save modules, read numbers and compile."""
     dropout.install()
     warnings.filterwarnings("ignore", message="Found a non-scalar tensor with numel=1")  # it is the same on all ranks
-    install_clipping(models)
+    Clipping(models).install()
     _hook_scaler(models)
     _hook_saving(models)
     _hook_reading()

@@ -170,6 +170,9 @@ class ModelParallel(Parallelism):
         self.finish(self._parameters)
         wait()
 
+    def clip_grad_norm(self) -> Callable[..., object]:
+        return hooks.Clipping(self).clip_grad_norm_
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self.is_alone:
             self.refuse_optimizer(optimizer)
