@@ -27,7 +27,7 @@ class TwoHeads(torch.nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what the head of this rank computes."""
-        head = self.cls if rank else self.reg
+        head = self.cls if rank else self.reg  # the line of the heads
         result: torch.Tensor = head(self.body(rows))
         return result
 

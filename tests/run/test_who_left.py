@@ -62,10 +62,11 @@ def test_rank_that_left_the_others(tmp_path: Path, how: str) -> None:
 
 
 def test_parameters_without_a_gradient_have_names(tmp_path: Path) -> None:
-    """DistributedDataParallel tells their indices alone."""
+    """DistributedDataParallel tells their indices alone; the line is the one that would have used them."""
     told = words(tmp_path, "unused")
     assert told.startswith("error in the script: without a gradient: ")
-    named = {"cls.weight, cls.bias on rank 0", "reg.weight, reg.bias on rank 1", "reg.weight, reg.bias on rank 2"}
+    used = f"used at {at('the heads')}"
+    named = {f"{head}.weight, {head}.bias ({used}) on rank {rank}" for rank, head in enumerate(("cls", "reg", "reg"))}
     assert set(told.removeprefix("error in the script: without a gradient: ").split("; ")) <= named
     assert len(told.split("; ")) > 1
 

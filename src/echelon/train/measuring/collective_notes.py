@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import signal
 import struct
 import sys
@@ -21,6 +20,7 @@ from ...node.call_page import FAILED, RETURNED, RUNNING, WAITS
 from ...pytorch import distributed, internals
 from ..function_types import Function
 from ..wire import lines
+from . import unused_weights
 
 Func = TypeVar("Func", bound=Function)
 BETWEEN_TWO = ("send", "recv")
@@ -32,8 +32,6 @@ _PEERS = {
 }  # fmt: skip
 """Where a call has the rank from or to which it is, among its arguments and by name."""
 MOST_TEXTS = 1024
-MOST_NAMES = 8
-_UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 _BATCHES = struct.Struct("=Q").pack_into
 
 
@@ -223,9 +221,7 @@ class CollectiveNotes:
 
     def note_error(self, error: BaseException) -> None:
         """Note what an error does not tell: names of parameters for their indices, or how a loader's worker ended."""
-        names = _unused(error)
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        told = ", ".join(names[:MOST_NAMES]) + more or _lost_worker(error)
+        told = unused_weights.told(error, _owners(error)) or _lost_worker(error)
         text = told.encode()[: call_page.NOTE_BYTES - 1]
         self._page[call_page.NOTE_AT : call_page.NOTE_AT + len(text)] = text
 
@@ -289,16 +285,3 @@ def _lost_worker(error: BaseException) -> str:
     killed = [-status for loader in loaders for status in internals.ends_of_workers(loader) if status < 0]
     names = {each.value: each.name for each in signal.Signals}
     return f"a worker of its DataLoader was killed by {names.get(killed[0], f'signal {killed[0]}')}" if killed else ""
-
-
-def _unused(error: BaseException) -> list[str]:
-    match = _UNUSED.search(str(error))
-    if match is None:
-        return []
-    for wrapped in _owners(error):
-        if isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
-            ignored = getattr(wrapped, "parameters_to_ignore", ())
-            weights = wrapped.module.named_parameters()
-            names = [name for name, weight in weights if weight.requires_grad and name not in ignored]
-            return [names[int(index)] for index in match[1].split() if int(index) < len(names)]
-    return []
