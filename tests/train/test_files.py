@@ -163,6 +163,9 @@ with open("w.bin", "w+b") as file:
     os.fsync(file.fileno())
 with open("w.bin", "ab") as file:
     print(file.tell(), file.write(b"!"), file.tell())
+    file.flush()
+    os.fsync(file.fileno())
+    os.fdatasync(file)
 """,
     )
 

@@ -57,6 +57,17 @@ def install(files: Files, hooks: Hooks) -> None:
     patches.replace(io, "open", opened, why=_WHY)  # pathlib uses it
     hooks.when_imported("numpy", _hook_numpy(opened), why=_WHY, attribute="savetxt")
     _hook_old_pathlib(opened)
+    for name in ("fsync", "fdatasync"):
+        hooks.replace("os", name, _keeping, why="What other ranks write to the null device is kept on no disk.")
+
+
+def _keeping(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def keep(file: Any) -> None:
+        number = file if isinstance(file, int) else file.fileno()
+        if os.fstat(number).st_rdev != os.stat(os.devnull).st_rdev:
+            original(file)
+
+    return keep
 
 
 def _buffer(files: Files, file: object, mode: str, more: Any) -> Any:
