@@ -216,8 +216,7 @@ def test_lines_of_one_rank_and_of_all() -> None:
         "30% of rank 1's steps is in a.py:3, `f`, sleeping",
     ]
     slower = lines.slower({0: ranks[0], 1: ranks[1], 2: ranks[0]}, 1)
-    assert slower is not None
-    assert (slower.words, slower.share) == ("a.py:3, `f`, sleeping", 0.3)
+    assert [(each.words, each.share) for each in slower] == [("a.py:3, `f`, sleeping", 0.3)]
 
 
 SLEEPS = """

@@ -291,6 +291,28 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
     assert advice.advise(found, account.of_run(found)) == []
 
 
+@pytest.mark.parametrize(("calls", "is_told"), [(15, False), (60, True), (95, False)])
+def test_line_of_slow_steps(tmp_path: Path, calls: int, is_told: bool) -> None:
+    """A line with little of the steps explains no slow ones; one with more than these take is in others too."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=1)
+    run.event("started", 1.0, rank=0)
+    run.now += 100.0
+    times = [[bucket(int(each * 1e9)), number] for each, number in ((0.1, 400), (5.0, 10))]
+    made = {**steps(run, 411, 1.0, run.now - 90.0), "step_times": times}
+    run.event("exit", rank=0, status=0, **made, measures={"step_seconds": 90.0, "backward_seconds": 3.0})
+    run.event("end", 1.0, exit_code=0)
+    run.write("plan.json", {"format": 1})
+    rows = {"now": 0, "core_wait": 0, "before": [], "steps": [[0, calls, 1, 9], [1, 100 - calls, 1, 9]], "after": []}
+    places = [["", "/a/train.py", 7, "evaluate"], ["", "", 0, ""]]
+    run.write("lines.json", {"format": 1, "attempts": {"0": {"places": places, "ranks": {"0": rows}}}})
+    found = recorded.read(str(run.folder))
+    said = advice.advise(found, account.of_run(found))
+    assert [sentence for sentence in said if "three times the median: do these call train.py:7" in sentence] == said
+    assert bool(said) == is_told
+
+
 @pytest.mark.parametrize(
     ("options", "saves", "advised"),
     [
@@ -351,6 +373,7 @@ def test_advice_about_cores_follows_from_what_the_agent_offers(
     run.now += 10.0
     for rank in range(2):
         measures = {"step_seconds": 9.0, "core_wait_seconds": 3.0, "backward_seconds": 3.0, "threads": threads}
+        measures["communication_seconds"] = 6.0  # as others have no core: larger messages would not help
         run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
     run.event("end", 1.0, exit_code=0)
     run.write("plan.json", {"format": 1})

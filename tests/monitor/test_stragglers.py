@@ -103,6 +103,22 @@ def test_line_of_another_part_is_told_by_itself(part: str, cause: str) -> None:
     assert (told.rank, told.cause) == (1, cause)
 
 
+def test_two_lines_that_explain_together_what_each_does_not() -> None:
+    """A look that waits for Python's lock sees the line after a loop; a line alone explains half, or the two do."""
+    loop, after = (ScriptLine(part="", file="train.py", number=number) for number in (7, 8))
+    usual = RankLines(now=None, core_wait=0.0, steps={OTHERS: (20.0, 9.0)})
+    slow = RankLines(now=None, core_wait=0.0, steps={loop: (4.0, 4.0), after: (3.0, 3.0), OTHERS: (13.0, 9.0)})
+    ranks = [{"step_seconds": 20.0, "communication_seconds": waited} for waited in (10.0, 0.0)]
+    (told,) = stragglers.find([{}] * 2, ranks, 100, {0: usual, 1: slow})
+    assert told.cause == "spends longer in train.py:7, running, and in train.py:8, running"
+
+
+def test_comparison_in_which_rank_0_computes_for_all_makes_it_no_straggler() -> None:
+    ranks = [{"step_seconds": 20.0, "communication_seconds": 1.0, "check_seconds": 9.0}]
+    ranks.append({"step_seconds": 20.0, "communication_seconds": 9.0, "check_seconds": 1.0})
+    assert stragglers.find([{}] * 2, ranks, 100) == []
+
+
 @pytest.mark.parametrize(
     ("threads", "beside", "told"),
     [(1, [1.0, 6.0, 2.0], (1, 0.4)), (4, [1.0, 6.0, 2.0], (-1, 0.0)), (1, [6.0, 6.0, 6.0], (0, 0.0))],

@@ -161,7 +161,7 @@ def test_script_for_one_device(tmp_path: Path, way: str) -> None:
     else:  # a rank reads a loss once in a second: on a busy machine it may be that of another step
         assert min(losses) <= mean <= max(losses)
     assert ranks[0]["save_seconds"] > 0
-    assert ("communication_seconds" in ranks[0]) == (len(ranks) > 1)
+    assert ("communication_seconds" in ranks[0]) == ("check_seconds" in ranks[0]) == (len(ranks) > 1)
 
 
 @pytest.mark.parametrize("launch", some(["warm", "exec"], 2))

@@ -24,6 +24,7 @@ _FEWER_BYTES = {
     "--sync-every 100": "averages of the weights in place of gradients (--sync-every 100: another training)",
 }
 """What sends less, if the run would accept it."""
+_HAVE_ADVICE = (frames.COLLECTING, frames.COMPILING)
 MEASURE = " (measure it: echelon profile --try)"
 
 
@@ -110,12 +111,6 @@ def _cores(recorded: Recorded, account: Account) -> str:
     return f"{told}: {ranks} run on {counted(cores, 'core')}{fits}"
 
 
-def _is_of_cores(account: Account, share: float) -> bool:
-    """Say whether a rank's waits for a core are as much as half of this share of the steps."""
-    training = account.training
-    return training is not None and (training.core_wait or 0.0) >= share / 2
-
-
 def _passes(recorded: Recorded, account: Account) -> str:
     """Ask whether gradients are exchanged more often than they are used; the ways of --scale exchange them once."""
     training = account.training
@@ -133,13 +128,8 @@ def _communication(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
-    if (
-        account.alternating
-        or _passes(recorded, account)
-        or _threads(recorded, account)
-        or _is_of_cores(account, training.share(COMMUNICATION))
-    ):
-        return ""
+    if account.alternating or any(rule(recorded, account) for rule in (_passes, _threads, _cores)):
+        return ""  # a rank without a core lets the others wait
     options = recorded.scale_options
     accepted = [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
     ways = ["a larger batch", *accepted]
@@ -180,22 +170,21 @@ def _is_long(account: Account, phase: str) -> bool:
     return account.share(phase) >= LARGE_SHARE and account.seconds_of(phase) >= LEAST_SECONDS
 
 
-def _slow_steps(_: Recorded, account: Account) -> str:
+def _slow_steps(recorded: Recorded, account: Account) -> str:
     """Ask whether the line, or the part, that may explain the slow steps does: nobody has measured them apart."""
     steps, training = account.steps, account.training
     if steps is None or training is None or training.seconds < stragglers.LEAST_SECONDS or account.stragglers:
         return ""  # a straggler has its own sentence
-    if steps.slow_share < LARGE_SHARE or _is_of_cores(account, steps.slow_share):
+    if steps.slow_share < LARGE_SHARE or _cores(recorded, account):
         return ""
     told = f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: "
     if training.share(DATA, SAVES) >= steps.slow_share / 2:
         return told + "do these save, or wait for data? Save less often, or give the DataLoader more workers"
-    known = [each for each in account.lines if each.line.part not in lines.WAITING]
-    if not known or known[0].mean < steps.slow_share / 2:
-        return ""
-    is_said = known[0].line.part in (frames.COLLECTING, frames.COMPILING)
-    more = f"do these call {known[0].line.words}, which took {known[0].mean:.0%} of all steps? Call it less often"
-    return "" if is_said else told + more
+    known = [each for each in account.lines if each.line.part not in (*lines.WAITING, *_HAVE_ADVICE)]
+    for each in known[:1]:
+        if 0.5 <= each.mean / steps.slow_share <= 1.5:  # a line with more is in the other steps too
+            return f"{told}do these call {each.line.words}, which took {each.mean:.0%} of all steps? Call it less often"
+    return ""
 
 
 def _before(_: Recorded, account: Account) -> str:

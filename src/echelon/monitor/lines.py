@@ -16,7 +16,7 @@ LEAST_SHARE = 0.02  # a line with less of all ranks' steps is one of the others
 LARGE_SHARE = 0.2  # the share of a rank's steps from which a line has a sentence
 MOST_SENTENCES = 3
 COMMON = 0.5  # a line is that of every rank if the least share is so large a part of the most
-WAITING = (frames.BACKWARD, frames.COMMUNICATION)
+WAITING = (frames.BACKWARD, frames.COMMUNICATION, frames.CHECKS)
 """Parts in whose lines fast ranks wait for slow ones: their time is known from what ranks measure, not from lines."""
 
 
@@ -207,18 +207,19 @@ class SlowerLine:
         return ", ".join(filter(None, (self.line.words, self.state)))
 
 
-def slower(ranks: Mapping[int, RankLines], rank: int, *, part: str | None = None) -> SlowerLine | None:
-    """Return the line, of a part of the step or of all, that takes longer on a rank than on others; None: not known."""
-    if rank not in ranks or len(ranks) < 2:
-        return None
+def slower(ranks: Mapping[int, RankLines], rank: int, *, part: str | None = None) -> list[SlowerLine]:
+    """Return the lines, of a part of the step or of all, that take longer on a rank than on others, the worst first."""
+    if rank not in ranks or len(ranks) < 2 or not ranks[rank].seconds:
+        return []
     known = {number: _by_place(each) for number, each in ranks.items()}
     excess = {
         key: times[0] - median_low([each[key][1][0] if key in each else 0.0 for each in known.values()])
         for key, (line, times) in known[rank].items()
         if line.part not in WAITING and line.file and part in (None, line.part)
     }
-    if not excess or not ranks[rank].seconds:
-        return None
-    key = max(excess, key=lambda key: excess[key])
-    line, times = known[rank][key]
-    return SlowerLine(line=line, share=excess[key] / ranks[rank].seconds, state=state(*times, ranks[rank].core_wait))
+    whole, core_wait = ranks[rank].seconds, ranks[rank].core_wait
+    return [
+        SlowerLine(line=known[rank][key][0], share=seconds / whole, state=state(*known[rank][key][1], core_wait))
+        for key, seconds in sorted(excess.items(), key=lambda item: -item[1])
+        if seconds > 0
+    ]

@@ -17,6 +17,7 @@ from echelon.monitor import lines
 from echelon.monitor.attempts import of_ranks, steps_of
 from echelon.monitor.lines import RankLines, SlowerLine
 from echelon.node import frames
+from echelon.node.pulse import NOT_OWN
 from echelon.units import counted, step_time
 
 LEAST_STEPS = 20
@@ -52,7 +53,7 @@ LARGE = 1 / 8
 TWICE = 1.0
 """Inputs that are larger by this part are told however slow the rank is: it may be slower than they are larger."""
 _INPUTS = {"tokens": "tokens", "elements": "numbers", "samples": "samples"}
-COMPUTES = "computes longer, for its device's clock, its cores, or another program on its node"
+COMPUTES = "computes longer, perhaps for its device's clock, its cores, or another program on its node"
 
 Measures = dict[str, float]  # what a rank has measured so far, by the names of `node.pulse.MEASURES`
 
@@ -109,7 +110,7 @@ def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
     """Return the stragglers without their causes, the slowest first."""
     if num_steps < LEAST_STEPS or len(passed) < 2 or not all("communication_seconds" in each for each in passed):
         return []
-    own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
+    own = [_own(each) for each in passed]
     usual = median_low(own)
     if usual <= 0 or max(each.get("step_seconds", 0.0) for each in passed) < LEAST_SECONDS:
         return []
@@ -121,6 +122,10 @@ def _slow(passed: Sequence[Measures], num_steps: int) -> list[Straggler]:
         and (seconds - usual) ** 2 > NOISES_OF_MEAN**2 * _variance(passed[rank], seconds, num_steps)
     ]
     return sorted(slow, key=lambda each: -each.excess)
+
+
+def _own(measures: Measures) -> float:
+    return measures.get("step_seconds", 0.0) - sum(measures.get(name, 0.0) for name in NOT_OWN)
 
 
 def _variance(measures: Measures, own: float, num_steps: int) -> float:
@@ -195,15 +200,16 @@ def _of_one_step(passed: Sequence[Measures], own: Sequence[float], num_steps: in
 
 def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapping[int, RankLines]) -> str:
     """Return what holds the rank up, or the part of the step and the line of the script that most of the excess is."""
-    own = [each.get("step_seconds", 0.0) - each["communication_seconds"] for each in passed]
+    own = [_own(each) for each in passed]
     whole, more = own[rank] - median_low(own), own[rank] / median_low(own) - 1
 
     def explains(name: str) -> bool:
         return _excess(passed, rank, name) >= whole / 2
 
     def line_of(seconds: float, part: str | None = None) -> SlowerLine | None:
-        line = lines.slower(in_lines, rank, part=part)
-        return line if line is not None and line.share * passed[rank]["step_seconds"] >= seconds / 2 else None
+        for line in lines.slower(in_lines, rank, part=part)[:1]:
+            return line if line.share * passed[rank]["step_seconds"] >= seconds / 2 else None
+        return None
 
     slower = line_of(whole)
     held = next((cause for name, cause in _HELD.items() if explains(name)), "")
@@ -233,7 +239,14 @@ def _cause(passed: Sequence[Measures], rank: int, num_steps: int, in_lines: Mapp
     faults = _excess(passed, rank, "major_faults") / num_steps
     if faults >= 1:
         told.append(f"reads {counted(round(faults), 'page')} of its memory from a disk in each step")
-    return ", ".join(told) or COMPUTES
+    return ", ".join(told) or _two_lines(in_lines, rank, whole / passed[rank]["step_seconds"]) or COMPUTES
+
+
+def _two_lines(in_lines: Mapping[int, RankLines], rank: int, share: float) -> str:
+    """Return the two lines that take longer, if this explains half: a look may see the line after a loop of Python."""
+    both = lines.slower(in_lines, rank)[:2]
+    is_told = sum(each.share for each in both) >= share / 2
+    return "spends longer " + ", and ".join(lines.does(each.line, each.state) for each in both) if is_told else ""
 
 
 def _excess(passed: Sequence[Measures], rank: int, name: str) -> float:

@@ -9,6 +9,7 @@ from echelon.monitor.attempts import Attempt
 from echelon.monitor.recorded import Recorded
 
 DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"
+CHECKS = "checks"
 REST = "other lines"
 """The time of the steps in which no other part was measured: the report tells it by the lines of the script."""
 PARTS = {
@@ -17,6 +18,7 @@ PARTS = {
     COMMUNICATION: "communication_seconds",
     OPTIMIZER: "optimizer_seconds",
     SAVES: "save_seconds",
+    CHECKS: "check_seconds",
 }
 
 

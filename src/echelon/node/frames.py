@@ -78,7 +78,7 @@ def place(stack: List[Frame]) -> str:
 
 
 DATA, BACKWARD, COMMUNICATION, OPTIMIZER, SAVES = "data", "backward", "communication", "optimizer", "saves"
-COMPILING, COLLECTING, IMPORTING = "compiling", "garbage collection", "imports"
+COMPILING, COLLECTING, IMPORTING, CHECKS = "compiling", "garbage collection", "imports", "checks"
 IN_BACKWARD = "inside of backward"
 """A line that PyTorch calls while it goes backward: in a hook, or in the script's own function."""
 # what a file of Python or PyTorch does: the end of the file, its function, the name that users know, the part of a step
@@ -93,6 +93,7 @@ _KNOWN = (
     (r"torch/utils/data/dataloader\.py$", r"__iter__|__init__", "DataLoader.__iter__", ""),
     (r"torch/autograd/|torch/_tensor\.py$", r"backward|_engine_run_backward", "backward", BACKWARD),
     (r"torch/optim/", r"step", "optimizer.step", OPTIMIZER),
+    (r"echelon/train/check/(?:later_steps|row_trial)\.py$", r"_at_call|_try", "a comparison with one device", CHECKS),
     (r"torch/serialization\.py$", r"save", "torch.{}", SAVES),
     (r"torch/serialization\.py$", r"load", "torch.{}", ""),
     (r"/subprocess\.py$", r"communicate|wait|run|_wait", "a child process", ""),

@@ -36,10 +36,12 @@ BUCKET_BITS = 3
 NUM_BUCKETS = 64 << BUCKET_BITS
 MEASURES = (
     "data_seconds", "backward_seconds", "communication_seconds", "optimizer_seconds", "save_seconds",
-    "compile_seconds", "graphs", "samples", "tokens", "elements", "loader_workers", "loss", "losses_not_finite",
-    "own_squares", "peak_allocated_bytes", "peak_reserved_bytes", "passes", "threads",
+    "check_seconds", "compile_seconds", "graphs", "samples", "tokens", "elements", "loader_workers", "loss",
+    "losses_not_finite", "own_squares", "peak_allocated_bytes", "peak_reserved_bytes", "passes", "threads",
 )  # fmt: skip
 """What a rank measures from its first step on: floating-point numbers; not a number: it is unknown."""
+NOT_OWN = ("communication_seconds", "check_seconds")
+"""The parts of a step that are not the rank's own: its waits, and the comparisons, in which rank 0 computes for all."""
 MEASURED = TIMES + NUM_BUCKETS  # the word that is 1 once the words behind it hold the measures
 NOTES = 6144
 """The word with the number of bytes of the notes that follow it: what a rank says of bad steps, as a JSON list."""

@@ -174,5 +174,7 @@ loss = Event("record")
 """The gradients of a loss are those of the whole batch."""
 loading, computing = Span("pace"), Span("pace")
 """A batch is loaded; a model, or its backward pass, computes."""
+checking = Span("measuring")
+"""Echelon computes a model call again, to compare it with one device, or with its parts."""
 closing = Span("measuring")
 """A closure of the script computes within an optimizer's step, as Lightning's and those of LBFGS do."""

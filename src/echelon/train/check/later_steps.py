@@ -127,8 +127,9 @@ class LaterSteps:
         if (self._signs or is_spot) and torch.is_grad_enabled():
             self._note_call(module, inputs, set(leads[0][0].rows))
         if is_spot:
-            self._compare_now()
-            self.spots.at_call(original, module, inputs, every, leads)
+            with events.checking:
+                self._compare_now()
+                self.spots.at_call(original, module, inputs, every, leads)
 
     def _note_call(self, module: nn.Module, inputs: object, rows_of_ranks: set[int]) -> None:
         """Note the shapes of the shared arguments, and the elements of the arguments that every rank has whole."""

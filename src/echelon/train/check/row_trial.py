@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .. import events
 from ..function_types import Args
 from ..global_tensors import arguments, kept_tensors
 from ..global_tensors.returned_numbers import leaves_of
@@ -86,7 +87,8 @@ class RowTrials:
         """
         if not self._is_due(module, value):
             return RowVerdict()
-        mine = self._try(PartRuns(self._run, original, module), value, lead, first)
+        with events.checking:
+            mine = self._try(PartRuns(self._run, original, module), value, lead, first)
         is_alone = self._run.parallelism.trains_alone
         every = [mine] if is_alone else self._of_all(mine)
         refusal = next((one for one in every if one.kind == REFUSED and (one.layer or not is_alone)), None)

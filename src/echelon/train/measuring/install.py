@@ -183,22 +183,27 @@ def _follow_steps(measures: Measures) -> None:
             spans.end(depths.pop() if depths else spans.depth)
             measures.step()
 
-    closures: list[int] = []
+    events.before_step.listen("measuring", before, why=_WHY)
+    events.after_step.listen("measuring", after, why=_WHY)
+    _follow_span(spans, events.closing, "")
+    _follow_span(spans, events.checking, "check_seconds")
 
-    def begin_closure() -> None:
-        closures.append(spans.depth)
+
+def _follow_span(spans: Spans, told: events.Span, name: str) -> None:
+    depths: list[int] = []
+
+    def begin() -> None:
+        depths.append(spans.depth)
         if spans.may_measure():
-            spans.begin("")
+            spans.begin(name)
 
-    def end_closure() -> None:
-        depth = closures.pop()
+    def end() -> None:
+        depth = depths.pop()
         if spans.may_measure():
             spans.end(depth)
 
-    events.before_step.listen("measuring", before, why=_WHY)
-    events.after_step.listen("measuring", after, why=_WHY)
-    events.closing.begin.listen("measuring", begin_closure)
-    events.closing.end.listen("measuring", end_closure)
+    told.begin.listen("measuring", begin)
+    told.end.listen("measuring", end)
 
 
 def _hook_norms(measures: Measures) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...node.pulse import NOT_OWN
 from ..exact.keys import Batches
 from ..wire import device as devices
 from .spans import Spans
@@ -33,7 +34,7 @@ class Measures:
         self._has_begun = False
         self._memory_at = 0.0
         self._last: tuple[float, float] | None = None
-        """When the last step ended, and how long this rank had waited for others until then."""
+        """When the last step ended, and how long this rank had waited for others, or compared, until then."""
 
     def add(self, name: str, value: float) -> None:
         """Add to a sum."""
@@ -70,7 +71,7 @@ class Measures:
             return
         self.spans.collect_finished()
         self._has_begun = True
-        now, waited = time.monotonic(), self._sums.get("communication_seconds", 0.0)
+        now, waited = time.monotonic(), sum(self._sums.get(name, 0.0) for name in NOT_OWN)
         if self._last is not None:
             own = now - self._last[0] - (waited - self._last[1])
             self.add("own_squares", own * own)
