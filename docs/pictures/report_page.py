@@ -1,15 +1,21 @@
-"""Draw report.png, the page of `echelon report --html`, of one rank and of two with waits for data: `make pictures`."""
+"""Draw the page of `echelon report --html`, of one rank and of two with waits for data, in two widths and colours.
+
+`make pictures` writes report.png, report-dark.png, report-phone.png and report-phone-dark.png.
+"""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from docs.pictures.chromium import PROGRAM, Browser
+from PIL import Image
 
 FOLDER = Path(__file__).parent
+WIDE, PHONE = 1280, 390
 TRAIN = """import time
 
 import torch
@@ -47,11 +53,16 @@ def draw() -> None:
         for number, name in ((1, "one-rank"), (2, "two-ranks")):
             _echelon(folder, "run", "-n", str(number), "--run-dir", name, "train.py")
         _echelon(folder, "report", "--html", "report.html", "one-rank", "two-ranks")
-        with Browser(width=1180, height=900, scale=1.5) as browser:
-            browser.prefer("light")
-            browser.open((Path(folder) / "report.html").as_uri())
-            browser.until("document.readyState === 'complete'")
-            (FOLDER / "report.png").write_bytes(browser.picture())
+        with Browser(width=WIDE, height=900, scale=1.5) as browser:
+            for scheme in ("light", "dark"):
+                browser.prefer(scheme)
+                for width in (WIDE, PHONE):
+                    browser.resize(width, 900, 1.5, is_phone=width == PHONE)
+                    browser.open((Path(folder) / "report.html").as_uri())
+                    browser.until("document.readyState === 'complete'")
+                    name = "report" + "-phone" * (width == PHONE) + "-dark" * (scheme == "dark")
+                    picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
+                    picture.quantize(64, dither=Image.Dither.NONE).save(FOLDER / f"{name}.png", optimize=True)
 
 
 def _echelon(folder: str, *words: str) -> None:

@@ -30,9 +30,8 @@ h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4
 pre { overflow-x: auto; font: 12.5px/1.45 ui-monospace, monospace; border: 1px solid var(--rule); padding: .7rem;
   border-radius: 6px; white-space: pre-wrap }
 .findings { list-style: none; padding: 0; margin: 0; max-width: 60rem }
-.findings li { margin: .3rem 0; padding-left: 6rem; text-indent: -6rem; overflow-wrap: anywhere }
-.findings strong { display: inline-block; width: 6rem; text-indent: 0; font-weight: 600 }
-.findings pre { text-indent: 0; margin: .3rem 0 }
+.findings li { display: grid; grid-template-columns: 6rem 1fr; margin: .3rem 0; overflow-wrap: anywhere }
+.findings strong { font-weight: 600 } .findings pre { grid-column: 2; margin: .3rem 0; min-width: 0 }
 svg { width: 100%; height: auto }
 @media (max-width: 40rem) { pre { white-space: pre } }
 """

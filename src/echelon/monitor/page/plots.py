@@ -13,10 +13,10 @@ from typing import Any
 from echelon.errors import UsageError
 from echelon.units import step_time
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 236, 64, 30, 26
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 248, 64, 42, 26
 MOST_POINTS = 600
 NUM_TICKS = 4
-MARGIN = 30
+MARGIN = 40
 """A number so near to the right border ends at its place, or it would be cut off."""
 ENDINGS = (".svg", ".png")
 Point = tuple[float, float]
@@ -50,7 +50,7 @@ STYLE = f"""
     --s0: {LINES_ON_BLACK[0]}; --s1: {LINES_ON_BLACK[1]};
   }}
 }}
-svg text {{ font-size: 11px; fill: var(--dim); }}
+svg text {{ font-size: 15px; fill: var(--dim); }}
 svg .rule {{ stroke: var(--rule); vector-effect: non-scaling-stroke; }}
 svg .curve {{
   stroke: var(--s0); stroke-width: 2; fill: none; vector-effect: non-scaling-stroke; stroke-linejoin: round;
@@ -64,7 +64,7 @@ svg .curve.s1 {{ stroke: var(--s1); }}
 .row {{ display: flex; align-items: center; gap: .7rem; margin: .2rem 0; }}
 .row > strong {{ flex: 0 0 4.5rem; font-weight: 400; color: var(--dim); }}
 .row > .bar {{ flex: 1; height: 1.2rem; }}
-.bar > .begins {{ border-left: 2px solid var(--ink); }}
+.bar > .begins {{ border-left: 2px solid {INK}; }}
 .legend {{
   display: flex; flex-wrap: wrap; gap: .25rem 1.2rem; margin: .45rem 0 0; padding: 0; list-style: none;
   font-size: .9rem;
@@ -206,8 +206,8 @@ def _axes(
     for value in ticks(left, right):
         place = _across(value, left, right)
         anchor = "end" if place > WIDTH - MARGIN else "middle"
-        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 14}" text-anchor="{anchor}">{escape(written(value))}</text>')
-    parts.append(f'<text x="{WIDTH - 8}" y="{HEIGHT - 2}" text-anchor="end">{escape(x)}</text>')
+        parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 22}" text-anchor="{anchor}">{escape(written(value))}</text>')
+    parts.append(f'<text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{escape(x)}</text>')
     parts.append(f'<text x="2" y="{TOP - 12}">{escape(y)}</text>')
     return parts
 

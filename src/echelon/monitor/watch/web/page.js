@@ -5,7 +5,7 @@
 const EVERY = 2000;      // milliseconds between two looks
 const PATIENCE = 10000;  // milliseconds until a look counts as failed
 const WAITS = ["data", "communication", "saves"];
-const PARTS = ["data", "backward", "communication", "optimizer", "saves", "other lines"];
+const PARTS = ["data", "backward", "communication", "optimizer", "saves", "checks", "other lines"];
 const OVER = {
   "not started": "The run has not begun yet. This page fills when it does.",
   "ended well": "The run is over, and ended well. This is its last state.",
