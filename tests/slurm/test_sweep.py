@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cluster import Cluster
 from tests.runs import ECHELON, left_behind
+from tests.slurm.test_submit import call
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 PATIENCE_SECONDS = 120.0
@@ -26,7 +26,8 @@ print("x", sys.argv[1], os.environ["SLURMD_NODENAME"], os.environ["ROCR_VISIBLE_
 time.sleep(600 if len(sys.argv) > 2 else 0)
 """
 CHAINED = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("told to save"))
 print("x", sys.argv[1], flush=True)
 while sys.argv[1] != "0" and not os.path.exists("go"):
     time.sleep(0.01)
@@ -74,17 +75,44 @@ def test_end_of_a_sweep_lets_trials_on_all_nodes_save(slurm: Cluster, tmp_path: 
     assert left_behind(str(tmp_path)) == []
 
 
-def test_next_job_goes_on_where_the_one_before_was_cancelled(slurm: Cluster, tmp_path: Path) -> None:
-    """A batch script that is submitted twice is a chain; a trial that has a result is not run again."""
+def test_next_job_of_a_chain_goes_on(slurm: Cluster, tmp_path: Path) -> None:
+    """A warning ends the trials; the next job runs those without a result, and the one after it is cancelled."""
     (tmp_path / "train.py").write_text(CHAINED)
-    words = shlex.join([*WORDS, "--gpus-per-run", "4", "-p", "n=0:3", "--", "train.py", "{n}"])
-    options = ("--nodes=2", "--gpus-per-node=4", "--job-name=lr", "--dependency=singleton")
-    first, second = (slurm.sbatch(f"#!/bin/bash\n{words}\n", *options, cwd=tmp_path) for _ in range(2))
-    slurm.wait(lambda: sum(map(bool, logs(tmp_path))) == 3, "two trials that wait", timeout=PATIENCE_SECONDS)
-    slurm.run("scancel", str(first))
-    slurm.wait_job(first, timeout=PATIENCE_SECONDS)
+    assert call(slurm, tmp_path, tmp_path, "machines", "learn").returncode == 0
+    sweep = [
+        "echelon",
+        "sweep",
+        "--metric",
+        "x",
+        "--gpus-per-run",
+        "4",
+        "--slots",
+        "1",
+        "-p",
+        "n=0:3",
+        "train.py",
+        "{n}",
+    ]
+    resources = ["--nodes", "2", "--gpus-per-node", "4", "-t", "5", "--chain", "3", "--max-hours", "1", "--json"]
+    done = call(slurm, tmp_path, tmp_path, "submit", *resources, "--", *sweep)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    folder = Path(told["run_directory"])
+
+    def num_began() -> int:
+        return sum(map(bool, (path.read_text() for path in folder.glob("*/logs/*/rank-0.log"))))
+
+    slurm.wait(lambda: num_began() == 3, "two trials that wait", timeout=PATIENCE_SECONDS)
+    slurm.run("scancel", "--signal=USR1", "--batch", str(told["job_id"]))
+    slurm.wait_job(int(told["job_id"]), timeout=PATIENCE_SECONDS)
     (tmp_path / "go").touch()
-    slurm.wait_job(second, timeout=PATIENCE_SECONDS)
-    told = json.loads((tmp_path / "swept" / "sweep.json").read_text())["trials"]
-    assert [trial["run"] for trial in told] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"], slurm.log(second)
-    assert {trial["state"] for trial in told} == {"ended well"}
+    for number in told["waiting"]:
+        slurm.wait_job(int(number), timeout=PATIENCE_SECONDS)
+    output = (folder / "slurm.out").read_text()
+    trials = json.loads((folder / "sweep.json").read_text())["trials"]
+    assert [trial["run"] for trial in trials] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"], output
+    assert {trial["state"] for trial in trials} == {"ended well"}
+    assert "job 2 of 3, goes on after 1 trial\n" in output
+    records = [json.loads(line) for line in (folder / "chain.jsonl").read_text().splitlines()]
+    assert [record["event"] for record in records] == ["begin", "end", "begin", "end", "over"]
+    assert records[-1]["why"] == "all trials have a result"

@@ -14,6 +14,7 @@ import pytest
 from echelon.cli import main
 from echelon.errors import UsageError
 from echelon.host import Host, RecordedHost
+from echelon.node.order import CHAIN
 from echelon.trials.sweep import loop, record, slots, space, table
 from echelon.trials.sweep import trial as trials
 from echelon.trials.sweep.record import SweepQuestion
@@ -108,6 +109,28 @@ def test_wrong_words_are_one_error(
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--", "echelon", "sweep", "-p", "n=1", "--gpus-per-run", "9", "a.py", "{n}"],
+            "a node of the job has 8 devices",
+        ),
+        (["--", "echelon", "sweep", "-p", "n=1", "b.py", "{n}"], "there is no script b.py"),
+        (["--env", "A=1", "--", "echelon", "sweep"], "--env is an option of the runs of the sweep"),
+        (["--plain", "--", "echelon", "sweep"], "--plain does not go with a sweep"),
+    ],
+)
+def test_sweep_that_cannot_run_is_not_submitted(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    assert main(["submit", "--machine", "lumi", "-A", "project_465000001", "--gpus", "8", "-t", "60", *words]) == 2
+    assert message in capsys.readouterr().err.splitlines()[0]
+    assert os.listdir(tmp_path) == ["a.py"]
+
+
+@pytest.mark.parametrize(
     ("line", "values"),
     [
         ("epoch 3 val_loss 0.31", [0.31]),
@@ -183,7 +206,7 @@ def test_ranking_puts_what_has_no_number_last() -> None:
 
 def places(devices: str, **asked: int) -> list[slots.SweepSlot]:
     host = RecordedHost(environ={"CUDA_VISIBLE_DEVICES": devices}, answers={})
-    return slots.of(host, **{"devices_per_run": 0, "ranks_per_run": 0, "per_node": 0, **asked})
+    return slots.of(host, tuple(asked.get(name, 0) for name in ("devices_per_run", "ranks_per_run", "per_node")))
 
 
 def test_slots_of_this_machine() -> None:
@@ -234,12 +257,14 @@ def test_interrupted_trial_goes_on_from_its_checkpoint(tmp_path: Path, option: s
     (tmp_path / "trial-0-1").mkdir()
     known, host = [SweepTrial(number=0, values={"lr": "1"}, run="trial-0-1")], Starts()
     asked = question(tmp_path, option, "10m", "train.py", "{lr}")
-    [slot] = slots.of(host, devices_per_run=0, ranks_per_run=0, per_node=0)
+    [slot] = slots.of(host, (0, 0, 0))
     view = table.SweepView(asked, lambda _: None, {})
     loop.SweepLoop(asked, [slot], ListedTrials(known), known, host, view, lambda _: None).run()
-    words = ["--run-dir", str(tmp_path / "trial-0-2"), "-n", "1", option, "10m", "train.py", "1"]
-    resumed = ["--resume", str(tmp_path / "trial-0")] if option == "--checkpoint-every" else []
-    assert host.words[0][-len(words) - len(resumed) - 1 :] == ["run", *resumed, *words]
+    run, saves = tmp_path / "trial-0-2", option == "--checkpoint-every"
+    resumed = ["--resume", str(tmp_path / "trial-0")] if saves else []
+    to_save = ["--env", f"{CHAIN}={run}"] if saves else []
+    words = ["run", *resumed, "--run-dir", str(run), "-n", "1", *to_save, option, "10m", "train.py", "1"]
+    assert host.words[0][-len(words) :] == words
     [kept] = record.read(str(tmp_path))[1]
     assert (kept.state, kept.metric, kept.run) == (ENDED, 1.0, "trial-0-2")
 

@@ -35,8 +35,11 @@ _NOT_IN_CHAIN = {
 }
 
 
-def read(values: Mapping[str, str], job: Job, reading: ScriptReading | None) -> ChainWish | None:
-    """Return the chain that is asked for; None without --chain. Raise UsageError for a contradiction."""
+def read(values: Mapping[str, str], job: Job, reading: ScriptReading | None, *, saves: bool) -> ChainWish | None:
+    """Return the chain that is asked for; None without --chain. Raise UsageError for a contradiction.
+
+    `saves` says that what the job runs goes on by itself, as a sweep does.
+    """
     if "chain" not in values:
         for key in ("max_hours", "resume_anyway"):
             if key in values:
@@ -50,7 +53,7 @@ def read(values: Mapping[str, str], job: Job, reading: ScriptReading | None) -> 
             raise UsageError(f"--chain does not go with --{key}: {why}", hint=f"remove --{key}")
     num_jobs = _num_jobs(values["chain"])
     max_seconds = _max_hours(values, num_jobs) * 3600.0
-    if job.checkpoints is None:
+    if job.checkpoints is None and not saves:
         _refuse_without_checkpoints(job, reading, values["chain"])
     elif "resume" in values and "resume_anyway" not in values:
         _refuse_edited(values["resume"], reading)

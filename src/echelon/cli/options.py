@@ -267,6 +267,9 @@ def _split(word: str, by_name: Mapping[str, Option]) -> tuple[str, bool, str]:
     return word, False, ""
 
 
+_OF_SUBMIT = ("--chain", "--max-hours")
+
+
 def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     starts = [known for known in by_name if known.startswith(name) and name.startswith("--")]
     is_foreign = name.startswith("--") and _is_foreign(name)
@@ -276,6 +279,8 @@ def _unknown(name: str, by_name: Mapping[str, Option], command: str) -> Option:
     near = starts or _nearest(name, by_name)
     lists = f"echelon {command} --help lists them; the script's own come after it"
     hint = f"did you mean {' or '.join(near)}?" if near else lists
+    if name in _OF_SUBMIT:
+        hint = f"echelon submit {name} …" + (" -- echelon sweep …" if command == "sweep" else "")
     if is_of_run:
         hint = f"{name} is an option of echelon run; " + hint
     raise UsageError(f"echelon has no option {name}", hint=hint)

@@ -115,7 +115,7 @@ def _start(
         return begin()
     from echelon.jobs.course import ChainJob
 
-    return ChainJob(chain, reading, plan, host, say).run(begin)
+    return ChainJob(chain, reading, folder(plan.environ), host, say).run(begin)
 
 
 def read_job(scanned: Scanned) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -60,9 +61,15 @@ _IN_PLAIN = frozenset({"module", "no_python", "container", "container_bind", "gl
 _OFF_IN_PLAIN = ("scale", "off")  # accepted only for a script that is not scaled
 FROM_RUN = tuple(option for option in run_options.OPTIONS if not option.no_meaning and option.key not in _NOT_FROM_RUN)
 OPTIONS: tuple[Option, ...] = (*RESOURCES, *SUBMITTING, *FROM_RUN)
+_OF_BATCH = tuple(option for option in RESOURCES if option.key == "global_batch")
 HELP = Help(
     command="submit",
-    usage=("[options] SCRIPT [args…]", "[options] -m MODULE [args…]", "[options] -- PROGRAM [args…]"),
+    usage=(
+        "[options] SCRIPT [args…]",
+        "[options] -m MODULE [args…]",
+        "[options] -- PROGRAM [args…]",
+        "[options] -- echelon sweep …",
+    ),
     about="Plan a job on this machine, write its batch script, and hand it to Slurm.",
     operands=(Option(names=("SCRIPT",), takes="script"),),
     groups=(("resources of the job", RESOURCES), ("how to submit it", SUBMITTING), ("as in echelon run", FROM_RUN)),
@@ -111,6 +118,10 @@ def _prepared(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_b
     wish = _wish(scanned, values, host, made_by=made_by)
     script = submit.prepare(wish, host)
     _refuse_booking(script.booking, wish)
+    if wish.verb == "sweep":
+        from echelon.cli import sweep_job
+
+        sweep_job.refuse_without_room(list(wish.run_words), script.booking)
     refuse_unread(wish.reading)
     return wish, script
 
@@ -149,9 +160,15 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
     from echelon.jobs.submit import Wish
     from echelon.script.reading import of_job
 
-    for_run, line = with_launcher(_for_run(scanned))
-    job = read_job(for_run)
-    is_plain = "plain" in values
+    is_plain, swept = "plain" in values, _swept(scanned)
+    if swept is None:
+        for_run, line = with_launcher(_for_run(scanned))
+        job = read_job(for_run)
+    else:
+        from echelon.cli import sweep_job
+
+        own_start = [row for row in OPTIONS if row.key in ("min_nodes", "plain")]
+        job, line = sweep_job.job_of(swept, values, [*FROM_RUN, *_OF_BATCH, *own_start], host), None
     if line is not None:
         from echelon.dialects.merge import launcher
 
@@ -166,7 +183,9 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         request=read_request(values, host.environ),
         machine=machine,
         successor=successor(machine, host),
-        run_words=_run_words(scanned),
+        verb="run" if swept is None else "sweep",
+        run_words=_run_words(scanned) if swept is None else tuple(swept),
+        folder_option="--run-dir" if swept is None else sweep_job.folder_option(swept),
         made_by=made_by,
         job_name=values.get("job_name", ""),
         after=values.get("after", ""),
@@ -175,9 +194,15 @@ def _wish(scanned: Scanned, values: Mapping[str, str], host: Host, *, made_by: s
         layout=values.get("layout", "torchrun") if is_plain else "",
         today=today(),
         is_dry=is_plain and "dry_run" in values,
-        chain=chain_options.read(values, job, reading),
+        chain=chain_options.read(values, job, reading, saves=swept is not None),
         starts_pool="pool" in values,
     )
+
+
+def _swept(scanned: Scanned) -> list[str] | None:
+    """Return the words after `echelon sweep`; None: the job runs a script or a program."""
+    is_sweep = [os.path.basename(word) for word in scanned.rest[:2]] == ["echelon", "sweep"]
+    return list(scanned.rest[2:]) if is_sweep and scanned.is_program else None
 
 
 def _machine(values: Mapping[str, str], host: Host) -> Machine:
@@ -278,7 +303,7 @@ def _refuse_what_only_a_launcher_sets(line: LauncherLine) -> None:
 
 def _run_words(scanned: Scanned) -> tuple[str, ...]:
     """Return the options and the script as words after `echelon run` in the job."""
-    words = scanned.words([*FROM_RUN, *(option for option in RESOURCES if option.key == "global_batch")])
+    words = scanned.words([*FROM_RUN, *_OF_BATCH])
     module = ["--module"] if "module" in scanned.values else []
     return (*words, *module, *(["--"] if scanned.is_program else []), *scanned.rest)
 

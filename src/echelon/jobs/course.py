@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from types import FrameType
 
+from echelon.environment import agent_place
 from echelon.errors import EchelonError, UsageError
 from echelon.host import Host
 from echelon.jobs import lease, settings
@@ -18,10 +19,9 @@ from echelon.jobs.history import NUM_STALLED, History, Outcome, progress, read
 from echelon.jobs.settings import Chain
 from echelon.launch.run_directory import newest_step
 from echelon.node import order
-from echelon.orders.checkpoint import folder
 from echelon.scheduler.slurm import batch
 from echelon.script.reading import ScriptReading
-from echelon.spec import Job, Plan
+from echelon.spec import Job
 from echelon.units import counted
 
 OF_JOB = ("plan.json", "events.jsonl", "report.json", "agent.json", "node.pyz", "samples.jsonl", "logs")
@@ -49,11 +49,15 @@ def with_chain(job: Job, chain: Chain, host: Host) -> Job:
 class ChainJob:
     """One job of a chain, from its lease to its successor."""
 
+    KIND, NO_PROGRESS = "training", "published no new checkpoint"
+
     def __init__(
-        self, chain: Chain, reading: ScriptReading | None, plan: Plan, host: Host, say: Callable[[str], None]
+        self, chain: Chain, reading: ScriptReading | None, folder: str, host: Host, say: Callable[[str], None]
     ) -> None:
-        self._chain, self._reading, self._plan, self._host, self._say = chain, reading, plan, host, say
-        self._folder = folder(plan.environ)
+        self._chain, self._reading, self._host, self._say = chain, reading, host, say
+        self._folder = folder
+        """Where the training is saved; empty: its script saves by itself."""
+        self._id = agent_place.job_id(host.environ)
         self._history = History(chain.path)
 
     def run(self, start: Callable[[], int]) -> int:
@@ -62,7 +66,7 @@ class ChainJob:
         owners = {self._chain.path, *([os.path.dirname(self._folder)] if self._folder else [])}
         with ExitStack() as leases:
             for owner in sorted(owners):
-                leases.callback(lease.take(owner, self._id(), self._host).release)
+                leases.callback(lease.take(owner, self._id, self._host).release)
             try:
                 lease.refuse_living_run(self._chain.path)
                 self._history = History(self._chain.path)
@@ -87,15 +91,15 @@ class ChainJob:
         files = self._compare_sources()
         self._put_aside()
         node = socket.gethostname()
-        history.add("begin", self._host.now(), job_id=self._id(), node=node, step=step, sources=files)
+        history.add("begin", self._host.now(), job_id=self._id, node=node, step=step, sources=files)
         number = f"{history.num_jobs} of {chain.num_jobs}" if chain.num_jobs else str(history.num_jobs)
-        self._say(f"chain {chain.name}: job {number}{f', goes on after step {step}' if step >= 0 else ''}")
+        self._say(f"chain {chain.name}: job {number}{f', goes on {self._place(step)}' if step >= 0 else ''}")
         self._queue_successor()
         reserve = history.reserve_seconds(chain.reserve_seconds)
         now = self._host.now()
         self._warn_in((batch.job_end(self._host.environ) or now + chain.job_seconds) - reserve - now)
         try:
-            outcome = read(chain.path, start())
+            outcome = self._outcome(start())
         except EchelonError as error:
             if isinstance(error, UsageError) and history.num_jobs == 1:  # a command line that began a job is right
                 raise ChainOver(error.message, exit_code=error.exit_code, hint=error.hint) from None
@@ -108,7 +112,7 @@ class ChainJob:
     def _after(self, outcome: Outcome) -> int:
         """Note how this job ended; return its exit code: 0 if another job goes on."""
         history, step = self._history, self._step()
-        history.add("end", self._host.now(), job_id=self._id(), step=step, outcome=outcome.text,
+        history.add("end", self._host.now(), job_id=self._id, step=step, outcome=outcome.text,
                     exit_code=outcome.exit_code, save_seconds=round(outcome.save_seconds, 3))  # fmt: skip
         if not outcome.goes_on:
             self._end(outcome.text, outcome.exit_code)
@@ -122,29 +126,29 @@ class ChainJob:
             )
         if not self._queue_successor():
             raise ChainOver(
-                f"the chain {self._chain.name} ends here: no job waits to go on with the training",
+                f"the chain {self._chain.name} ends here: no job waits to go on with the {self.KIND}",
                 exit_code=order.HANDED_OVER,
                 hint=self._again(),
             )
-        self._say(f"chain {self._chain.name}: the next job goes on{f' after step {step}' if step >= 0 else ''}")
+        self._say(f"chain {self._chain.name}: the next job goes on{f' {self._place(step)}' if step >= 0 else ''}")
         return 0
 
     def _refuse_further(self, step: int) -> None:
         """Raise ChainOver if no further job may begin: no progress, or no job or no time is left."""
         chain, history = self._chain, self._history
-        is_same_job = any(record["job_id"] == self._id() for record in history.begins) and bool(self._id())
+        is_same_job = any(record["job_id"] == self._id for record in history.begins) and bool(self._id)
         is_ended = history.records[-1:] and history.records[-1]["event"] == "end"
         if self._folder and history.has_stalled(step):
             raise ChainOver(
-                f"the last {NUM_STALLED} jobs of the chain {chain.name} published no new checkpoint: "
-                f"{f'step {step} is still the newest' if step >= 0 else 'there is none'}",
+                f"the last {NUM_STALLED} jobs of the chain {chain.name} {self.NO_PROGRESS}: "
+                f"{f'it would go on {self._place(step)} again' if step >= 0 else 'there is none'}",
                 exit_code=1,
                 hint="echelon checkpoint ls; save more often than a job lasts: --checkpoint-every",
             )
         self._refuse_repetition(step)
         if chain.num_jobs and history.num_jobs >= chain.num_jobs and (is_ended or not is_same_job):
             raise ChainOver(
-                f"the chain {chain.name} had {chain.num_jobs} jobs, and its training has not ended",
+                f"the chain {chain.name} had {chain.num_jobs} jobs, and its {self.KIND} has not ended",
                 exit_code=order.HANDED_OVER,
                 hint=self._again(),
             )
@@ -182,7 +186,7 @@ class ChainJob:
             return files
         raise ChainOver(
             f"{settings.listed(edited)} since the job before this one of the chain {self._chain.name}, "
-            "so this may be another training",
+            f"so this may be another {self.KIND}",
             exit_code=UsageError.exit_code,
             hint=self._again("--resume-anyway"),
         )
@@ -206,10 +210,15 @@ class ChainJob:
             os.rename(os.path.join(self._chain.path, name), os.path.join(base, str(number), name))
 
     def _step(self) -> int:
+        """Return how far the training is saved; -1: not at all."""
         return newest_step(self._folder) if self._folder else -1
 
-    def _id(self) -> str:
-        return self._plan.job_id
+    def _place(self, step: int) -> str:
+        return f"after step {step}"
+
+    def _outcome(self, exit_code: int) -> Outcome:
+        """Judge the end of this job, and whether another goes on."""
+        return read(self._chain.path, exit_code)
 
     # The jobs that wait
 
@@ -239,7 +248,7 @@ class ChainJob:
                 "is submitted"
             )
             return False
-        self._say(f"job {number} waits to go on with the training")
+        self._say(f"job {number} waits to go on with the {self.KIND}")
         return True
 
     def _end(self, why: str, exit_code: int) -> None:
@@ -256,7 +265,7 @@ class ChainJob:
         except EchelonError:
             return  # no Slurm command here: each of them ends as soon as it starts
         if numbers:
-            self._say(f"cancelled job {', '.join(numbers)}, which waited to go on with the training")
+            self._say(f"cancelled job {', '.join(numbers)}, which waited to go on with the {self.KIND}")
 
     def _warn_in(self, seconds: float) -> None:
         """Send this process the signal before the limit; Slurm's own may come too late for the measured save."""

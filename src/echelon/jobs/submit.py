@@ -18,7 +18,7 @@ from echelon.jobs.settings import Chain
 from echelon.launch.prepare import decide, refuse_bad_command, refuse_traps
 from echelon.launch.run_directory import new_path
 from echelon.machines.machine import Machine
-from echelon.node import private
+from echelon.node import order, private
 from echelon.plan import containers
 from echelon.plan.book import book
 from echelon.plan.candidates import named_partitions
@@ -54,7 +54,11 @@ class Wish:
     successor: Machine | None
     """The machine that replaced a retired machine, if known."""
     run_words: tuple[str, ...]
-    """The words after `echelon run` in the job."""
+    """The words after `echelon run`, or after `echelon sweep`, in the job."""
+    verb: str = "run"
+    """"run" or "sweep"."""
+    folder_option: str = "--run-dir"
+    """How the command is told its run directory; empty: it has a folder of its own."""
     made_by: str
     job_name: str
     after: str
@@ -99,7 +103,8 @@ def prepare(wish: Wish, host: Host) -> BatchScript:
     """Return the script; raise UsageError for a job that cannot run as asked. Nothing is written."""
     refuse_bad_command(wish.job, wish.reading)
     booking = book(wish.request, wish.machine, today=wish.today, even_if_retired=wish.is_dry, successor=wish.successor)
-    refuse_traps(wish.job, wish.reading, booking, host.environ)
+    if wish.verb == "run":  # the runs of a sweep share the job's devices
+        refuse_traps(wish.job, wish.reading, booking, host.environ)
     label = wish.job_name or os.path.basename(wish.job.command.target.rstrip("/")).removesuffix(".py")
     run_id = os.urandom(8).hex()
     run_directory = new_path(os.path.join(os.getcwd(), RUNS), label, time.time(), run_id)
@@ -157,14 +162,19 @@ def _plain(wish: Wish, booking: Booking, heading: batch.Heading, container: Cont
 
 
 def _supervised(wish: Wish, booking: Booking, run_directory: str, container: Container | None) -> list[str]:
-    sizes = [f"--nproc-per-node={booking.ranks_per_node}"]
+    environ, sizes = [("ECHELON_MACHINE", wish.machine.name)], [f"--nproc-per-node={booking.ranks_per_node}"]
+    if wish.verb == "sweep":
+        sizes = []
+        environ += [(order.CHAIN, run_directory)] * (wish.chain is not None)
     if 0 < wish.min_nodes < booking.num_nodes and wish.job.launcher is None:  # a launcher's line states its own sizes
         sizes.append(f"--nnodes={wish.min_nodes}:{booking.num_nodes - wish.job.num_spares}")
     return batch.supervised(
-        [*own_command.command(), "run", *sizes, *wish.run_words],
+        [*own_command.command(), wish.verb, *sizes, *wish.run_words],
         run_directory,
-        [("ECHELON_MACHINE", wish.machine.name)],
+        environ,
         container.modules if container else (),
+        verb=wish.verb,
+        folder_option=wish.folder_option,
         is_chain=wish.chain is not None,
         is_saved=wish.job.checkpoints is not None and not wish.job.checkpoints.resumes,
         starts_pool=wish.starts_pool,

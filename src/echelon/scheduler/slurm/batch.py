@@ -163,31 +163,35 @@ def supervised(
     environ: Sequence[tuple[str, str]],
     modules: Sequence[str],
     *,
+    verb: str = "run",
+    folder_option: str = "--run-dir",
     is_chain: bool = False,
     is_saved: bool = False,
     starts_pool: bool = False,
 ) -> list[str]:
-    """Return the body that starts a supervisor in the job: the command, with the run directory as its last option.
+    """Return the body that starts a run or a sweep in the job: the command, with the run directory as an option.
 
-    A requeued job begins a new run directory beside the first; the jobs of a chain share one. If the training is saved,
-    a requeued job goes on at the newest checkpoint of the first.
+    A requeued job begins a new run directory beside the first; the jobs of a chain share one, and so does a sweep. If
+    the training is saved, a requeued job goes on at the newest checkpoint of the first.
     """
-    before, after = list(command[: command.index("run") + 1]), list(command[command.index("run") + 1 :])
+    position, is_sweep = command.index(verb) + 1, verb == "sweep"
+    before, after = list(command[:position]), list(command[position:])
     lines = [*modules, *([""] if modules else [])]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environ]
-    restarted = "" if is_chain else "${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}"
+    restarted = "" if is_chain or is_sweep else "${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}"
     lines.append(f"run_directory={shlex.quote(run_directory)}{restarted}")
     if is_chain:
         lines.append("trap '' USR1 USR2  # until echelon listens to them")
     if starts_pool:
         lines.append(f"{shlex.join([*before[:-1], 'pool', 'start'])}  # for this run, and for others in this job")
     resume = ""
-    if is_saved and not is_chain:
-        first, folder = shlex.quote(run_directory), shlex.quote(f"{run_directory}/{SUBFOLDER}")
+    if is_saved and not (is_chain or is_sweep):
+        first, saved = shlex.quote(run_directory), shlex.quote(f"{run_directory}/{SUBFOLDER}")
         lines.append("resume=()  # a requeued job goes on at the newest checkpoint of the first run")
-        lines.append(f"ls {folder} 2> /dev/null | grep -q '^step-' && resume=(--resume {first})")
+        lines.append(f"ls {saved} 2> /dev/null | grep -q '^step-' && resume=(--resume {first})")
         resume = ' "${resume[@]}"'
-    lines.append(f'exec {shlex.join(before)} --run-dir "$run_directory"{resume} {shlex.join(after)}')
+    folder = f'{folder_option} "$run_directory"' if folder_option else ""
+    lines.append(" ".join(filter(None, [f"exec {shlex.join(before)}", folder + resume, shlex.join(after)])))
     return lines
 
 

@@ -16,6 +16,7 @@ from echelon.environment import regular_files
 from echelon.host import Host
 from echelon.launch import failure
 from echelon.launch.run_directory import newest_step
+from echelon.node.order import CHAIN
 from echelon.orders.checkpoint import SUBFOLDER
 from echelon.trials import measured, own_runs, scaling
 from echelon.trials.sweep import record, trial
@@ -33,6 +34,7 @@ LOOK_SECONDS = 1.0
 TAIL_BYTES = 1 << 16
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 """What batch scripts let Slurm send before the time limit."""
+_CUT_OFF = (failure.INTERRUPTED, failure.BY_SCHEDULER, failure.HANDED_OVER)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 
 
@@ -40,16 +42,22 @@ def command_of(question: SweepQuestion, slot: SweepSlot, trial: SweepTrial) -> t
     """Return the words after `echelon run` for a trial, and the variables of its ranks."""
     run = os.path.join(question.folder, trial.run)
     own = {"trial": str(trial.number), "folder": run}
-    words = ["--run-dir", run, "-n", str(slot.num_ranks), *filled(question.words, {**trial.values, **own})]
+    # with --checkpoint-every, ranks that are told to end save first, as those of a chain of jobs
+    saving = ["--env", f"{CHAIN}={run}"] if "--checkpoint-every" in question.words else []
+    words = ["--run-dir", run, "-n", str(slot.num_ranks), *saving, *filled(question.words, {**trial.values, **own})]
     variables = {parameter.variable: trial.values[parameter.name] for parameter in question.parameters}
     return words, {**variables, **{VARIABLE + name.upper(): value for name, value in own.items()}}
 
 
 def refuse_what_cannot_run(question: SweepQuestion, slot: SweepSlot, host: Host) -> None:
     """Raise UsageError, before anything is started, for a command line that `echelon run` will not accept."""
+    own_runs.refuse_what_cannot_run(host, ["--nnodes", "1", *first_command(question, slot)], command="sweep")
+
+
+def first_command(question: SweepQuestion, slot: SweepSlot) -> list[str]:
+    """Return the words after `echelon run` for some values of the parameters."""
     values = {parameter.name: parameter.between(0.0) for parameter in question.parameters}
-    words, _ = command_of(question, slot, SweepTrial(number=0, values=values, run="trial-0"))
-    own_runs.refuse_what_cannot_run(host, ["--nnodes", "1", *words], command="sweep")
+    return command_of(question, slot, SweepTrial(number=0, values=values, run="trial-0"))[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,14 +95,17 @@ class SweepLoop:
 
     @property
     def exit_code(self) -> int:
-        """Return that of a signal; 0 if a trial ended well, else that of the first failure."""
+        """Return that of a signal that left trials over; 0 if a trial ended well, else that of the first failure."""
         failed = [each.exit_code for each in self.trials if each.state == trial.FAILED]
         is_good = any(each.state == trial.ENDED for each in self.trials)
-        return 128 + self._caught[0] if self._caught else 0 if is_good or not failed else failed[0]
+        num_results = sum(each.state != trial.WAITING for each in self.trials)
+        is_cut_off = bool(self._caught) and num_results < self._source.num_trials
+        return 128 + self._caught[0] if is_cut_off else 0 if is_good or not failed else failed[0]
 
     def run(self) -> None:
         """Run all trials to their ends, or until a signal comes."""
-        heard = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
+        heard = [number for number in ENDING if number != signal.SIGHUP or not ignored]
         old = {number: signal.signal(number, lambda number, _frame: self._caught.append(number)) for number in heard}
         try:
             self._write()
@@ -171,7 +182,7 @@ class SweepLoop:
         ended.exit_code = code if code >= 0 else 128 - code
         path = os.path.join(self._question.folder, ended.run)
         report = regular_files.read_object(os.path.join(path, "report.json"))
-        is_cut_off = bool(self._caught) or report.get("cause") in (failure.INTERRUPTED, failure.BY_SCHEDULER)
+        is_cut_off = bool(self._caught) or report.get("cause") in _CUT_OFF
         ended.state = trial.ENDED if code == 0 else trial.FAILED
         if running.is_stopped:
             ended.state = trial.STOPPED
@@ -195,6 +206,8 @@ class SweepLoop:
                 how = "hear it too, and no other begins" if number in WARNINGS else "end; a second kills them at once"
                 self._say(f"{signal.Signals(number).name}: the trials {how}")
             self._num_passed_on += 1
+            if number in WARNINGS and number in self._caught[: self._num_passed_on - 1]:
+                continue  # a job of a chain repeats it
             for running in self._running.values():
                 self._send(running, number)
         now, sign = time.monotonic(), self._question.sign

@@ -29,10 +29,10 @@ class SweepSlot:
     """The ranks of each run."""
 
 
-def of(host: Host, *, devices_per_run: int, ranks_per_run: int, per_node: int) -> list[SweepSlot]:
-    """Return the slots of this machine, or of the allocation; a number that is 0 was not stated.
+def of(host: Host, asked: tuple[int, int, int]) -> list[SweepSlot]:
+    """Return the slots of this machine, or of the allocation; raise UsageError where they have no room.
 
-    Raise UsageError where they have no room.
+    The numbers are the devices of each run, its ranks, and the runs of each node; 0: not stated.
     """
     allocation = members.allocation_of(host)
     if allocation is not None and allocation.is_task and allocation.num_tasks > 1:
@@ -40,18 +40,17 @@ def of(host: Host, *, devices_per_run: int, ranks_per_run: int, per_node: int) -
             f"this is one of {allocation.num_tasks} tasks of a step, and each of them would start all trials",
             hint="start echelon once, without srun: echelon sweep …",
         )
-    asked = (devices_per_run, ranks_per_run, per_node)
     if allocation is None or allocation.is_task:
-        return _of_node("", len(devices.visible(host.environ)), (), asked, host.environ)
+        return of_node("", len(devices.visible(host.environ)), (), asked, host.environ)
     environ = step.step_environment(host.environ)
     slots = []
     for node, count in zip(allocation.nodes, allocation.devices or (0,) * len(allocation.nodes), strict=True):
         command = step.step_command(num_nodes=1, tasks_per_node=1, devices_per_node=count)
-        slots += _of_node(node, count, step.on_one_node(command, node), asked, environ)
+        slots += of_node(node, count, step.on_one_node(command, node), asked, environ)
     return slots
 
 
-def _of_node(
+def of_node(
     node: str, num_devices: int, there: tuple[str, ...], asked: tuple[int, int, int], environ: Mapping[str, str]
 ) -> list[SweepSlot]:
     """Return the slots of a node; without a name it is this one."""
