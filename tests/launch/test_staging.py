@@ -1,5 +1,6 @@
 """Files come to many nodes as one stream down a tree: whole, or what changed; a full or lost node is named."""
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
@@ -170,6 +171,22 @@ def test_strangers_get_nothing(tmp_path: Path, source: Path) -> None:
         (node,) = staged.root.nodes.values()
         with pytest.raises(OSError, match=r"another program answers there|closed|timed out|reset"):
             on_node.call(["127.0.0.1"], node.port, bytes(31) + b"x")
+
+
+def test_what_killed_processes_have_left_goes(tmp_path: Path) -> None:
+    """Copies of other jobs that nobody uses go; those that are in use, kept by a pool, or others may write to, stay."""
+    own = tmp_path / (staged_copy.PREFIX % os.geteuid() + "7")
+    jobs = {name: own.with_name(own.name[:-1] + name) for name in ("dead", "used", "kept", "strange")}
+    copies = {name: staged_copy.StagedCopy(str(path / "key"), "run") for name, path in jobs.items()}
+    for copy in copies.values():
+        copy.take(keeps=False)
+        copy.release()
+    copies["used"].use()
+    jobs["strange"].chmod(0o777)
+    with open(jobs["kept"] / staged_copy.KEEPER, "w") as keeper:
+        fcntl.flock(keeper, fcntl.LOCK_EX)
+        staged_copy.clear_dead(str(own))
+    assert {name for name, path in jobs.items() if not path.exists()} == {"dead"}
 
 
 def test_disk_that_nodes_share_takes_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,57 @@ def test_script_uses_the_copy(staging: Shell, launch: str) -> None:
     assert not any((staging.folder / "own").iterdir())
 
 
+KILLS = """
+import os, pathlib, signal, sys, time
+if sys.argv[1] == "kill":
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        words = path.read_bytes().split(b"\\0")
+        if b"stage" in words and any(word.startswith(os.getcwd().encode()) for word in words):
+            os.kill(int(path.parent.name), signal.SIGKILL)
+    pathlib.Path("killed").touch()
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+print(open(os.environ["ECHELON_DATA_DATA"] + "/inner/a.txt").read())
+"""
+
+
+def test_copy_outlives_the_process_that_brought_it(staging: Shell) -> None:
+    """If that process is killed alone, another run leaves the copy to the ranks, and their agent removes it."""
+    staging.script(KILLS)
+    shutil.copytree(staging.folder / "shared" / "data", staging.folder / "other" / "data")
+    with staging.start("--stage-data", "shared/data", "train.py", "kill") as first:
+        wait_until((staging.folder / "killed").exists)
+        second = staging.run("--stage-data", "other/data", "train.py", "-")
+        (staging.folder / "go").touch()
+        said = first.communicate(timeout=60)
+    assert (out(second), said[0], first.returncode) == ("alpha\n", b"alpha\n", 0), said
+    assert not any((staging.folder / "own").iterdir())
+    assert not list(staging.folder.glob(".echelon-*"))
+
+
+STARTS = """
+import multiprocessing, os
+def read():
+    with open("{data}/inner/a.txt") as file:
+        print(os.readlink("/proc/self/fd/%d" % file.fileno()), os.environ.get("PYTHONPATH"), flush=True)
+if __name__ == "__main__":
+    for how in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(how).Process(target=read)
+        process.start()
+        process.join()
+"""
+
+
+def test_processes_that_the_script_starts_read_the_copy(staging: Shell) -> None:
+    """Those that multiprocessing starts anew know nothing of their rank but what its environment says."""
+    staging.script(STARTS.format(data=staging.folder / "shared" / "data"))
+    done = staging.run("--stage-data", "shared/data", "train.py")
+    lines = out(done).splitlines()
+    assert (done.exit_code, len(lines)) == (0, 2), done.said
+    path = staging.environ["PYTHONPATH"]
+    assert all(line.startswith(f"{staging.folder}/own/") and line.endswith(f" {path}") for line in lines), done.said
+
+
 def test_pool_keeps_the_copy(staging: Shell) -> None:
     """The second run of a pool stages nothing, a third one what changed; the copy goes with the pool."""
     staging.script("import os; print(open(os.environ['ECHELON_DATA_DATA'] + '/inner/a.txt').read())")

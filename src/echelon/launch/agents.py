@@ -225,5 +225,6 @@ def spec(
         uses_pool=plan.uses_pool,
         may_use_horovod=plan.may_use_horovod,
         looks=dict(looks) if looks is not None else None,
+        staged=[item.folder for item in plan.staged],
         first_life=first_life,
     )

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from echelon.spec import Plan
 RESERVE = "reserve"
 _RESERVE_BYTES = 1 << 16  # a secret, agent.json, report.json, and the folders and first blocks of new logs
 MOST_FILES = 5000
+_OWNER = ".owner"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 FORMAT = 1  # the version of plan.json, events.jsonl and report.json
 
@@ -242,12 +244,17 @@ def new_path(base: str, label: str, now: float, run_id: str) -> str:
 def shared_folder(name: str, why: str) -> Iterator[str]:
     """Make a hidden folder in the current one, because nodes do not share /tmp; remove it in any case.
 
+    What a killed process of this node has left goes too: a lock tells that its owner lives.
+
     Raise UsageError, with the reason `why` the folder is needed, if it cannot be made.
     """
     import tempfile
 
+    prefix = f".echelon-{name}-{socket.gethostname()}-"
     try:
-        folder = tempfile.mkdtemp(prefix=f".echelon-{name}-", dir=os.getcwd())
+        _remove_left(prefix)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=os.getcwd())
+        lock = open(os.path.join(folder, _OWNER), "w")  # noqa: SIM115
     except OSError as error:
         raise UsageError(
             f"echelon cannot write to {os.getcwd()}, and {why}: {error.strerror}",
@@ -255,11 +262,23 @@ def shared_folder(name: str, why: str) -> Iterator[str]:
         ) from None
     old = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield folder
+        with lock:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def _remove_left(prefix: str) -> None:
+    """Remove the hidden folders of this user in the current one whose owner on this node was killed."""
+    for folder in [entry for entry in os.scandir(os.getcwd()) if entry.name.startswith(prefix)]:
+        if folder.is_dir(follow_symlinks=False) and folder.stat().st_uid == os.geteuid():
+            with suppress(OSError), open(os.path.join(folder, _OWNER), "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _leave(number: int, _frame: object) -> None:

@@ -4,7 +4,7 @@ import os
 import selectors
 import signal
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from ..environment.errors import WrongEnvironmentError
 from . import connect, guard, memory_folder, order, private, processes, report, server, sweep, warning_signals
@@ -72,6 +72,11 @@ class Agent:
         self.starter.warm_up(stdout, stderr)
         os.close(stdout)
         os.close(stderr)
+        self.copies: List[Any] = []
+        if spec.staged:
+            from .staged_copy import hold
+
+            self.copies = hold(spec.staged)
         self.warm_watch = HaltWatch()
         self.why_no_warm = "the process that forked the ranks was killed"
         self.lookout = Lookout(self.selector, self._tell)
@@ -383,5 +388,11 @@ class Agent:
         self.imports.remove_if_empty()
         if is_over:
             self.guard.dismiss()
+        for copy in self.copies:
+            copy.release()
+        if self.copies:
+            from .staged_copy import clear_dead
+
+            clear_dead(os.path.dirname(self.copies[0].path))  # if who brought them was killed; else it removes them
         if self.spec.is_private_directory:
             private.remove_folder(self.run_directory)

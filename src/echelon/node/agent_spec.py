@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..environment import devices, threads
 from ..environment.agent_place import agent_task, mpi_task
@@ -46,6 +46,7 @@ class AgentSpec(NamedTuple):
     is_step: bool = False  # whether the agents are tasks of a Slurm step
     may_use_horovod: bool = False  # whether the script's Python may have Horovod
     uses_pool: bool = True  # whether the ranks may be forked from what a pool of this node has imported
+    staged: Sequence[str] = ()  # the folders of the copies on this node's own disk
     first_life: int = 0  # how many agents each place may have had under supervisors that were killed
 
 

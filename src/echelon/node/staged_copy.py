@@ -7,7 +7,7 @@ import subprocess
 import time
 from contextlib import suppress
 from hashlib import blake2b
-from typing import List, Optional, Tuple
+from typing import Container, Iterable, List, Optional, Tuple
 
 from . import private
 from .secret import PROOF_BYTES
@@ -15,6 +15,8 @@ from .survey import folders
 
 PATIENCE_SECONDS = 10.0  # with another run that has this copy
 MANIFEST, _LOCK, _LINKS, _FILES, _MOUNT = "manifest", "lock", "links", "files", "mount-"
+PREFIX = "echelon-stage-%d-"  # of the folder of all that a user's job has staged on a node
+KEEPER = "keeper"  # beside the copies
 
 
 class StagedCopy:
@@ -72,6 +74,8 @@ class StagedCopy:
                 if time.monotonic() > deadline:
                     raise BlockingIOError(11, "another run uses an older copy of it") from None
                 time.sleep(0.05)
+        if keeps and not self.manifest:
+            raise FileNotFoundError(2, "another run has removed it meanwhile")
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, self._word.encode(), 0)
         private.remove(os.path.join(self.path, MANIFEST))
@@ -143,8 +147,13 @@ class StagedCopy:
         """Remove the copy with the links to it, unless another run uses it."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._remove()
         except BlockingIOError:
-            return
+            pass
+        finally:
+            os.close(self._lock)
+
+    def _remove(self) -> None:
         with (
             suppress(OSError),
             open(os.path.join(self.path, _LINKS), encoding="utf-8", errors="surrogateescape") as file,
@@ -159,6 +168,51 @@ class StagedCopy:
                 subprocess.run(["fusermount", "-u", "-z", os.path.join(self.path, name)], check=False)
         make_writable(self.files)
         private.remove_folder(self.path)
+
+
+def hold(places: Iterable[str]) -> List[StagedCopy]:
+    """Keep copies from being removed, also if the process that brought them here is killed."""
+    copies = [StagedCopy(place, "") for place in places]
+    for copy in copies:
+        copy.use()
+    return copies
+
+
+def clear(folder: str, spared: Container[str] = ()) -> None:
+    """Remove the copies that nobody uses, and the folder if it is empty then."""
+    with suppress(OSError):  # another run that ends now removes the same
+        for key in os.listdir(folder):
+            if os.path.isdir(os.path.join(folder, key)) and key not in spared:
+                StagedCopy(os.path.join(folder, key), "").remove()
+        private.remove(os.path.join(folder, KEEPER))
+        os.rmdir(folder)
+
+
+def clear_dead(folder: str, spared: Container[str] = ()) -> None:
+    """Remove what killed runs and jobs of this user have left beside a folder and in it; `spared` are names in it."""
+    base, own = os.path.split(folder)
+    of_user = PREFIX % os.geteuid()
+    for name in os.listdir(base) if os.path.isdir(base) else ():
+        path = os.path.join(base, name)
+        if (
+            (name == own or name.startswith(of_user))
+            and not os.path.islink(path)
+            and private.is_own(path)
+            and not _is_kept(path)
+        ):
+            clear(path, spared if name == own else ())
+
+
+def _is_kept(folder: str) -> bool:
+    """Say whether a process keeps the copies in a folder as long as its pool lives."""
+    try:
+        with open(os.path.join(folder, KEEPER), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _mounted(image: str, folder: str) -> "subprocess.Popen[bytes]":

@@ -24,7 +24,7 @@ from . import pool_place, private
 from .channel import Channel, Closed, Message
 from .connect import ConnectError, connect
 from .secret import NONCE_BYTES, PROOF_BYTES, nonce, proof, proves
-from .staged_copy import StagedCopy, copy_shards, digest_of, new_digest, remove_path
+from .staged_copy import KEEPER, StagedCopy, clear, clear_dead, copy_shards, digest_of, new_digest, remove_path
 from .survey.visit import facts
 
 ORDER = "stage.json"
@@ -33,7 +33,6 @@ NUM_WAITING_PIECES = 16
 CONNECT_SECONDS = 30.0
 STALL_SECONDS = 600.0
 ORPHAN_SECONDS = 3.0  # what ranks have to end after the command was killed, and a little more
-_KEEPER = "keeper"
 
 
 class StageOrder(NamedTuple):
@@ -217,6 +216,7 @@ class Stager:
                 time.sleep(ORPHAN_SECONDS)  # ranks may still save
 
     def _stand(self) -> None:
+        clear_dead(self._order.folder, self._order.links)
         items: Dict[str, Dict[str, Any]] = {}
         for key, link in self._order.links.items():
             try:
@@ -313,14 +313,8 @@ class Stager:
         self._listener.close()
         for copy in self._copies.values():
             copy.release()
-        folder = self._order.folder
-        if self._copies and _is_last(os.path.join(folder, _KEEPER)):
-            with suppress(OSError):  # another run that ends now removes the same
-                for key in os.listdir(folder):
-                    if os.path.isdir(os.path.join(folder, key)):
-                        StagedCopy(os.path.join(folder, key), "").remove()
-                private.remove(os.path.join(folder, _KEEPER))
-                os.rmdir(folder)
+        if self._copies and _is_last(os.path.join(self._order.folder, KEEPER)):
+            clear(self._order.folder)
 
 
 def _pool_lock(how: int) -> int:

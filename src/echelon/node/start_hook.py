@@ -140,7 +140,7 @@ if "ECHELON_FETCH" in os.environ:
 if "ECHELON_STAGED" in os.environ and sys.version_info >= OLDEST:
     from _echelon.train import staged_files
 
-    staged_files.begin(os.environ)
+    staged_files.begin(os.environ, os.path.dirname(__file__))
 if _scale:
     try:
         from _echelon.train import automatic

@@ -11,44 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ..pytorch import modules as torch_modules
-from . import events, patches
+from . import events, new_processes, patches
 from .scaling_error import REFUSED_EXIT_CODE, ScalingError, tell_here
-
-OF_RANK = "ECHELON_CHILD_OF"
-"""The variable in a new process that holds the process id of the rank that started it."""
-
 
 _WHY_GUARDED = "This process was started by the script, and may not train by itself."
 
 
 def watch_starts(archive: str, guarded_pid: Callable[[], int]) -> None:
     """Guard the processes that multiprocessing starts anew; the guard ends the process `guarded_pid()`; 0: no guard."""
-    hooks = patches.Hooks()
 
-    def with_guard(original: Callable[..., object]) -> object:
-        def launch(*args: object, **kwargs: object) -> object:
-            pid = guarded_pid()
-            if not pid:
-                return original(*args, **kwargs)
-            theirs = os.environ.get("PYTHONPATH")
-            os.environ["PYTHONPATH"] = archive if theirs is None else archive + os.pathsep + theirs
-            os.environ[OF_RANK] = str(pid)
-            if theirs is not None:
-                os.environ["ECHELON_PYTHONPATH"] = theirs
-            try:
-                return original(*args, **kwargs)
-            finally:
-                for name in ("PYTHONPATH", "ECHELON_PYTHONPATH", OF_RANK):
-                    os.environ.pop(name, None)
-                if theirs is not None:
-                    os.environ["PYTHONPATH"] = theirs
+    def variables() -> dict[str, str] | None:
+        pid = guarded_pid()
+        return {new_processes.OF_RANK: str(pid)} if pid else None
 
-        return launch
-
-    why = "A process that the script starts may not train by itself."
-    hooks.replace("multiprocessing.popen_spawn_posix", "Popen._launch", with_guard, why=why)
-    hooks.replace("multiprocessing.forkserver", "ForkServer.ensure_running", with_guard, why=why)
-    hooks.apply()
+    new_processes.give(archive, variables, why="A process that the script starts may not train by itself.")
 
 
 def guard(pid: int) -> None:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from . import patches
+from . import new_processes, patches
 
 _WHY = "a script that names staged files by their old paths reads the copy on its node's own disk"
 _WHY_NOT = "a script that changes staged files changes the old ones, and reads those from then on"
 _READING = ("stat", "lstat", "listdir", "access", "readlink")
 _CHANGING = ("mkdir", "unlink", "remove", "rmdir", "rename", "replace", "link", "symlink", "chmod", "utime", "truncate")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+_NOT_OF_CHILDREN = dict.fromkeys(("ECHELON_SCALE", "ECHELON_PROFILE"))
 
 
 class _Copies:
@@ -87,8 +90,9 @@ class _Copies:
         return call
 
 
-def begin(environ: Mapping[str, str]) -> None:
+def begin(environ: Mapping[str, str], archive: str) -> None:
     """Replace the functions by which Python finds and opens files; a library in C reads the shared disk as before."""
+    new_processes.give(archive, lambda: None if new_processes.OF_RANK in os.environ else _NOT_OF_CHILDREN, why=_WHY)
     copies = _Copies(json.loads(environ["ECHELON_STAGED"]))
     opened = copies.opened(builtins.open)
     patches.replace(builtins, "open", opened, why=_WHY)
