@@ -142,7 +142,7 @@ def observer(is_unshared: Callable[[], bool], plan: Plan | None = None) -> Obser
     from echelon.launch.lookouts import Observer
 
     judge = _Judge(is_unshared, plan)
-    return Observer(judge=judge.look, rest=judge.rest, sum_up=_sum_up)
+    return Observer(judge=judge.look, rest=judge.rest, sum_up=judge.sum_up)
 
 
 class _Judge:
@@ -152,9 +152,11 @@ class _Judge:
         self._plan = plan
         self._is_unshared = is_unshared
         self._facts: SampleFacts | None = None
+        self._has_steps = False
 
     def look(self, line: dict[str, Any]) -> NodeFinding | None:
         """Take a line of samples.jsonl; return what is to be said now."""
+        self._has_steps = self._has_steps or bool(line.get("steps"))
         if not {"measures", "loss", "load", "host", "notes"} & line.keys():
             return None
         if self._facts is None:
@@ -177,6 +179,17 @@ class _Judge:
             return ""
         return runs.short_name(self._plan.run_directory)
 
+    def sum_up(self, path: str) -> str:
+        """Return the numbers of the run's last line; a run without a step reads nothing for it."""
+        if not self._has_steps:
+            return ""
+        from echelon.monitor import account, recorded, report
+
+        try:
+            return report.summary_of_run(account.of_run(recorded.read(path)))
+        except UsageError:
+            return ""  # the disk is full: what the run said itself still counts
+
     def rest(self) -> list[NodeFinding]:
         return [_seen(fact) for fact in self._facts.rest()] if self._facts is not None else []
 
@@ -185,12 +198,3 @@ def _seen(fact: Fact) -> NodeFinding:
     from echelon.launch.lookouts import NodeFinding
 
     return NodeFinding(line=fact.line, fields={"fact": fact.kind, "line": fact.line, **fact.evidence})
-
-
-def _sum_up(path: str) -> str:
-    from echelon.monitor import account, recorded, report
-
-    try:
-        return report.summary_of_run(account.of_run(recorded.read(path)))
-    except UsageError:
-        return ""  # the disk is full: what the run said itself still counts

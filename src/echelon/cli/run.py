@@ -94,7 +94,6 @@ def _start(
 ) -> int:
     from echelon.jobs import settings
     from echelon.launch.prepare import is_unshared
-    from echelon.launch.staging import staged
     from echelon.launch.start import start
 
     def say_mistakes() -> None:
@@ -108,6 +107,10 @@ def _start(
         looks = look(scanned.values, plan, host)
         observed = observer(lambda: is_unshared(job, plan, reading), plan)
         fit = checked(scanned.values, job, plan, host)
+        if not fit.staged:
+            return start(fit, host, looks, say_mistakes, observed)
+        from echelon.launch.staging import staged
+
         with staged(fit, host, say):
             return start(fit, host, looks, say_mistakes, observed)
 

@@ -255,9 +255,6 @@ def _how(item: Staged, listing: Manifest, sent: int, num_nodes: int, seconds: fl
 @contextmanager
 def staged(plan: Plan, host: Host, say: Callable[[str], None]) -> Iterator[None]:
     """Bring what the plan stages to its nodes, as long as the run lasts."""
-    if not plan.staged:
-        yield
-        return
     listings = {item.key: staged_source.read(item.source, item.target) for item in plan.staged}
     secret = os.urandom(32)
     with shared_folder("stage", "the nodes find their instructions there") as directory:
