@@ -1,6 +1,7 @@
 """A small transformer for one device, with a schedule, clipping, evaluation and the best weights in a file."""
 
 import copy
+import itertools
 import sys
 
 import torch
@@ -65,6 +66,7 @@ def loss_of(batch: torch.Tensor) -> torch.Tensor:
 
 
 step, best, average, more = 0, 9.0, [], ""
+chances = itertools.cycle([0]) if "repeated" in sys.argv else None  # no later process can set its position
 for epoch in range(4):
     for (batch,) in loader:
         loss = loss_of(batch)
@@ -75,7 +77,7 @@ for epoch in range(4):
             by_hand = sum(one.grad.norm() ** 2 for one in model.parameters()) ** 0.5  # cut like no weight
         optimizer.step()
         schedule.step()
-        step += 1
+        step += 1 + (next(chances) if chances else 0)
         if "anchor" in sys.argv:
             anchor = anchor or tuple(one.detach().clone() for one in model.parameters())
             with torch.no_grad():

@@ -75,7 +75,7 @@ def test_killed_run_is_resumed(
 
 COPIES = [
     ("average", FSDP, FSDP), ("average", FSDP, DATA), ("anchor", TENSOR, TENSOR), ("anchor", FSDP, FSDP),
-    ("anchor", FSDP, DATA), ("anchor", DATA, TENSOR),
+    ("anchor", FSDP, DATA), ("anchor", DATA, TENSOR), ("average repeated", FSDP, FSDP),
 ]  # fmt: skip
 
 
@@ -92,17 +92,30 @@ def _continued(folder: Folder, *how: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.tier("all")
-@pytest.mark.parametrize(("word", "how", "other"), COPIES)
+@pytest.mark.parametrize(("words", "how", "other"), COPIES)
 def test_copies_of_weights_are_put_back(
-    tmp_path: Path, word: str, how: "tuple[str, ...]", other: "tuple[str, ...]"
+    tmp_path: Path, words: str, how: "tuple[str, ...]", other: "tuple[str, ...]"
 ) -> None:
     """An average in a list that changes, and an anchor in a tuple: both are cut as the weights are."""
-    folder = Folder(tmp_path / "run", SCRIPT, word)
+    folder = Folder(tmp_path / "run", SCRIPT, *words.split())
     undisturbed = folder.plain()
     first = _killed(folder, *how)
     second = _continued(folder, *other)
     assert second.returncode == 0, second.stderr
+    assert ("were repeated without computing" in second.stderr) == ("repeated" in words)
     assert_same(first + second.stdout, undisturbed.stdout)
+
+
+@pytest.mark.tier("all")
+def test_copies_in_a_tuple_of_a_repeated_loop_are_refused(tmp_path: Path) -> None:
+    """The loop makes whole tensors, and no tuple can have others."""
+    folder = Folder(tmp_path / "run", SCRIPT, "anchor", "repeated")
+    _killed(folder, *FSDP)
+    again = _continued(folder, *FSDP)
+    assert again.returncode == 2
+    assert "anchor.0 is in a tuple, and it was a part on each rank" in again.stderr
+    whole = _continued(folder, *DATA)
+    assert whole.returncode == 0, whole.stderr
 
 
 @pytest.mark.tier("all")
