@@ -313,6 +313,28 @@ def test_line_of_slow_steps(tmp_path: Path, calls: int, is_told: bool) -> None:
     assert bool(said) == is_told
 
 
+@pytest.mark.parametrize(("seconds", "is_told"), [((1, 8), False), ((8, 8), True), ((1, 2), True)])
+def test_wait_for_a_rank_in_its_line_asks_for_no_larger_messages(
+    tmp_path: Path, seconds: tuple[int, int], is_told: bool
+) -> None:
+    """What one rank does in its line explains that the others wait; what all do, or little of it, explains nothing."""
+    run = Generated(tmp_path / "run")
+    run.event("supervisor")
+    run.event("attempt", 1.0, number=0, ranks=2)
+    run.event("started", 1.0, rank=0)
+    run.now += 10.0
+    for rank in range(2):
+        measures = {"step_seconds": 10.0, "communication_seconds": 5.0, "backward_seconds": 1.0}
+        run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
+    run.event("end", 1.0, exit_code=0)
+    places = [["", "/a/train.py", 7, "lock.acquire"], ["", "", 0, ""]]
+    rows = {"now": 0, "core_wait": 0, "before": [], "after": []}
+    ranks = {str(rank): {**rows, "steps": [[0, each, 0, 9], [1, 10 - each, 1, 9]]} for rank, each in enumerate(seconds)}
+    run.write("lines.json", {"format": 1, "attempts": {"0": {"places": places, "ranks": ranks}}})
+    found = recorded.read(str(run.folder))
+    assert any("larger batch" in each for each in advice.advise(found, account.of_run(found))) == is_told
+
+
 @pytest.mark.parametrize(
     ("options", "saves", "advised"),
     [

@@ -130,6 +130,9 @@ def _communication(recorded: Recorded, account: Account) -> str:
         return ""
     if account.alternating or any(rule(recorded, account) for rule in (_passes, _threads, _cores)):
         return ""  # a rank without a core lets the others wait
+    alone = [each.most for each in account.lines if not each.is_common and each.line.part not in lines.WAITING]
+    if max(alone, default=0.0) >= training.share(COMMUNICATION) / 2:
+        return ""  # the others wait while one rank is in its line
     options = recorded.scale_options
     accepted = [text for more, text in _FEWER_BYTES.items() if exchange.accepts(options, more, saves=recorded.saves)]
     ways = ["a larger batch", *accepted]
