@@ -1,5 +1,6 @@
 """Ranks that train, with bits that flip: the functions that each rank of `test_bit_watch` calls."""
 
+import faulthandler
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.train.strategies import ranks
 from torch import nn
 
 from echelon.orders.scale import ScaleOptions
@@ -94,4 +96,5 @@ def healthy(num_steps: int) -> int:
         _step(run, watch, model, optimizer, nothing)
         if step % 100 == 99:
             watch.compare_all()
+            faulthandler.dump_traceback_later(ranks.SECONDS, exit=True)  # once more: so many steps take their time
     return int(run.parallelism.num_steps)

@@ -51,13 +51,13 @@ def _places(module: nn.Module, name: str, unused: set[str]) -> list[str]:
 def _uses(owner: type, attribute: str) -> Iterator[str]:
     """Yield the lines of a class of the script in which an attribute of its objects is used."""
     for name, function in vars(owner).items():
-        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        code = getattr(function, "__code__", None)
         if name == "__init__" or code is None or not code.co_argcount or not lines.is_file_of_script(code.co_filename):
             continue
         try:
             source, first = inspect.getsourcelines(code)
             tree = ast.parse(textwrap.dedent("".join(source)))
-        except (OSError, SyntaxError):
+        except (OSError, SyntaxError, ValueError):
             continue  # no source, or a part of an expression
         used = f"{code.co_varnames[0]}.{attribute}"
         for node in ast.walk(tree):
