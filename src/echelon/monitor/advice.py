@@ -15,6 +15,7 @@ MOST = 5
 LEAST_LOOKS = 6  # looks at a device before it counts as idle: imports may take a minute
 LOW_PERCENT = 50.0
 LARGE_SHARE = 0.1
+CROWDED_SHARE = 0.05  # of waits for a core, where a run has more threads than cores: no other program is needed
 COMMUNICATING = 0.3
 LEAST_PASSES = 1.5  # passes backward in a step from which gradients are accumulated
 LEAST_SECONDS = 60.0  # a phase that is shorter needs no advice
@@ -98,13 +99,16 @@ def _part_of_lines(account: Account, part: str) -> str:
 def _cores(recorded: Recorded, account: Account) -> str:
     """Say that ranks have waited for cores; with a number of threads that fits, if they have more than that."""
     training = account.training
-    if training is None or (training.core_wait or 0.0) < LARGE_SHARE:
+    if training is None or training.core_wait is None:
         return ""
-    told = f"ranks waited {training.core_wait:.0%} of the steps' time for a core"
     cores = min((int(event.get("cores") or 0) for event in recorded.events if event["event"] == "agent"), default=0)
     per_node = account.num_ranks // max(1, account.num_nodes)
     threads = training.threads or 1
-    if not cores or threads * per_node <= cores:
+    is_crowded = 0 < cores < threads * per_node
+    if training.core_wait < (CROWDED_SHARE if is_crowded else LARGE_SHARE):
+        return ""
+    told = f"ranks waited {training.core_wait:.0%} of the steps' time for a core"
+    if not is_crowded:
         return f"{told}: what else runs on this node?"
     ranks = f"{counted(per_node, 'rank')} with {counted(threads, 'thread')} each"
     fits = f"; torch.set_num_threads({max(1, cores // per_node)}) fits" if threads > 1 else ": start fewer of them (-n)"
