@@ -245,6 +245,8 @@ def test_script_that_logs_by_itself(tmp_path: Path, line: str, tracker: str, sig
         ("comet", "--track comet: the choices are tensorboard, mlflow, wandb", "echelon run --track tensorboard …"),
         ("tensorboard:", "--track tensorboard:: give a folder after the colon", "--track tensorboard:runs"),
         ("wandb:http://h", "--track wandb:http://h: give a folder after the colon", "--track wandb:runs"),
+        ("tensorboard:train.py/x", "--track tensorboard:train.py/x: a file is at {folder}/train.py",
+         "--track tensorboard   writes into the run directory"),
         ("mlflow", f"--track mlflow needs the package mlflow-skinny, which {sys.executable} does not have",
          f"{sys.executable} -m pip install mlflow-skinny"),
     ],
@@ -256,7 +258,8 @@ def test_bad_trackers(tmp_path: Path, value: str, message: str, hint: str) -> No
     if value == "mlflow" and _has("mlflow"):
         pytest.skip("MLflow is installed")
     done = warm.run(["-m", "echelon", "run", "--track", value, "train.py"], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, f"echelon: error: {message}\n  hint: {hint}\n")
+    said = f"echelon: error: {message.replace('{folder}', str(tmp_path))}\n  hint: {hint}\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def _has(module: str) -> bool:

@@ -89,8 +89,8 @@ def test_errors_of_a_cell(kernel: Kernel) -> None:
         ("train.py", "the cell is the script"),
         ("-n 2 --fetch 1x", "not a variable"),
         ("-n '2", "No closing quotation"),
-        ("-n 2 --fetch missing", "missing cannot be fetched: it has no such variable at its end"),
-        ("-n 2 --fetch made", "made cannot be fetched: a object cannot travel as JSON"),
+        ("-n 2 --fetch missing", "missing cannot be fetched: the cell has no such variable at its end"),
+        ("-n 2 --fetch made", "made cannot be fetched: without PyTorch, JSON has no place for"),
     ):
         _, error = kernel.run(f"%%echelon {line}\nmade = object()")
         assert error.startswith("echelon: error: ") and said in error and "\n  hint: " in error, line

@@ -206,6 +206,7 @@ def test_target(staging: Shell) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     (("--stage-data", "nothing"), "there is no nothing"),
+    (("--stage-data", "/dev/null"), "there is no file or folder /dev/null"),
     (("--stage-data", "shared/data=here"), "give an absolute path after ="),
     (("--stage-data", "shard:train.py"), "shard: is for a folder of files"),
     (("--stage-data", "shared/data", "--stage-data", "shared/data/"), "--stage-data shared/data/ is given twice"),

@@ -76,7 +76,14 @@ def tracker(text: str, option: str) -> Tracker:
             f"{option} {word} needs the package {LIBRARIES[word]}, which {sys.executable} does not have",
             hint=shlex.join([sys.executable, "-m", "pip", "install", LIBRARIES[word]]),
         )
-    return Tracker(name=word, where=where if not where or is_address else os.path.abspath(where))
+    if where and not is_address:
+        where = there = os.path.abspath(where)
+        while not os.path.lexists(there):
+            there = os.path.dirname(there)
+        if not (os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)):
+            why = "you may not write in" if os.path.isdir(there) else "a file is at"
+            raise UsageError(f"{option} {text}: {why} {there}", hint=f"{option} {word}   writes into the run directory")
+    return Tracker(name=word, where=where)
 
 
 def stage_request(text: str, option: str) -> StageRequest:
@@ -87,8 +94,9 @@ def stage_request(text: str, option: str) -> StageRequest:
     spelled, equals, target = (whole, "", "") if os.path.exists(whole) else whole.rpartition("=")
     if not equals:
         spelled = whole
-    if not spelled or not os.path.exists(spelled):
-        raise UsageError(f"{option} {seen(text)}: there is no {seen(spelled)}", hint=f"{option} FOLDER")
+    if not (os.path.isfile(spelled) or os.path.isdir(spelled)):
+        what = "file or folder " if os.path.exists(spelled) else ""
+        raise UsageError(f"{option} {seen(text)}: there is no {what}{seen(spelled)}", hint=f"{option} FOLDER")
     if equals and not os.path.isabs(target):
         raise UsageError(f"{option} {seen(text)}: give an absolute path after =", hint=f"{option} {spelled}=/tmp/data")
     if is_shard and not os.path.isdir(spelled):
@@ -163,7 +171,7 @@ def ranks(text: str, option: str) -> frozenset[int] | None:
 def seconds(text: str, option: str, *, forms: str = _OF_TIME, usual: str = "90m") -> float:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([a-z]*)", text)
     if not match or match.group(2) not in _SECONDS:
-        raise UsageError(f"{option} {seen(text)}: {forms}", hint=f"echelon run {option} {usual} …")
+        raise UsageError(f"{option} {seen(text)}: {forms}", hint=f"{option} {usual}")
     return float(match.group(1)) * _SECONDS[match.group(2)]
 
 

@@ -25,7 +25,7 @@ def _end(order: fetch.FetchOrder, *, is_main: bool) -> None:
     if getattr(sys, "last_type", None) is not None:
         return  # the script ended with an error
     variables = vars(sys.modules["__main__"])
-    problems = {name: "it has no such variable at its end" for name in order.names if name not in variables}
+    problems = {name: "the cell has no such variable at its end" for name in order.names if name not in variables}
     values = {name: variables[name] for name in order.names if name in variables}
     content = (_encoded if "torch" in sys.modules else _as_json)(values, problems)
     if is_main:
@@ -44,7 +44,7 @@ def _as_json(values: Mapping[str, Any], problems: dict[str, str]) -> bytes:
         except (TypeError, ValueError):
             is_plain = False
         if not is_plain:
-            problems[name] = f"a {type(value).__qualname__} cannot travel as JSON, which a script without PyTorch has"
+            problems[name] = f"without PyTorch, JSON has no place for it or what it holds: a {type(value).__qualname__}"
         else:
             content[name] = value
     return json.dumps(content).encode()
