@@ -90,7 +90,7 @@ def test_draws_are_distinct_within_their_ranges_and_repeat_with_the_seed() -> No
         (["-p", "a=1,2", "--metric", "", "train.py"], "--metric '': give the name"),
         (["-p", "a=1,2", "--gpus-per-run", "2", "train.py"], "--gpus-per-run 2: this machine has no device"),
         (["-p", "a=1,2", "-n", "2", "train.py"], "echelon has no option -n"),
-        (["--resume", "nothing"], "--resume nothing: nothing/sweep.json has no sweep: No such file"),
+        (["--resume", "nothing"], "nothing/sweep.json has no sweep: No such file"),
         (["--resume", "nothing", "--metric", "x"], "--metric would change it"),
     ],
 )  # fmt: skip

@@ -41,13 +41,16 @@ def _go(arguments: list[str], scanned: Scanned) -> int:
 
 def _carry_out(arguments: list[str], scanned: Scanned, trials: list[SweepTrial], *, is_held: bool) -> int:
     """Run the trials, print the table, draw the picture; return the exit code."""
-    from echelon.trials.sweep import loop, record, slots, table
+    from echelon.trials.sweep import loop, record, slots, space, table
 
     host, values, began = Host(), scanned.last, time.monotonic()
     question = question_of(scanned, arguments)
     source = source_of(question, values, trials)
     places = slots.of(host, asked(values))
     loop.refuse_what_cannot_run(question, places[0], host)
+    for parameter in question.parameters:
+        if parameter.name not in space.places(question.words):
+            say(f"note: no argument has {{{parameter.name}}}; the script can read it from {parameter.variable}")
     with nullcontext() if is_held else record.held(question.folder):
         say(table.beginning(question, source.num_trials, len(places), places[0].num_ranks))
         view = table.SweepView(question, say, host.environ)

@@ -13,7 +13,6 @@ from echelon.cli.help import Help
 from echelon.cli.options import OPTIONS as RUN_OPTIONS
 from echelon.cli.options import Option, Scanned
 from echelon.cli.readers import one_of, whole
-from echelon.cli.talk import say
 from echelon.errors import UsageError
 from echelon.spec import RUNS
 
@@ -115,9 +114,6 @@ def question_of(scanned: Scanned, arguments: Sequence[str]) -> SweepQuestion:
                 f"{{{place}}} has no values; -p gives values to {', '.join(names)}, and echelon to {', '.join(own)}",
                 hint=f"-p {place}=1,2,4",
             )
-    for parameter in parameters:
-        if parameter.name not in places:
-            say(f"note: no argument has {{{parameter.name}}}; the script can read it from {parameter.variable}")
     if "stop" in values:
         one_of(values["stop"], "--stop", STOPS)
     if not values.get("metric", "loss"):

@@ -65,7 +65,7 @@ def write(question: SweepQuestion, trials: Sequence[SweepTrial]) -> None:
 def read(folder: str) -> tuple[list[str], list[SweepTrial]]:
     """Return the command line and the trials of an interrupted sweep; raise UsageError where there is none."""
     path = os.path.join(folder, NAME)
-    why = "it was written by another version of echelon"
+    why = "it is damaged, or another version of echelon has written it"
     try:
         fields = json.loads(regular_files.read(path, most_bytes=MOST_BYTES))
         if fields["format"] != FORMAT:
@@ -76,12 +76,12 @@ def read(folder: str) -> tuple[list[str], list[SweepTrial]]:
             raise ValueError
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"--resume {folder}: {path} has no sweep: {error.strerror if isinstance(error, OSError) else why}",
+            f"{path} has no sweep: {error.strerror if isinstance(error, OSError) else why}",
             hint="echelon sweep --resume DIRECTORY   names the folder that the sweep printed",
         ) from None
     if started_in != os.getcwd():
         raise UsageError(
-            f"--resume {folder}: the sweep was started in {started_in}, and this is {os.getcwd()}",
+            f"the sweep in {folder} was started in {started_in}, and this is {os.getcwd()}",
             hint=f"cd {started_in}   and then: echelon sweep --resume {os.path.abspath(folder)}",
         )
     return arguments, trials
