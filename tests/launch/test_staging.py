@@ -74,6 +74,19 @@ def test_all_nodes_get_all(tmp_path: Path, source: Path) -> None:
     assert not any(copy.parent.exists() for copy in staged.copies)
 
 
+def test_holes_of_a_file_stay_holes(tmp_path: Path, source: Path) -> None:
+    """A file that is mostly holes has the same bytes, and takes as little of the node's disk."""
+    with open(source / "sparse", "wb") as file:
+        file.truncate(8 * on_node.PIECE_BYTES)
+        file.seek(5 * on_node.PIECE_BYTES)
+        file.write(b"here")
+    with nodes(tmp_path, source, 1) as staged:
+        staged.stage()
+        copy = staged.copies[0] / "files" / "data" / "sparse"
+        assert copy.read_bytes() == (source / "sparse").read_bytes()
+        assert copy.stat().st_blocks * 512 <= on_node.PIECE_BYTES
+
+
 def test_what_changed_is_sent_again(tmp_path: Path, source: Path) -> None:
     """A second run of the pool's nodes gets what changed since the first, loses what was removed, else gets nothing."""
     with nodes(tmp_path, source, 3) as staged:

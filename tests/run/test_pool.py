@@ -307,6 +307,7 @@ def test_pool_ends_without_runs(shell: Shell) -> None:
     wait_until(lambda: not shell.processes())
 
 
+@pytest.mark.timeout(900)
 def test_many_runs(pool: PoolShell) -> None:
     """Its memory, its open files and its processes stay as they are."""
     pool.shell.script("import json\nprint('here')\n")
