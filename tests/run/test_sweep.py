@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,10 @@ for epoch in range(3):
         loss.backward()
         optimizer.step()
 print(f"{loss.item():.4g}")
+"""
+SLOWLY = """        print("x", epoch, flush=True)
+        import os, time
+        time.sleep(0 if os.path.exists("go") else 0.2)
 """
 WAITS = """
 import os, sys, time
@@ -141,14 +145,16 @@ def test_what_run_refuses_is_refused_before_any_trial(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def begun(folder: Path) -> "subprocess.Popen[str]":
-    """Start a sweep, and return it when two trials wait for their ends."""
-    (folder / "train.py").write_text(WAITS)
+def begun(
+    folder: Path, script: str = WAITS, words: Sequence[str] = WORDS, num_told: int = 3
+) -> "subprocess.Popen[str]":
+    """Start a sweep, and return it when so many trials have told something; of `WAITS`, two wait for their ends."""
+    (folder / "train.py").write_text(script)
     process = subprocess.Popen(
-        [*ECHELON, "sweep", *WORDS], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*ECHELON, "sweep", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=hear_interrupts,
     )  # fmt: skip
-    until(lambda: len([log for log in folder.glob("swept/*/logs/*/*.log") if log.read_text()]) == 3, process)
+    until(lambda: len([log for log in folder.glob("swept/*/logs/*/*.log") if log.read_text()]) == num_told, process)
     return process
 
 
@@ -176,6 +182,25 @@ def test_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [trial["run"] for trial in trials(tmp_path)] == ["trial-0", "trial-1-1", "trial-2-1", "trial-3"]
     assert [trial["metric"] for trial in trials(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_trial_that_is_told_to_end_saves_first(tmp_path: Path) -> None:
+    """With --checkpoint-every, SIGTERM loses no step: the next run goes on after the last one."""
+    script = TRAINS.replace("        optimizer.step()\n", f"        optimizer.step()\n{SLOWLY}")
+    words = ["--out", "swept", "--metric", "x", "-p", "lr=0.1", "--checkpoint-every", "1h", "train.py", "{lr}"]
+    process = begun(tmp_path, script.replace("range(3)", "range(9)"), words, num_told=1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, "1 trial: 1 waiting" in said) == (128 + signal.SIGTERM, True), said
+    (tmp_path / "go").touch()
+    done = sweep(tmp_path, "--resume", "swept")
+    assert done.returncode == 0, done.stderr
+    first, second = (
+        (tmp_path / "swept" / run / "logs" / "attempt-0" / "rank-0.log").read_text() for run in ("trial-0", "trial-0-1")
+    )
+    told = [line for line in (first + second).splitlines() if line.startswith("x ")]
+    assert told == [f"x {epoch}" for epoch in range(9) for _ in range(4)]
+    assert first.count("x ") < 36
 
 
 def test_warned_sweep_begins_no_trial(tmp_path: Path) -> None:
