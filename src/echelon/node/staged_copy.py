@@ -172,7 +172,7 @@ class StagedCopy:
 
 def hold(places: Iterable[str]) -> List[StagedCopy]:
     """Keep copies from being removed, also if the process that brought them here is killed."""
-    copies = [StagedCopy(place, "") for place in places]
+    copies = [StagedCopy(place, "") for place in places if os.path.isdir(place)]
     for copy in copies:
         copy.use()
     return copies
@@ -194,13 +194,10 @@ def clear_dead(folder: str, spared: Container[str] = ()) -> None:
     of_user = PREFIX % os.geteuid()
     for name in os.listdir(base) if os.path.isdir(base) else ():
         path = os.path.join(base, name)
-        if (
-            (name == own or name.startswith(of_user))
-            and not os.path.islink(path)
-            and private.is_own(path)
-            and not _is_kept(path)
-        ):
-            clear(path, spared if name == own else ())
+        if (name == own or name.startswith(of_user)) and not os.path.islink(path):
+            with suppress(OSError):  # another run has just removed it
+                if private.is_own(path) and not _is_kept(path):
+                    clear(path, spared if name == own else ())
 
 
 def _is_kept(folder: str) -> bool:
