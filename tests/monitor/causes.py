@@ -278,7 +278,7 @@ CAUSES = (
     Cause(name="slow rows", item=on_rank_1("time.sleep(0.002)", 12), words=("LINE", "time.sleep")),
     Cause(name="slow rows of all", item=f"time.sleep(0.002)  {MARK}", rank=None,
           words=("LINE", "every rank", "loading data")),
-    Cause(name="threads", setup="torch.set_num_threads(16)", rank=None, steps=40, words=("16 threads", "for a core"),
+    Cause(name="threads", setup="torch.set_num_threads(16)", rank=None, steps=150, words=("16 threads", "for a core"),
           forward="torch.randn(600, 600) @ torch.randn(600, 600)"),
     # six of our own
     Cause(name="own backward", setup=FUNCTION, forward="x = Slow.apply(x.requires_grad_())",

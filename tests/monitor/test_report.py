@@ -291,17 +291,25 @@ def test_advice_has_evidence(tmp_path: Path) -> None:
     assert advice.advise(found, account.of_run(found)) == []
 
 
-@pytest.mark.parametrize(("calls", "is_told"), [(15, False), (60, True), (95, False)])
-def test_line_of_slow_steps(tmp_path: Path, calls: int, is_told: bool) -> None:
-    """A line with little of the steps explains no slow ones; one with more than these take is in others too."""
+@pytest.mark.parametrize(
+    ("calls", "threads", "is_told"), [(15, 1, False), (60, 1, True), (95, 1, False), (60, 16, False)]
+)
+def test_line_of_slow_steps(tmp_path: Path, calls: int, threads: int, is_told: bool) -> None:
+    """A line with little of the steps explains no slow ones, one with more than these take is in others too.
+
+    Threads that outnumber the cores make steps slow by themselves.
+    """
     run = Generated(tmp_path / "run")
     run.event("supervisor")
+    run.event("agent", agent_index=0, node="n", cores=2)
     run.event("attempt", 1.0, number=0, ranks=1)
     run.event("started", 1.0, rank=0)
     run.now += 100.0
     times = [[bucket(int(each * 1e9)), number] for each, number in ((0.1, 400), (5.0, 10))]
     made = {**steps(run, 411, 1.0, run.now - 90.0), "step_times": times}
-    run.event("exit", rank=0, status=0, **made, measures={"step_seconds": 90.0, "backward_seconds": 3.0})
+    run.event(
+        "exit", rank=0, status=0, **made, measures={"step_seconds": 90.0, "backward_seconds": 3.0, "threads": threads}
+    )
     run.event("end", 1.0, exit_code=0)
     run.write("plan.json", {"format": 1})
     rows = {"now": 0, "core_wait": 0, "before": [], "steps": [[0, calls, 1, 9], [1, 100 - calls, 1, 9]], "after": []}
@@ -400,13 +408,14 @@ def test_advice_about_cores_follows_from_what_the_agent_offers(
     run.now += 10.0
     for rank in range(2):
         measures = {"step_seconds": 9.0, "core_wait_seconds": waited, "backward_seconds": 3.0, "threads": threads}
-        measures["communication_seconds"] = 6.0  # as others have no core: larger messages would not help
+        measures["communication_seconds"] = 6.0  # with long waits for cores larger messages would not help
         run.event("exit", rank=rank, status=0, **steps(run, 10, 1.0, run.now - 9.0), measures=measures)
     run.event("end", 1.0, exit_code=0)
     run.write("plan.json", {"format": 1})
     found = recorded.read(str(run.folder))
-    (said,) = advice.advise(found, account.of_run(found))
+    said, *more = advice.advise(found, account.of_run(found))
     assert said.replace(" of the steps' time", "").startswith(advised)
+    assert bool(more) == (waited < 1.0 and "for a core" in said)
 
 
 def test_what_the_run_said_of_its_way(tmp_path: Path) -> None:

@@ -101,9 +101,7 @@ def _cores(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.core_wait is None:
         return ""
-    cores = min((int(event.get("cores") or 0) for event in recorded.events if event["event"] == "agent"), default=0)
-    per_node = account.num_ranks // max(1, account.num_nodes)
-    threads = training.threads or 1
+    cores, per_node, threads = _crowd(recorded, account)
     is_crowded = 0 < cores < threads * per_node
     if training.core_wait < (CROWDED_SHARE if is_crowded else LARGE_SHARE):
         return ""
@@ -113,6 +111,13 @@ def _cores(recorded: Recorded, account: Account) -> str:
     ranks = f"{counted(per_node, 'rank')} with {counted(threads, 'thread')} each"
     fits = f"; torch.set_num_threads({max(1, cores // per_node)}) fits" if threads > 1 else ": start fewer of them (-n)"
     return f"{told}: {ranks} run on {counted(cores, 'core')}{fits}"
+
+
+def _crowd(recorded: Recorded, account: Account) -> tuple[int, int, int]:
+    """Return the cores of a node, 0 if they are not known, its ranks, and PyTorch's threads of each."""
+    cores = min((int(event.get("cores") or 0) for event in recorded.events if event["event"] == "agent"), default=0)
+    threads = account.training.threads if account.training is not None else None
+    return cores, account.num_ranks // max(1, account.num_nodes), threads or 1
 
 
 def _passes(recorded: Recorded, account: Account) -> str:
@@ -132,8 +137,10 @@ def _communication(recorded: Recorded, account: Account) -> str:
     training = account.training
     if training is None or training.share(COMMUNICATION) < COMMUNICATING or account.stragglers:
         return ""
-    if account.alternating or any(rule(recorded, account) for rule in (_passes, _threads, _cores)):
-        return ""  # a rank without a core lets the others wait
+    if account.alternating or any(rule(recorded, account) for rule in (_passes, _threads)):
+        return ""
+    if (training.core_wait or 0.0) * max(1, account.num_ranks - 1) >= training.share(COMMUNICATION) / 4:
+        return ""  # a rank without a core lets all others wait, as do threads of its collectives, which nobody has seen
     alone = [each.most for each in account.lines if not each.is_common and each.line.part not in lines.WAITING]
     if max(alone, default=0.0) >= training.share(COMMUNICATION) / 2:
         return ""  # the others wait while one rank is in its line
@@ -182,7 +189,8 @@ def _slow_steps(recorded: Recorded, account: Account) -> str:
     steps, training = account.steps, account.training
     if steps is None or training is None or training.seconds < stragglers.LEAST_SECONDS or account.stragglers:
         return ""  # a straggler has its own sentence
-    if steps.slow_share < LARGE_SHARE or _cores(recorded, account):
+    cores, per_node, threads = _crowd(recorded, account)
+    if steps.slow_share < LARGE_SHARE or 0 < cores < threads * per_node or _cores(recorded, account):
         return ""
     told = f"{steps.slow_share:.0%} of the steps' time was in steps that took more than three times the median: "
     if training.share(DATA, SAVES) >= steps.slow_share / 2:
