@@ -1,5 +1,6 @@
 """The automatic form: PyTorch's functions call a Run, so that a script for one device needs no change."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -8,19 +9,30 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from . import batch_norm, events, patches, tracing
+from ..pytorch import internals
+from ..pytorch import modules as torch_modules
+from . import batch_norm, events, patches
 from .function_types import Function
 from .global_tensors import derivatives, rules
-from .global_tensors.tensors import GlobalTensor
+from .global_tensors.tensors import GlobalTensor, plain
 from .local_sgd import hooks as local_hooks
 from .rng import draw_hooks as draws
 from .run import Run
 from .scaling_error import ScalingError
-from .wire import gather, world
+from .wire import gather
 from .wire import world as worlds
 
 _LEARNING_RATES = {"": 0.0, "sqrt": 0.5, "linear": 1.0}
 """The power of the number of batches per step that multiplies a learning rate."""
+_LOOKERS = (
+    ("torch.jit", ("trace", "trace_module", "script")),
+    (torch_modules.TRACERS[0], ("trace", "trace_module")),
+    ("torch.fx", ("symbolic_trace",)),
+    (torch_modules.TRACERS[1], ("symbolic_trace",)),
+    ("torch.onnx", ("export",)),
+    ("torch.export", ("export",)),
+)
+"""Tools that call a model to trace or to export it."""
 
 
 def install(run: Run) -> None:
@@ -43,7 +55,7 @@ def install(run: Run) -> None:
         )
         _follow_optimizers(run)
         _hook_modes(run)
-        tracing.install(run, lambda module: _share_buffers(module, run) if _is_trained(module, run) else None)
+        _hook_lookers(run)
         _hook_losses_that_are_read(run)
         _hook_own_distribution(run)
         _hook_autocast(run)
@@ -110,7 +122,7 @@ def _hook_calls(run: Run) -> None:
     original, compiles = nn.Module.__call__, torch.compile
 
     def call(self: nn.Module, *args: object, **kwargs: object) -> Any:
-        if run.calls.is_idle or world.is_alone():
+        if run.calls.is_idle or worlds.is_alone():
             if not run.calls.is_compiled:
                 return original(self, *args, **kwargs)
             with run.calls.unhooked():
@@ -211,7 +223,7 @@ def _hook_modes(run: Run) -> None:
             result = original(self, mode)
         finally:
             depth[0] -= 1
-        if run.calls.is_idle or world.is_alone():
+        if run.calls.is_idle or worlds.is_alone():
             return result
         if depth[0] == 0 and not mode and run.is_at_home and not local_hooks.is_layer(self):
             run.parallelism.sync_weights(self)
@@ -232,6 +244,31 @@ def _share_buffers(module: nn.Module, run: Run) -> None:
     if run.world.size > 1 and torch.distributed.is_initialized():
         for buffer in module.buffers():
             torch.distributed.broadcast(buffer, 0)
+
+
+def _hook_lookers(run: Run) -> None:
+    """Show the model of one device to tools that call it: whole tensors, and modules without the hooks of calls."""
+
+    def looking(original: Callable[..., object], name: str) -> Callable[..., object]:
+        @wraps(original)
+        def look(*args: object, **kwargs: object) -> object:
+            model = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(model, nn.Module) and not worlds.is_alone() and _is_trained(model, run):
+                _share_buffers(model, run)
+            if name == "script":
+                kwargs = internals.one_frame_up(kwargs)
+            with run.calls.idle():
+                return original(*plain(args), **plain(kwargs))
+
+        return look
+
+    for name, functions in _LOOKERS:
+        module = sys.modules.get(name)
+        for function in functions if module is not None else ():
+            original = getattr(module, function, None)
+            if original is not None:
+                why = "A trace or an export sees the model of one device."
+                patches.replace(module, function, looking(original, function), why=why)
 
 
 def _hook_losses_that_are_read(run: Run) -> None:
@@ -310,7 +347,5 @@ def _refuse_data_parallel(*_args: object, **_kwargs: object) -> None:
 
 def _is_ours() -> bool:
     """Say whether the caller's caller is in this room."""
-    import sys
-
     frame = sys._getframe(2)
     return str(frame.f_globals.get("__name__", "")).startswith(__name__.rpartition(".")[0])

@@ -6,13 +6,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from ..global_tensors.pieces import Pieces
 from ..global_tensors.tensors import GlobalTensor, Sharded, tensors_of
 from ..wire.gather import is_sharded
+from ..wire.world import World
 
 TOLERANCE = 1e-5
 """The relative difference that rounding may make; two batches differ by far more, by about 1 / √(elements)."""
+NUM_BATCHES = 10
+"""The number of batches that are compared: batches that each rank draws for itself differ from the first on."""
 MOST_ELEMENTS = 1 << 15
 """The most elements of a tensor that count; a larger tensor is sampled evenly. They take 0.1 ms on a core."""
 _LARGEST = 1e30  # a mask's substitute for infinity carries no information, and would hide all other values
@@ -89,6 +93,20 @@ def are_equal(most: list[float]) -> bool:
     """Say from the maxima over ranks whether all ranks had the same `numbers`."""
     exact, least_exact, total, least_total, size = most
     return exact == -least_exact and total + least_total <= TOLERANCE * size
+
+
+@torch.no_grad()
+def rank_with_other_batch(batch: object, world: World) -> int:
+    """Return the first rank whose batch differs from rank 0's; 0 if all batches are equal. All ranks must call this."""
+    if world.size == 1:
+        return 0
+    signed = added(of_tensors(tensors_of(batch)), of_text(text_of_shapes(batch)))
+    own = numbers(signed, world.device)[::2].contiguous()  # without the negative numbers
+    gathered = [torch.empty_like(own) for _ in range(world.size)]
+    dist.all_gather(gathered, own)
+    every = [torch.stack([exact, -exact, total, -total, size]) for exact, total, size in gathered]
+    differ = [not are_equal(torch.maximum(every[0], other).tolist()) for other in every]
+    return differ.index(True) if True in differ else 0
 
 
 def text_of_shapes(value: object) -> str:

@@ -14,7 +14,7 @@ from ...orders.scale import MODEL_PARALLEL
 from ...pytorch import internals
 from .. import fsdp, optimizer_kinds
 from ..base_parallelism import Parallelism, Setup
-from ..check import same_batch
+from ..check import signature
 from ..fsdp import give_parts, roots_of
 from ..function_types import Args, Function, Kwargs
 from ..global_tensors.model_calls import ModelCalls
@@ -90,7 +90,7 @@ class ModelParallel(Parallelism):
         """The models that were split."""
         self._axes: Any = None
         self._replaced = ReplacedParameters()
-        self._left_to_compare = same_batch.NUM_COMPARED
+        self._left_to_compare = signature.NUM_BATCHES
         self._settled: set[int] = set()
 
     @property
@@ -150,7 +150,7 @@ class ModelParallel(Parallelism):
         if self.is_alone or not self._left_to_compare:
             return
         self._left_to_compare -= 1
-        rank = same_batch.other_rank(inputs, self.world)
+        rank = signature.rank_with_other_batch(inputs, self.world)
         if rank:
             raise ScalingError(
                 f"rank {rank} calls the model with another batch than rank 0, but the ranks must compute parts of the "

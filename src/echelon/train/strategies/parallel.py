@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...checkpoint import safetensors
-from ..check import same_batch
+from ..check import signature
 from ..function_types import StateDict
 from ..recording.record import in_other_order
 from ..rng.generators import Generators
@@ -130,9 +130,12 @@ class Parallel:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that optimize() made; a scheduler of learning rates takes it."""
+        return self._optimized().optimizer  # type: ignore[no-any-return]
+
+    def _optimized(self) -> Optimizing:
         if self._optimizing is None:
             raise StrategyError("there is no optimizer yet", hint="trained.optimize(torch.optim.AdamW, lr=1e-3)")
-        return self._optimizing.optimizer  # type: ignore[no-any-return]
+        return self._optimizing
 
     def loader(self, loader: Any) -> batches.OwnRows:
         """Return a loader that gives this rank's rows alone, for step(…, rows=True)."""
@@ -208,7 +211,7 @@ class Parallel:
             inputs, targets = (batches.each(in_other_order, one) for one in (inputs, targets))
         total = 0.0 if rows else float(self._count(targets))
         if not rows:
-            if self._num_begun <= same_batch.NUM_COMPARED:
+            if self._num_begun <= signature.NUM_BATCHES:
                 self._refuse_other_batch(inputs, targets)
             inputs, targets = (batches.own_rows(one, self.axes) for one in (inputs, targets))
         if self.strategy.context > 1:
@@ -222,7 +225,7 @@ class Parallel:
 
     def _refuse_other_batch(self, inputs: object, targets: object) -> None:
         """Refuse a batch that differs between ranks; all ranks raise the error."""
-        rank = same_batch.other_rank((inputs, targets), self.axes.world)
+        rank = signature.rank_with_other_batch((inputs, targets), self.axes.world)
         if rank:
             raise StrategyError(
                 f"rank {rank} got another batch than rank 0, but the ranks must compute parts of the same batch",
@@ -340,15 +343,11 @@ class Parallel:
 
     def optimizer_state(self) -> dict[str, object]:
         """Return the optimizer's state as one device has it, on the main rank; every rank must ask."""
-        self.optimizer  # noqa: B018  (refuses where there is none)
-        assert self._optimizing is not None  # noqa: S101
-        return self._optimizing.state(self._trained)
+        return self._optimized().state(self._trained)
 
     def load_optimizer(self, state: StateDict) -> None:
         """Load the state of an optimizer of the whole model."""
-        self.optimizer  # noqa: B018  (refuses where there is none)
-        assert self._optimizing is not None  # noqa: S101
-        self._optimizing.load(state, self._trained)
+        self._optimized().load(state, self._trained)
 
     def save(self, path: str) -> None:
         """Write the whole state, plain: weights as *.safetensors; else weights and optimizer for torch.load().
