@@ -33,6 +33,41 @@ class Net(nn.Module):
         return self.how(self, x, y)
 
 
+class _Scaled(torch.autograd.Function):
+    """Gives the gradient of the whole batch a norm."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return 0.5 * gradient / gradient.norm()
+
+
+class _Clamped(_Scaled):
+    """Clamps each number of a gradient."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient.clamp(-0.01, 0.01)
+
+
+class _Reversed(_Scaled):
+    """Reverses a gradient."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return -0.3 * gradient
+
+
+def _hooked(n: Net, x: Any, change: Any) -> Any:
+    z = n.a(x)
+    if z.requires_grad:
+        z.register_hook(change)
+    return n.b(z)
+
+
 class Graph:
     """A sample with its own size."""
 
@@ -142,6 +177,7 @@ def _plain(n: Net, x: Any, _: Any) -> Any:
     return n.b(n.a(torch.as_tensor(x)))
 
 
+BACKWARD = "Net has other gradients for a part of its batch, by "
 MIXES = "Net mixes the samples of its batch in "
 AFTER = "Net mixes the samples of its batch in its next call, after this one has changed "
 DRAWS = "Net draws numbers for each of its samples at "
@@ -163,6 +199,12 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "hardest": (lambda n, x, y: F.cross_entropy(n.b(n.a(x)), y, reduction="none").topk(3)[0].mean(), None,
                 MIXES + "topk()"),
     "three rows or more": (lambda n, x, y: n.b(n.a(x) + 0 * x.unfold(0, 3, 1).sum()), None, EQUAL),
+    "gradients of a norm": (lambda n, x, y: n.b(_Scaled.apply(n.a(x))), None, BACKWARD + "backward() of _Scaled"),
+    "clamped gradients": (lambda n, x, y: F.cross_entropy(n.b(_Clamped.apply(n.a(x))), y), None, BACKWARD),
+    "hook with a maximum": (lambda n, x, y: _hooked(n, x, lambda g: 0.01 * g / g.abs().max()), None,
+                            BACKWARD + "a hook of a gradient, at "),
+    "reversed gradients": (lambda n, x, y: F.cross_entropy(n.b(_Reversed.apply(n.a(x))), y), None, EQUAL),
+    "hook of each number": (lambda n, x, y: _hooked(n, x, lambda g: 2 * g), None, EQUAL),
     "diagonal of pairs": (lambda n, x, y: (n.a(x) @ n.a(x).tanh().T).diag().mean(), None, EQUAL),
     "clamped": (lambda n, x, y: F.hinge_embedding_loss(n.b(n.a(x))[:, 0], 2.0 * (y > 0) - 1), None, EQUAL),
     "log of probabilities": (lambda n, x, y: F.nll_loss(n.b(n.a(x)).softmax(1).log(), y), None, EQUAL),

@@ -260,6 +260,11 @@ def packet_of(operation: Any) -> Any:
     return getattr(operation, "_overloadpacket", None)
 
 
+def autograd_function_of(node: object) -> "type | None":
+    """Return the class of `torch.autograd.Function` whose backward() a node of a graph calls; None for any other."""
+    return getattr(type(node), "_forward_cls", None)
+
+
 def schema_of(operation: Any) -> Any:
     """Return the names and types of an operation's arguments."""
     return operation._schema

@@ -11,7 +11,8 @@ from ...pytorch import internals
 from ..function_types import Args, Function
 from ..global_tensors.arguments import TIME_FIRST
 from ..wire import lines
-from .part_runs import PartRuns, dims_of_rows, fits
+from .part_runs import PartRuns
+from .part_ways import dims_of_rows, fits
 
 MOST_NUMBERS = 50_000_000
 """The most numbers of results that are kept for the search."""

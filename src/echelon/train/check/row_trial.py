@@ -22,7 +22,8 @@ from ..wire import messages
 from ..wire.gather import is_sharded
 from .closeness import differs
 from .mixing import drawn, first_of
-from .part_runs import MEAN, ROWS, SAME, Checked, Computed, PartRuns, TrainsItselfError, fits, kept_ways
+from .part_runs import Checked, Computed, PartRuns, TrainsItselfError
+from .part_ways import MEAN, ROWS, SAME, fits, kept_ways
 
 DUE = (1, 10, 100, 1000)
 """The calls of a model that are tried, counted for each way in which the script calls it."""
@@ -200,13 +201,19 @@ class RowTrials:
             return self._mixes(runs, whole)
         if whole.carried and self._carries(runs):
             return RowVerdict(REFUSED, _CARRIES % " and ".join(whole.carried[:3]))
-        if any(place in runs.need_gradients for place in numbers):
-            hidden = self._mixes_alike(runs)
-            if hidden is not None:
-                return hidden
-        ways = kept_ways(results, runs.sizes)
+        hidden = self._hidden(runs, results, numbers)
+        if hidden is not None:
+            return hidden
+        ways = kept_ways([one.attributes for one in results], runs.sizes)
         is_certain = list(ways.values()).count(set()) == 1  # else the first mixing line may be that of another tensor
         return RowVerdict("", first_of(runs).what if is_certain else "", numbers, attributes=ways)
+
+    def _hidden(self, runs: PartRuns, results: list[Computed], numbers: dict[int, set[str]]) -> RowVerdict | None:
+        """Refuse what the outputs for these rows do not show: pairs behind a margin, and a backward pass that mixes."""
+        alike = self._mixes_alike(runs) if not runs.need_gradients.isdisjoint(numbers) else None
+        if alike is None and runs.own_backward and runs.mixes_gradients(results, numbers):
+            return RowVerdict(REFUSED, _BACKWARD % " or ".join(runs.own_backward[:3]))
+        return alike
 
     def _mixes_alike(self, runs: PartRuns) -> RowVerdict | None:
         """Refuse a loss over pairs whose margins hide them in this batch; None if its rows do not mix."""
@@ -242,6 +249,7 @@ _FAILS = "it fails with some of them: %s"
 _UNTRIED = "note: echelon cannot tell whether %s treats each sample by itself: %s"
 _DRAWS = "draws numbers for each of its samples at %s, and each rank has only its own samples"
 _CARRIES = "mixes the samples of its batch in its next call, after this one has changed %s: each rank has only its own"
+_BACKWARD = "has other gradients for a part of its batch, by %s, and each rank has only its own samples"
 _BUFFER = "changes its buffer %s with the samples that it gets, and each rank gets different samples"
 
 
