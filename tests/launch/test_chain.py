@@ -19,7 +19,7 @@ from echelon.jobs.history import History
 from echelon.jobs.settings import Chain
 from echelon.launch import runs
 from echelon.launch.prepare import prepare
-from echelon.orders.checkpoint import CheckpointOrder
+from echelon.orders.checkpoint import CheckpointOrder, folder
 from echelon.script.reading import of_job
 from echelon.spec import Command, Job
 
@@ -47,20 +47,22 @@ def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
     return found
 
 
-def job(folder: Path) -> Job:
+def job(path: Path) -> Job:
     command = Command(kind="script", target="train.py")
     return Job(
-        command=command, checkpoints=CheckpointOrder("", steps=5), run_directory=str(folder / "run"), ranks_per_node=2
+        command=command, checkpoints=CheckpointOrder("", steps=5), run_directory=str(path / "run"), ranks_per_node=2
     )
 
 
-def host(now: float = 1000.0, answers: dict[tuple[str, ...], Finished] | None = None) -> RecordedHost:
-    return RecordedHost(environ={"WANDB_RUN_ID": "mine"}, answers=answers or {}, now=now)
+def host(now: float = 1000.0, answers: dict[tuple[str, ...], Finished] | None = None, job: int = 0) -> RecordedHost:
+    environ = {"WANDB_RUN_ID": "mine", **({"SLURM_JOB_ID": str(job)} if job else {})}
+    return RecordedHost(environ=environ, answers=answers or {}, now=now)
 
 
 def course(chain: Chain, number: int, said: list[str], now: float = 1000.0) -> ChainJob:
     a_job = with_chain(job(Path(chain.path).parent), chain, host())
-    return ChainJob(chain, of_job(a_job), replace(prepare(a_job), job_id=str(number)), host(now), said.append)
+    saved = folder(prepare(a_job).environ)
+    return ChainJob(chain, of_job(a_job), saved, host(now, job=number), said.append)
 
 
 def ends(chain: Chain, cause: str, exit_code: int, step: int = -1) -> Callable[[], int]:

@@ -142,7 +142,7 @@ def test_rank_that_dies_while_another_waits(tmp_path: Path) -> None:
 
 def test_model_that_fails_for_some_of_its_rows(tmp_path: Path) -> None:
     """Without the comparison of the first step a line says once that nothing was tried, and what the model raised."""
-    few = "if len(x) < 6:\n            raise ValueError('few rows')\n        "
+    few = "if len(x) != 6:\n            raise ValueError('few rows')\n        "
     parts = {"RETURN": f"{few}return self.head(h)", "(48, 2)": "(144, 2)"}
     done = run(tmp_path, 2, "--no-check", **parts, **{"arange(48.0)": "arange(144.0)"})
     assert done.returncode == 0, done.stderr

@@ -300,7 +300,7 @@ start.start_hooked(ScaleOptions.from_json(sys.argv[1]))
 installed = differences(before, state())
 names = {row.name for row in patches.rows()}
 patches.undo()
-print(json.dumps([len(installed), len(names), len(patches.rows()), differences(before, state())]))
+print(json.dumps([len(installed), len(names), len(patches.rows()), differences(before, state())]), flush=True)
 os._exit(0)
 """
 )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from echelon.environment.agent_place import job_id
 from echelon.errors import UsageError
-from echelon.node.staged_copy import PREFIX
 from echelon.node.survey import folders
 from echelon.spec import Plan, Staged
 from echelon.spec.staged import copied
@@ -38,6 +37,8 @@ def with_staged(plan: Plan, job: Job, scratch: str, environ: Mapping[str, str]) 
         raise UsageError(f"{asked} needs a run whose agents echelon starts; {how} starts them", hint=f"remove {asked}")
     base = environ.get(VARIABLE) or _own_disk(os.path.expandvars(scratch)) or _own_disk(environ.get("TMPDIR", ""))
     base = base or "/tmp"
+    from echelon.node.staged_copy import PREFIX  # which needs Unix
+
     folder = os.path.join(os.path.abspath(base), PREFIX % os.geteuid() + (job_id(environ) or "here"))
     if job.stages_software:
         plan = _with_software(plan, folder, environ)

@@ -154,7 +154,8 @@ class RowTrials:
         results = self._results(runs, heard)
         if isinstance(results, RowVerdict) and results.reason:
             heard.clear()
-            results = self._results(runs, heard, is_doubled=True)
+            again = self._results(runs, heard, is_doubled=True)
+            results = results if isinstance(again, RowVerdict) else again
         if isinstance(results, RowVerdict) or not any(heard):
             return results
         unruly = sites.learn(heard, (runs.sizes.all_rows, *runs.sizes))

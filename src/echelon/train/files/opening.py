@@ -62,10 +62,10 @@ def install(files: Files, hooks: Hooks) -> None:
 
 
 def _keeping(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    def keep(file: Any) -> None:
-        number = file if isinstance(file, int) else file.fileno()
+    def keep(fd: Any) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()
         if os.fstat(number).st_rdev != os.stat(os.devnull).st_rdev:
-            original(file)
+            original(fd)
 
     return keep
 
